@@ -1,0 +1,67 @@
+"""What can go wrong, each with its numbers as attributes and an exit code for the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HdgemmError(Exception):
+    """Base of every error this library raises on purpose.
+
+    The numbers behind the message are attributes, and survive pickling between processes.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, **numbers: Any) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["numbers"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), self.numbers)
+
+
+def _rebuild(cls: type[HdgemmError], message: str, numbers: dict[str, Any]) -> HdgemmError:
+    return cls(message, **numbers)
+
+
+class InputError(HdgemmError, ValueError):
+    """An operand, an option or a file is not what the call needs."""
+
+    exit_code = 2
+
+
+class InputTypeError(InputError, TypeError):
+    """An operand's dtype or kind cannot be multiplied."""
+
+
+class DoesNotFitError(HdgemmError, MemoryError):
+    """No plan fits: `requested`, `available` and `missing` are in bytes."""
+
+    exit_code = 3
+
+
+class DeviceError(HdgemmError, RuntimeError):
+    """A device's driver refused; the driver's own error is the cause."""
+
+
+class DeviceUnavailableError(DeviceError):
+    """The device asked for is not there or not usable; the message says why."""
+
+    exit_code = 2
+
+
+class MatrixIOError(HdgemmError, OSError):
+    """Reading or writing a matrix failed: `path`, `offset` and `length` in bytes."""
+
+
+class CancelledRunError(HdgemmError):
+    """The run was cancelled; C is not finished."""
+
+    exit_code = 130

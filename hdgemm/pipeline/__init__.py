@@ -1,0 +1,1 @@
+"""Mechanism: runs a plan through the five stages; chooses nothing."""

@@ -1,0 +1,1 @@
+"""The devices behind one small protocol."""

@@ -1,0 +1,268 @@
+"""The plan as a value: what is multiplied, in which pieces, in which order, held where.
+
+Everything here is frozen and plain, so that one plan can be printed, saved, simulated, run and
+resumed. How a plan is *chosen* is `hdgemm.planning`'s business.
+
+All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Operand = Literal["A", "B", "C"]
+Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
+STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2")
+
+#: How an operand meets the device: copied through staging; moved by DMA from where the caller
+#: keeps it (pinned or registered memory); or used by the kernel in place, never moved.
+Path = Literal["staged", "direct", "resident"]
+
+#: Where the caller keeps an operand.
+Place = Literal["memory", "file"]
+
+
+class Rect(NamedTuple):
+    """A rectangle of A, B or C in op-space: its first row and column, and its extents."""
+
+    row: int
+    col: int
+    rows: int
+    cols: int
+
+    def covers(self, other: Rect) -> bool:
+        """Say whether `other` lies wholly inside."""
+        return (
+            self.row <= other.row
+            and self.col <= other.col
+            and other.row + other.rows <= self.row + self.rows
+            and other.col + other.cols <= self.col + self.cols
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """What the planner must know of A, B or C.
+
+    Parameters
+    ----------
+    trans
+        The operand is stored row-major as the transpose of its op-space rectangle. Never for C:
+        a product whose C is column-major is planned as the transposed product.
+    place
+        Where the caller keeps it.
+    path
+        How it meets the device.
+    itemsize
+        Bytes of an element as stored; differs from the product's where load1 converts.
+    chunk
+        Stored rows and columns of a chunk, for formats that are read and written by chunks.
+    """
+
+    trans: bool = False
+    place: Place = "memory"
+    path: Path = "staged"
+    itemsize: int = 8
+    chunk: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """C (m×n) := alpha·op(A)·op(B) + beta·C, as far as a plan depends on it.
+
+    `reads_c` says that beta is not zero, so that store2 must read the old C.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float64"
+    a: OperandSpec = field(default_factory=OperandSpec)
+    b: OperandSpec = field(default_factory=OperandSpec)
+    c: OperandSpec = field(default_factory=OperandSpec)
+    reads_c: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element as it is multiplied."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole product; a complex multiply-add counts 8."""
+        return self.m * self.n * self.k * flops_per_multiply_add(self.dtype)
+
+    def spec(self, operand: Operand) -> OperandSpec:
+        """Return the description of one operand."""
+        return {"A": self.a, "B": self.b, "C": self.c}[operand]
+
+
+def flops_per_multiply_add(dtype: str) -> int:
+    """Return 2 for real dtypes and 8 for complex ones."""
+    return 8 if np.dtype(dtype).kind == "c" else 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """What a plan depends on of a device.
+
+    Parameters
+    ----------
+    name
+        As in `Options.devices`, ``"cuda:0"``.
+    unified
+        Staging *is* device memory: no load2, no store1.
+    memory_bytes, max_buffer_bytes
+        What it can hold in all, and in one allocation.
+    granularity
+        Tiles are stored with (m, n, k) extents rounded up to these, and run best in them.
+    """
+
+    name: str = "host"
+    unified: bool = True
+    memory_bytes: int = 1 << 62
+    max_buffer_bytes: int = 1 << 62
+    granularity: tuple[int, int, int] = (1, 1, 1)
+
+
+class Load(NamedTuple):
+    """One tile of A or B brought into one slot, for `step` (its first reader) and later ones."""
+
+    operand: Literal["A", "B"]
+    rect: Rect
+    slot: int
+    step: int
+
+
+class WorkUnit(NamedTuple):
+    """One tile of C with its whole sweep over k: steps `first` to `last`, both included."""
+
+    index: int
+    bar: int
+    rect: Rect
+    slot: int
+    first: int
+    last: int
+
+
+class Step(NamedTuple):
+    """One kernel call: C tile += A[:, k0:k0+kb] · B[k0:k0+kb, :].
+
+    `a` and `b` are indices into the plan's loads, -1 for a resident operand.
+    """
+
+    index: int
+    unit: int
+    k0: int
+    kb: int
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Equal fixed pieces of memory that tiles take turns in: how many, and the bytes of each."""
+
+    count: int
+    nbytes: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all slots together."""
+        return self.count * self.nbytes
+
+
+NO_SLOTS: Final = Slots(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Which parts of the pipeline run at once: the paper's ladder as flags of a plan.
+
+    Parameters
+    ----------
+    loads
+        load1 and load2 of the next tiles run while this unit multiplies (DR, section 3.2).
+    stores
+        C is stored while the device multiplies (DB, section 3.1).
+    c_on_device
+        The kernel writes C into device memory and store1 drains it (DP, section 3.3); otherwise
+        it writes C straight into staging.
+    """
+
+    loads: bool = True
+    stores: bool = True
+    c_on_device: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the model expects of a plan: seconds in all and busy per stage, and what limits."""
+
+    seconds: float
+    stage_seconds: Mapping[str, float]
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A product cut into loads, work units and steps, with the memory that they take turns in.
+
+    Parameters
+    ----------
+    tile
+        ``(mb, nb, kb)``: the usual C tile and k-chunk of a step; edges are smaller.
+    a_slots, b_slots, c_slots
+        Device memory; C's slots lie in staging where `overlap.c_on_device` is false.
+    up, down
+        Staging for load1→load2 and for store1→store2; empty where staging is device memory.
+    host_limit, device_limit
+        The bytes the plan was made for.
+    direct
+        Everything is in RAM and one BLAS call on the caller's arrays does it: no loads, no slots.
+    """
+
+    problem: Problem
+    device: DeviceSpec
+    strategy: str
+    overlap: Overlap
+    tile: tuple[int, int, int]
+    a_slots: Slots
+    b_slots: Slots
+    c_slots: Slots
+    up: Slots
+    down: Slots
+    loads: tuple[Load, ...]
+    units: tuple[WorkUnit, ...]
+    steps: tuple[Step, ...]
+    host_limit: int
+    device_limit: int
+    direct: bool = False
+    expected: Expectation | None = None
+
+    def slots(self, operand: Operand) -> Slots:
+        """Return the slots of one operand's tiles."""
+        return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes held on the device."""
+        c = self.c_slots.total if self.overlap.c_on_device else 0
+        return self.a_slots.total + self.b_slots.total + c
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of staging held, C's slots included where the kernel writes into staging."""
+        c = 0 if self.overlap.c_on_device else self.c_slots.total
+        return self.up.total + self.down.total + c
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of host memory held."""
+        return self.staging_bytes + (self.device_bytes if self.device.unified else 0)

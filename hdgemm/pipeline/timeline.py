@@ -1,0 +1,77 @@
+"""What happened: one event per stage operation, and the table made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from hdgemm.pipeline.plan import STAGES, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Event(NamedTuple):
+    """One operation of one stage: `start` and `end` in seconds since the run began."""
+
+    device: str
+    stage: Stage
+    index: int
+    unit: int
+    step: int
+    start: float
+    end: float
+    nbytes: int
+    flops: int
+
+
+class Observer(Protocol):
+    """Called with each event as it becomes known, from a lane's thread: be quick, never block."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Take note of one event."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """One stage over a whole run; `seconds` is the time in which at least one operation ran."""
+
+    stage: Stage
+    operations: int
+    nbytes: int
+    flops: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All events of a run, in order of their start, and the run's length in seconds."""
+
+    events: tuple[Event, ...]
+    seconds: float
+
+    def stages(self) -> dict[Stage, StageStats]:
+        """Sum the events of each stage that had any."""
+        by_stage: dict[Stage, list[Event]] = {}
+        for event in self.events:
+            by_stage.setdefault(event.stage, []).append(event)
+        return {
+            stage: StageStats(
+                stage,
+                len(events),
+                sum(event.nbytes for event in events),
+                sum(event.flops for event in events),
+                busy_seconds(events),
+            )
+            for stage in STAGES
+            if (events := by_stage.get(stage))
+        }
+
+
+def busy_seconds(events: Iterable[Event]) -> float:
+    """Length of the union of the events' intervals."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted((event.start, event.end) for event in events):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total

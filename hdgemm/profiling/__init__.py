@@ -1,0 +1,1 @@
+"""Which shared resource holds the machine back."""

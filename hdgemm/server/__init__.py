@@ -1,0 +1,1 @@
+"""The HTTP job service: calls the library, adds nothing to the mathematics."""
