@@ -143,7 +143,7 @@ class Load(NamedTuple):
 class WorkUnit(NamedTuple):
     """One tile of C with its whole sweep over k: steps `first` to `last`, both included."""
 
-    index: int
+    number: int
     bar: int
     rect: Rect
     slot: int
@@ -157,7 +157,7 @@ class Step(NamedTuple):
     `a` and `b` are indices into the plan's loads, -1 for a resident operand.
     """
 
-    index: int
+    number: int
     unit: int
     k0: int
     kb: int

@@ -16,7 +16,7 @@ class Event(NamedTuple):
 
     device: str
     stage: Stage
-    index: int
+    number: int
     unit: int
     step: int
     start: float
