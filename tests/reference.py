@@ -1,0 +1,90 @@
+"""What every test judges a product by: a plain, slow GEMM and errors in units of their bound."""
+
+from __future__ import annotations
+
+import numpy as np
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def op(x, trans):
+    """op(X) by BLAS's codes: 0 or False as it is, 1 or True transposed, 2 conjugate transposed."""
+    return (x, x.T, x.T.conj())[int(trans)]
+
+
+def reference_gemm(alpha, a, b, beta=0.0, c=None):
+    """C := alpha·A·B + beta·C, one product at a time, by the rules of reference BLAS.
+
+    `a` (m×k) and `b` (k×n) are in op-space. alpha = 0 or k = 0 never reads A or B; beta = 0 never
+    reads C. The products of one cell are added in the order of k.
+    """
+    operands = (a, b) if c is None else (a, b, c)
+    dtype = np.result_type(*operands)
+    m, k = a.shape
+    n = b.shape[1]
+    with np.errstate(all="ignore"):
+        if beta == 0 or c is None:
+            result = np.zeros((m, n), dtype)
+        else:
+            result = dtype.type(beta) * c.astype(dtype)
+        if alpha == 0 or k == 0:
+            return result
+        total = np.zeros((m, n), dtype)
+        for p in range(k):
+            total += a[:, p, None].astype(dtype) * b[p, None, :].astype(dtype)
+        return result + dtype.type(alpha) * total if beta != 0 else dtype.type(alpha) * total
+
+
+def worst_ratio(result, a, b, *, alpha=1.0, beta=0.0, c=None, tiny=None):
+    """The largest componentwise error in units of its bound; over finite operands only.
+
+    The unit is ``(k + 2)·eps·(|alpha|·|A|·|B| + |beta|·|C|)`` plus what underflow may lose; a sound
+    product stays below 1. `tiny` is what one operation may lose to underflow: the smallest
+    subnormal, or the smallest normal number on hardware that flushes subnormals to zero.
+    """
+    info = np.finfo(result.dtype)
+    wide = np.clongdouble if result.dtype.kind == "c" else np.longdouble
+    k = a.shape[1]
+    exact = np.zeros(result.shape, wide)
+    size = np.zeros(result.shape, np.longdouble)
+    if alpha != 0 and k:
+        exact += wide(alpha) * (a.astype(wide) @ b.astype(wide))
+        size += abs(alpha) * (np.abs(a).astype(np.longdouble) @ np.abs(b).astype(np.longdouble))
+    if beta != 0 and c is not None:
+        exact += wide(beta) * c.astype(wide)
+        size += abs(beta) * np.abs(c).astype(np.longdouble)
+    lost = info.smallest_subnormal if tiny is None else tiny
+    growth = 3.0 if result.dtype.kind == "c" else 1.0
+    bound = (
+        growth
+        * (k + 2)
+        * (np.longdouble(info.eps) * size + np.longdouble(lost) * max(1.0, abs(alpha)))
+    )
+    if result.size == 0:
+        return 0.0
+    return float(np.max(np.abs(result.astype(wide) - exact) / bound))
+
+
+def assert_close_in_eps(result, a, b, *, alpha=1.0, beta=0.0, c=None, units=1.0, tiny=None):
+    """Hold `result` against alpha·A·B + beta·C, componentwise, in units of (k + 2)·eps·|A|·|B|.
+
+    `a` (m×k) and `b` (k×n) are in op-space (see `op`), `c` is C as it was before. Cells that the
+    reference leaves NaN or infinite must be so in `result` too, and only those (for real dtypes
+    NaN, +Inf and -Inf are told apart).
+    """
+    assert result.shape == (a.shape[0], b.shape[1])
+    expected = reference_gemm(alpha, a, b, beta, c)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(result), finite, err_msg="misplaced NaN or Inf")
+    if not finite.all():
+        if result.dtype.kind == "f":
+            np.testing.assert_array_equal(result[~finite], expected[~finite].astype(result.dtype))
+        a, b, c = _without_nonfinite(a), _without_nonfinite(b), _without_nonfinite(c)
+        result = np.where(finite, result, reference_gemm(alpha, a, b, beta, c).astype(result.dtype))
+    ratio = worst_ratio(result, a, b, alpha=alpha, beta=beta, c=c, tiny=tiny)
+    assert ratio <= units, f"worst error is {ratio:.3g} of (k+2)·eps·|A||B|, more than {units}"
+
+
+def _without_nonfinite(x):
+    # A cell that came out finite read none of these, or only under alpha = 0 or beta = 0.
+    return x if x is None else np.where(np.isfinite(x), x, x.dtype.type(0))
