@@ -180,6 +180,9 @@ class Slots:
 
 NO_SLOTS: Final = Slots(0, 0)
 
+#: The most that store2 reads of the old C at once: large requests, little memory.
+SCRATCH_BYTES: Final = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
@@ -251,6 +254,14 @@ class Plan:
         return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
 
     @property
+    def scratch_bytes(self) -> int:
+        """Bytes in which store2 reads the old C, block by block, where beta is not zero."""
+        if not self.problem.reads_c or self.problem.c.path == "resident":
+            return 0
+        row = self.tile[1] * self.problem.itemsize
+        return max(min(SCRATCH_BYTES, self.c_slots.nbytes), row)
+
+    @property
     def device_bytes(self) -> int:
         """Bytes held on the device."""
         c = self.c_slots.total if self.overlap.c_on_device else 0
@@ -260,7 +271,7 @@ class Plan:
     def staging_bytes(self) -> int:
         """Bytes of staging held, C's slots included where the kernel writes into staging."""
         c = 0 if self.overlap.c_on_device else self.c_slots.total
-        return self.up.total + self.down.total + c
+        return self.up.total + self.down.total + self.scratch_bytes + c
 
     @property
     def host_bytes(self) -> int:

@@ -1,0 +1,151 @@
+"""The five stages, one function each: what an operation does once its needs are met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.pipeline.devices.protocol import DONE, Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import Completion, Device
+    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage
+    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.slots import Operands, SlotMemory
+
+
+class Stages:
+    """The stages of one run, bound to its plan, device, memory and matrices."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        memory: SlotMemory,
+        operands: Operands,
+        alpha: complex,
+        beta: complex,
+    ) -> None:
+        self._plan = plan
+        self._device = device
+        self._memory = memory
+        self._operands = operands
+        self._alpha = alpha
+        self._beta = beta
+
+    def function(self, stage: Stage) -> Callable[[Op, Sequence[Completion]], Completion]:
+        """Return the function of one stage."""
+        return {
+            "load1": self.load1,
+            "load2": self.load2,
+            "mult1": self.mult1,
+            "store1": self.store1,
+            "store2": self.store2,
+        }[stage]
+
+    def load1(self, op: Op, _after: Sequence[Completion]) -> Completion:
+        """Application to staging; converts dtype, layout and conjugates on the way."""
+        target = (
+            self._memory.host_view(self._load_block(op))
+            if self._plan.device.unified
+            else self._memory.staging(op.operand, op.ring, op.rect)
+        )
+        row, col = self._stored_corner(op.operand, op.rect)
+        self._operands.matrix(op.operand).read(row, col, target)
+        if self._operands.conj(op.operand):
+            np.conjugate(target, out=target)
+        return DONE
+
+    def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """Staging (or the caller's pinned memory) to device."""
+        source = (
+            self._memory.staging(op.operand, op.ring, op.rect)
+            if op.ring >= 0
+            else self._application_view(op.operand, op.rect)
+        )
+        return self._device.upload(source, self._load_block(op), after)
+
+    def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """C tile += alpha · A block · B block; the first step of a unit starts it."""
+        step, unit = self._plan.steps[op.step], self._plan.units[op.unit]
+        rect = unit.rect
+        a = self._input("A", step.a, rect._replace(col=step.k0, cols=step.kb))
+        b = self._input("B", step.b, rect._replace(row=step.k0, rows=step.kb))
+        resident = self._plan.problem.c.path == "resident"
+        beta: complex = 1.0
+        if step.number == unit.first:
+            beta = self._beta if resident else 0.0
+        tile = self._memory.c_tile(rect, unit.slot)
+        c = (
+            Block(tile, rect.row, rect.col, rect.rows, rect.cols)
+            if resident
+            else Block(tile, 0, 0, rect.rows, rect.cols)
+        )
+        return self._device.gemm(self._alpha, a, b, beta, c, after)
+
+    def store1(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """Device to staging (or to the caller's pinned memory)."""
+        target = (
+            self._memory.staging("C", op.ring, op.rect)
+            if op.ring >= 0
+            else self._application_view("C", op.rect)
+        )
+        return self._device.download(self._c_block(op), target, after)
+
+    def store2(self, op: Op, _after: Sequence[Completion]) -> Completion:
+        """Staging to application; beta times the old C is added on the way."""
+        tile = (
+            self._memory.staging("C", op.ring, op.rect)
+            if op.ring >= 0
+            else self._memory.host_view(self._c_block(op))
+        )
+        if self._plan.problem.reads_c:
+            self._add_old(op.rect, tile)
+        self._operands.c.write(op.rect.row, op.rect.col, tile)
+        return DONE
+
+    def _add_old(self, rect: Rect, tile: NDArray[Any]) -> None:
+        scratch = self._memory.scratch
+        assert scratch is not None  # noqa: S101  (a plan that reads C holds scratch)
+        dtype = self._memory.dtype
+        rows = max(1, scratch.nbytes // (rect.cols * dtype.itemsize))
+        for first in range(0, rect.rows, rows):
+            part = tile[first : first + rows]
+            old = np.ndarray(part.shape, dtype, scratch.array)
+            self._operands.c.read(rect.row + first, rect.col, old)
+            old *= dtype.type(self._beta)
+            part += old
+
+    def _input(self, operand: Operand, number: int, part: Rect) -> Block:
+        if number < 0:
+            tile = self._memory.resident_tile(operand)
+            return self._memory.block(tile, part._replace(row=0, col=0), part)
+        load = self._plan.loads[number]
+        return self._memory.block(self._memory.load_tile(load), load.rect, part)
+
+    def _load_block(self, op: Op) -> Block:
+        load = self._plan.loads[op.load]
+        return self._memory.block(self._memory.load_tile(load), load.rect, op.rect)
+
+    def _c_block(self, op: Op) -> Block:
+        unit = self._plan.units[op.unit]
+        tile = self._memory.c_tile(unit.rect, unit.slot)
+        return self._memory.block(tile, unit.rect, op.rect)
+
+    def _stored_corner(self, operand: Operand, rect: Rect) -> tuple[int, int]:
+        if self._plan.problem.spec(operand).trans:
+            return rect.col, rect.row
+        return rect.row, rect.col
+
+    def _application_view(self, operand: Operand, rect: Rect) -> NDArray[Any]:
+        array = self._memory.resident_tile(operand).buffer
+        row, col = self._stored_corner(operand, rect)
+        trans = self._plan.problem.spec(operand).trans
+        rows, cols = (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
+        view: NDArray[Any] = array[row : row + rows, col : col + cols]
+        return view
