@@ -1,0 +1,172 @@
+"""How far a run has come: frozen snapshots, made from the run's own events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.timeline import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run at one moment.
+
+    Parameters
+    ----------
+    percent
+        0 to 100 of the work: steps multiplied and units stored.
+    gflops
+        10⁹ floating-point operations a second, since the run began.
+    elapsed, eta
+        Seconds since the run began, and seconds still to go at the pace so far; None before the
+        first step is done.
+    limit
+        The stage that was busy longest so far: the bottleneck. None before the first event.
+    steps, total_steps
+        Steps multiplied, and steps in all.
+    """
+
+    percent: float
+    gflops: float
+    elapsed: float
+    eta: float | None
+    limit: Stage | None
+    steps: int
+    total_steps: int
+
+
+class ProgressCallback(Protocol):
+    """Called with each snapshot, one call at a time, from whichever thread finished something.
+
+    What it raises stops the run and reaches the caller.
+    """
+
+    def __call__(self, progress: Progress, /) -> None:
+        """Show it, store it, or raise to stop the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that a run has to do: what its events are counted against.
+
+    `store_bytes` are the bytes that store2 is to move.
+    """
+
+    flops: int
+    steps: int
+    units: int
+    store_bytes: int
+
+    @classmethod
+    def of(cls, plan: Plan, planned_bytes: Mapping[Stage, int]) -> Work:
+        """Take the totals from a plan and the bytes that each stage is to move."""
+        return cls(
+            plan.problem.flops, len(plan.steps), len(plan.units), planned_bytes.get("store2", 0)
+        )
+
+
+class ProgressMeter:
+    """An observer that turns events into snapshots, at most one every `interval` seconds.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two calls of `callback`.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        callback: ProgressCallback,
+        *,
+        interval: float = 0.1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._work = work
+        self._callback = callback
+        self._interval = interval
+        self._clock = clock
+        self._began = clock()
+        self._next = self._began + interval
+        self._flops = 0
+        self._stored = 0
+        self._steps = 0
+        self._busy: dict[tuple[str, Stage], tuple[float, float]] = {}
+        self._counting = threading.Lock()
+        self._calling = threading.Lock()
+
+    def __call__(self, event: Event, /) -> None:
+        """Count one event; call back when the interval has passed."""
+        with self._counting:
+            self._count(event)
+            now = self._clock()
+            if now < self._next:
+                return
+            self._next = now + self._interval
+            snapshot = self._snapshot(now)
+        # The callback may be slow: outside the counters' lock, and never two at a time. A lane
+        # that finds another one in it goes on; the next event will tell more anyway.
+        if self._calling.acquire(blocking=False):
+            try:
+                self._callback(snapshot)
+            finally:
+                self._calling.release()
+
+    def finish(self) -> None:
+        """Call back once more, after the last event of a run that succeeded."""
+        with self._counting:
+            snapshot = self._snapshot(self._clock())
+        with self._calling:
+            self._callback(snapshot)
+
+    def _count(self, event: Event) -> None:
+        if event.stage == "mult1":
+            self._flops += event.flops
+            self._steps += 1
+        elif event.stage == "store2":
+            self._stored += event.nbytes
+        lane = (event.device, event.stage)
+        busy, until = self._busy.get(lane, (0.0, 0.0))
+        busy += max(0.0, event.end - max(event.start, until))
+        self._busy[lane] = busy, max(until, event.end)
+
+    def _snapshot(self, now: float) -> Progress:
+        done = self._fraction()
+        elapsed = now - self._began
+        return Progress(
+            percent=100.0 * done,
+            gflops=self._flops / elapsed / 1e9 if elapsed > 0 else 0.0,
+            elapsed=elapsed,
+            eta=elapsed * (1.0 - done) / done if done > 0 else None,
+            limit=self._limit(),
+            steps=self._steps,
+            total_steps=self._work.steps,
+        )
+
+    def _fraction(self) -> float:
+        """Weigh multiplying by its steps and storing by its units: every one is an operation."""
+        work = self._work
+        parts = []
+        if work.flops:
+            parts.append((max(1, work.steps), self._flops / work.flops))
+        if work.store_bytes:
+            parts.append((max(1, work.units), self._stored / work.store_bytes))
+        if not parts:
+            return 1.0
+        return min(
+            1.0, sum(weight * part for weight, part in parts) / sum(weight for weight, _ in parts)
+        )
+
+    def _limit(self) -> Stage | None:
+        if not self._busy:
+            return None
+        return max(self._busy.items(), key=lambda item: item[1][0])[0][1]

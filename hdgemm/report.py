@@ -1,0 +1,221 @@
+"""What a run measured, as one frozen value that prints, compares and saves."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.pipeline.plan import STAGES
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.timeline import Timeline
+
+#: Packages whose versions a run may depend on.
+_PACKAGES = ("hdgemm", "numpy", "scipy", "threadpoolctl", "pyopencl", "cupy-cuda12x",
+             "cupy-cuda13x", "h5py", "zarr")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One stage of a run.
+
+    Parameters
+    ----------
+    operations
+        How many times the stage ran.
+    nbytes, planned_bytes
+        Bytes it moved, and bytes the plan said it would.
+    flops
+        Floating-point operations it did; mult1's business.
+    seconds
+        Time in which at least one of its operations ran.
+    """
+
+    operations: int
+    nbytes: int
+    planned_bytes: int
+    flops: int
+    seconds: float
+
+    @property
+    def gbytes_per_second(self) -> float | None:
+        """Rate while busy in 10⁹ bytes/s; None for a stage that moved nothing."""
+        return self.nbytes / self.seconds / 1e9 if self.nbytes and self.seconds > 0 else None
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate while busy in 10⁹ flop/s; None for a stage that computed nothing."""
+        return self.flops / self.seconds / 1e9 if self.flops and self.seconds > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "operations": self.operations,
+            "bytes": self.nbytes,
+            "planned_bytes": self.planned_bytes,
+            "flops": self.flops,
+            "seconds": self.seconds,
+            "gbytes_per_second": self.gbytes_per_second,
+            "gflops": self.gflops,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A finished run: how long, how fast, what each stage did, what memory it took.
+
+    Parameters
+    ----------
+    seconds
+        Wall time of the run, planning and opening of files left out.
+    gflops
+        Floating-point operations done, per second of wall time, in 10⁹.
+    stages
+        Per stage that had something to do, in the order of the pipeline.
+    peak_memory_bytes
+        The most memory the run added to the process, see `hdgemm.peak_memory`; None where it was
+        not measured.
+    plan
+        A summary of the plan, plain values only.
+    devices
+        Names of the devices that took part.
+    versions
+        Python, the platform, and the packages that a run depends on.
+    timeline
+        Every event; drawn by `hdgemm.pictures`, left out of the JSON.
+    """
+
+    seconds: float
+    gflops: float
+    stages: Mapping[Stage, StageReport]
+    peak_memory_bytes: int | None
+    plan: Mapping[str, Any]
+    devices: tuple[str, ...]
+    versions: Mapping[str, str]
+    timeline: Timeline
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that the plan said each stage would move."""
+        return {name: stage.planned_bytes for name, stage in self.stages.items()}
+
+    @property
+    def moved_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moved."""
+        return {name: stage.nbytes for name, stage in self.stages.items()}
+
+    @property
+    def limit(self) -> Stage | None:
+        """The stage that was busy longest; None for a run without events."""
+        busiest = max(self.stages, key=lambda name: self.stages[name].seconds, default=None)
+        return busiest if busiest is not None and self.stages[busiest].seconds > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON; the events are left to the trace."""
+        return {
+            "seconds": self.seconds,
+            "gflops": self.gflops,
+            "limit": self.limit,
+            "stages": {name: stage.to_dict() for name, stage in self.stages.items()},
+            "planned_bytes": self.planned_bytes,
+            "moved_bytes": self.moved_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "plan": dict(self.plan),
+            "devices": list(self.devices),
+            "versions": dict(self.versions),
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON text; seconds, bytes and 10⁹ flop/s throughout."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as JSON to `path`."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+
+def build_report(
+    plan: Plan,
+    timeline: Timeline,
+    *,
+    planned_bytes: Mapping[Stage, int],
+    peak_memory_bytes: int | None = None,
+    devices: tuple[str, ...] | None = None,
+) -> Report:
+    """Make the report of a run of `plan` from what happened.
+
+    Parameters
+    ----------
+    planned_bytes
+        Bytes each stage was to move; a stage that is missing was to move none.
+    devices
+        Names of the devices that took part; None: the plan's own.
+    """
+    measured = timeline.stages()
+    stages: dict[Stage, StageReport] = {}
+    for name in STAGES:
+        planned = planned_bytes.get(name, 0)
+        stats = measured.get(name)
+        if stats is not None:
+            stages[name] = StageReport(
+                stats.operations, stats.nbytes, planned, stats.flops, stats.seconds
+            )
+        elif planned:
+            stages[name] = StageReport(0, 0, planned, 0, 0.0)
+    flops = sum(stage.flops for stage in stages.values())
+    return Report(
+        seconds=timeline.seconds,
+        gflops=flops / timeline.seconds / 1e9 if timeline.seconds > 0 else 0.0,
+        stages=MappingProxyType(stages),
+        peak_memory_bytes=peak_memory_bytes,
+        plan=MappingProxyType(summarize(plan)),
+        devices=devices if devices is not None else (plan.device.name,),
+        versions=MappingProxyType(versions()),
+        timeline=timeline,
+    )
+
+
+def summarize(plan: Plan) -> dict[str, Any]:
+    """Return a plan's shape, tiles, counts and memory as plain values; bytes and seconds."""
+    problem, expected = plan.problem, plan.expected
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "dtype": problem.dtype,
+        "device": plan.device.name,
+        "strategy": plan.strategy,
+        "direct": plan.direct,
+        "tile": list(plan.tile),
+        "units": len(plan.units),
+        "steps": len(plan.steps),
+        "loads": len(plan.loads),
+        "host_bytes": plan.host_bytes,
+        "staging_bytes": plan.staging_bytes,
+        "device_bytes": plan.device_bytes,
+        "host_limit": plan.host_limit,
+        "device_limit": plan.device_limit,
+        "expected_seconds": None if expected is None else expected.seconds,
+        "expected_stage_seconds": None if expected is None else dict(expected.stage_seconds),
+        "expected_limit": None if expected is None else expected.limit,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return versions of Python, the platform and the installed packages a run depends on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
