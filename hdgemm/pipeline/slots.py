@@ -137,18 +137,6 @@ class SlotMemory:
             return Block(tile, col, row, part.cols, part.rows)
         return Block(tile, row, col, part.rows, part.cols)
 
-    def host_view(self, block: Block) -> NDArray[Any]:
-        """Return a block of a tile that lies in host memory, as an array."""
-        tile = block.tile
-        first = tile.origin + (block.row * tile.ld + block.col) * self.dtype.itemsize
-        return np.ndarray(
-            (block.rows, block.cols),
-            self.dtype,
-            tile.buffer.array,
-            first,
-            (tile.ld * self.dtype.itemsize, self.dtype.itemsize),
-        )
-
     def staging(self, operand: Operand, ring: int, rect: Rect) -> NDArray[Any]:
         """Return the piece of a staging ring in which `rect` travels."""
         buffer = (self._down if operand == "C" else self._up)[ring]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.protocol import DONE, Block
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Stages:
     def load1(self, op: Op, _after: Sequence[Completion]) -> Completion:
         """Application to staging; converts dtype, layout and conjugates on the way."""
         target = (
-            self._memory.host_view(self._load_block(op))
+            view(self._load_block(op))
             if self._plan.device.unified
             else self._memory.staging(op.operand, op.ring, op.rect)
         )
@@ -100,9 +101,7 @@ class Stages:
     def store2(self, op: Op, _after: Sequence[Completion]) -> Completion:
         """Staging to application; beta times the old C is added on the way."""
         tile = (
-            self._memory.staging("C", op.ring, op.rect)
-            if op.ring >= 0
-            else self._memory.host_view(self._c_block(op))
+            self._memory.staging("C", op.ring, op.rect) if op.ring >= 0 else view(self._c_block(op))
         )
         if self._plan.problem.reads_c:
             self._add_old(op.rect, tile)
@@ -147,5 +146,5 @@ class Stages:
         row, col = self._stored_corner(operand, rect)
         trans = self._plan.problem.spec(operand).trans
         rows, cols = (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
-        view: NDArray[Any] = array[row : row + rows, col : col + cols]
-        return view
+        part: NDArray[Any] = array[row : row + rows, col : col + cols]
+        return part

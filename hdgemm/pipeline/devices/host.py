@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import cython_blas
 
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.pipeline.devices.dense import first_byte, view
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -92,7 +93,7 @@ class HostDevice:
         """Copy rows into a tile."""
         for completion in after:
             completion.wait()
-        np.copyto(_view(target), source)
+        np.copyto(view(target), source)
         return DONE
 
     def download(
@@ -101,7 +102,7 @@ class HostDevice:
         """Copy rows out of a tile."""
         for completion in after:
             completion.wait()
-        np.copyto(target, _view(source))
+        np.copyto(target, view(source))
         return DONE
 
     def gemm(
@@ -158,19 +159,9 @@ def _int(value: int) -> Any:
 
 
 def _address(block: Block) -> int:
-    tile = block.tile
-    array: NDArray[Any] = getattr(tile.buffer, "array", tile.buffer)
-    first = tile.origin + (block.row * tile.ld + block.col) * tile.dtype.itemsize
-    return int(array.ctypes.data) + first
-
-
-def _view(block: Block) -> NDArray[Any]:
-    tile = block.tile
-    array: NDArray[Any] = getattr(tile.buffer, "array", tile.buffer)
-    itemsize = tile.dtype.itemsize
-    first = tile.origin + (block.row * tile.ld + block.col) * itemsize
-    shape, strides = (block.rows, block.cols), (tile.ld * itemsize, itemsize)
-    return np.ndarray(shape, tile.dtype, array, first, strides)
+    buffer = block.tile.buffer  # the caller's own array where the operand is resident
+    array: NDArray[Any] = getattr(buffer, "array", buffer)
+    return int(array.ctypes.data) + first_byte(block)
 
 
 def _gemm(dtype: np.dtype[Any]) -> Callable[..., None]:

@@ -23,10 +23,10 @@ class Completion(Protocol):
     """An operation that a device was given."""
 
     def wait(self) -> None:
-        """Block, without the interpreter's lock, until it is done; raise `DeviceError` if it failed."""
+        """Block until it is done; raise `DeviceError` if it failed. Others may run meanwhile."""
 
     def interval(self) -> tuple[float, float] | None:
-        """Return its start and end on `time.perf_counter`'s clock, None where the caller knows them.
+        """Return start and end on `time.perf_counter`'s clock, None where the caller knows them.
 
         Only asked for after `wait`.
         """
@@ -125,7 +125,9 @@ class Device(Protocol):
     def free(self, buffer: Buffer) -> None:
         """Give memory back."""
 
-    def upload(self, source: NDArray[Any], target: Block, after: Sequence[Completion]) -> Completion:
+    def upload(
+        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
+    ) -> Completion:
         """load2: copy rows from staging (or pinned application memory) into part of a tile.
 
         `source` is 2-D, C-contiguous within each row, and stays as it is until the completion
@@ -146,7 +148,9 @@ class Device(Protocol):
         beta = 0 must not read C. k = 0 does not occur.
         """
 
-    def download(self, source: Block, target: NDArray[Any], after: Sequence[Completion]) -> Completion:
+    def download(
+        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
+    ) -> Completion:
         """store1: copy part of a C tile into staging."""
 
     def synchronize(self) -> None:

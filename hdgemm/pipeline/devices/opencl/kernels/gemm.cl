@@ -69,7 +69,7 @@ typedef GLUE(REAL, VW) VEC;
         {                                                           \
             const VEC re = (VEC)((a)[(i * DIM_M + item_m) * ES]);   \
             _Pragma("unroll") for (int v = 0; v < RV; v++)          \
-                acc[i][v] = fma(re, row[v], acc[i][v]);             \
+                acc[i][v] += re * row[v];                         \
             IMAGINARY(a)                                            \
         }                                                           \
     }
@@ -77,15 +77,15 @@ typedef GLUE(REAL, VW) VEC;
 #define IMAGINARY(a)                                                \
     const VEC im = (VEC)((a)[(i * DIM_M + item_m) * ES + 1]);       \
     _Pragma("unroll") for (int v = 0; v < RV; v++)                  \
-        accj[i][v] = fma(im, row[v], accj[i][v]);
+        accj[i][v] += im * row[v];
 #else
 #define IMAGINARY(a)
 #endif
 
 #if PACKED
 /* The panel p starts at p * stride; its k-th column (A) or row (B) is contiguous. */
-#define A_AT(p, kk) (A + (p) * a_panel + (kk) * A_STEP)
-#define B_AT(p, kk) (B + (p) * b_panel + (kk) * B_STEP)
+#define A_AT(p, kk) (A + (p) * a_panel * ES + (kk) * A_STEP)
+#define B_AT(p, kk) (B + (p) * b_panel * ES + (kk) * B_STEP)
 #endif
 
 #if LOCAL

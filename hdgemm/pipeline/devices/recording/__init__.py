@@ -1,0 +1,5 @@
+"""A device made of NumPy and threads that checks how it is used."""
+
+from hdgemm.pipeline.devices.recording.device import Call, Fault, RecordingDevice
+
+__all__ = ["Call", "Fault", "RecordingDevice"]
