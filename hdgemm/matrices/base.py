@@ -6,6 +6,7 @@ only; `hdgemm.matrices.operands` turns what a caller passes into a `Matrix` and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -60,3 +61,20 @@ class Matrix(Protocol):
 
     def close(self) -> None:
         """Give up files and threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix and how the product sees it: op(X) is the stored matrix, transposed when `trans`,
+    conjugated when `conj`.
+    """
+
+    matrix: Matrix
+    trans: bool = False
+    conj: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of op(X)."""
+        rows, cols = self.matrix.shape
+        return (cols, rows) if self.trans else (rows, cols)

@@ -1,0 +1,127 @@
+"""Files that appear under their name only when they are whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING, Self
+
+from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.base import Operand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hdgemm.matrices.base import Matrix
+
+
+class Draft:
+    """A matrix being written aside: `publish` gives it its name, `discard` removes it.
+
+    As a context manager it is discarded on leaving, unless it was published before.
+
+    Parameters
+    ----------
+    path
+        The name it is to have.
+    part
+        The name it has until then, in the same folder.
+    matrix
+        What is being written, row-major.
+    trans
+        `matrix` is the transpose of what a reader of the file will see.
+    """
+
+    def __init__(self, path: Path, part: Path, matrix: Matrix, *, trans: bool = False) -> None:
+        self.path = path
+        self.part = part
+        self.matrix = matrix
+        self.trans = trans
+        self._open = True
+
+    @property
+    def operand(self) -> Operand:
+        """The matrix as its reader will see it."""
+        return Operand(self.matrix, self.trans)
+
+    def publish(self) -> None:
+        """Make it durable and give it its name, in place of any file that had it.
+
+        Raises
+        ------
+        MatrixIOError
+            When the system refuses; the draft is still there.
+        """
+        self.matrix.flush()
+        try:
+            self.part.replace(self.path)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise MatrixIOError(
+                f"cannot rename {self.part} to {self.path}: {error.strerror}",
+                path=str(self.path), offset=0, length=0,
+            ) from error  # fmt: skip
+        self._open = False
+        self.matrix.close()
+
+    def discard(self) -> None:
+        """Remove it; nothing happens when it is published or discarded already."""
+        if self._open:
+            self._open = False
+            self.matrix.close()
+            self.part.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+
+def reserve(path: Path, header: bytes, nbytes: int) -> Path:
+    """Create a file aside that begins with `header` and has space for `nbytes`; return its name.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing or cannot be written to, or `path` is no regular file.
+    MatrixIOError
+        When the space is not there: `requested` and `available` in bytes. Nothing is left behind.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+        os.pwrite(fd, header, 0)
+    except OSError as error:
+        part.unlink()
+        raise _no_space(path, nbytes, error) from error
+    finally:
+        os.close(fd)
+    return part
+
+
+def _no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
+    available = shutil.disk_usage(path.parent).free
+    limit = " (the process's file size limit, see ulimit -f)" if cause.errno == errno.EFBIG else ""
+    return MatrixIOError(
+        f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{limit}; {available} bytes "
+        "are free there: make room or choose another disk",
+        path=str(path), offset=0, length=nbytes, requested=nbytes, available=available,
+        missing=max(0, nbytes - available),
+    )  # fmt: skip
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,248 @@
+"""A row-major matrix in a file, moved by few, large, parallel requests.
+
+A rectangle is cut into *lines*, contiguous in file and memory, or *bands*, groups of short rows
+that are read with the gaps between them. Lines whose memory has the file's phase modulo 4096 move
+without a copy; everything else goes through a bounce buffer, where dtypes are converted too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, Bounce, disk_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.files import BlockFile
+
+    Piece = Callable[[Bounce], None]
+
+#: Bytes of one request; larger ones are no faster, smaller ones cost more cores.
+REQUEST: Final = 8 << 20
+#: Bytes a bounce buffer can take from any offset, its two ragged blocks allowed for.
+_BOUNCE_SPAN: Final = BOUNCE_SIZE - 2 * ALIGNMENT
+#: Rows at least this long, in bytes, are read one request each rather than in bands.
+LONG_ROW: Final = 64 << 10
+#: Bands read at most this many bytes for one that is wanted.
+_WASTE: Final = 4
+
+
+class _Line(NamedTuple):
+    """Elements that are contiguous in the file, from byte `offset`, and in memory."""
+
+    offset: int
+    memory: NDArray[Any]
+
+
+class FileMatrix:
+    """Rows × columns at a byte offset of a file, implementing `Matrix`.
+
+    Parameters
+    ----------
+    file
+        The open file; closed with the matrix.
+    shape
+        Stored rows and columns.
+    dtype
+        As stored, byte order included.
+    offset
+        Bytes from the file's start to element ``[0, 0]``.
+    pitch
+        Bytes from one row to the next, at least a row's own (the default).
+
+    Raises
+    ------
+    InputError
+        When the file is too short: `expected` and `found` in bytes.
+    """
+
+    chunk: tuple[int, int] | None = None
+    array: NDArray[Any] | None = None
+
+    def __init__(
+        self,
+        file: BlockFile,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        offset: int = 0,
+        pitch: int | None = None,
+    ) -> None:
+        self.file = file
+        self.shape = shape
+        self.dtype = dtype
+        self.offset = offset
+        self.pitch = shape[1] * dtype.itemsize if pitch is None else pitch
+        found = file.size()
+        if found < self.end:
+            raise InputError(
+                f"{file.path} is truncated: a {shape[0]}×{shape[1]} {dtype} matrix at byte "
+                f"{offset} needs {self.end} bytes, the file has {found}",
+                expected=self.end, found=found, path=str(file.path),
+            )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self.file.path)
+
+    @property
+    def path(self) -> Path:
+        """The file's path."""
+        return self.file.path
+
+    @property
+    def end(self) -> int:
+        """The first byte of the file after the last element."""
+        rows, cols = self.shape
+        if not rows or not cols:
+            return self.offset
+        return self.offset + (rows - 1) * self.pitch + cols * self.dtype.itemsize
+
+    def _position(self, row: int, col: int) -> int:
+        return self.offset + row * self.pitch + col * self.dtype.itemsize
+
+    def phase(self, row: int, col: int) -> int:
+        """Bytes past a 4096-byte boundary at which this element lies in the file."""
+        return self._position(row, col) % ALIGNMENT
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
+        self._check(row, col, out.shape)
+        if out.size:
+            disk_pool().run(self._reads(row, col, out))
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Store `tile` at ``[row, col]``, converting to the stored dtype."""
+        self._check(row, col, tile.shape)
+        if tile.size:
+            disk_pool().run(self._writes(row, col, tile))
+
+    def flush(self) -> None:
+        """Return when everything written is durable; fail if the file was cut short meanwhile."""
+        self.file.flush()
+        found = self.file.size()
+        if found < self.end:
+            raise MatrixIOError(
+                f"{self.name} was cut short during the run: it has {found} of {self.end} bytes",
+                path=self.name, offset=found, length=self.end - found,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def _check(self, row: int, col: int, extents: tuple[int, ...]) -> None:
+        rows, cols = extents
+        if min(row, col) < 0 or row + rows > self.shape[0] or col + cols > self.shape[1]:
+            raise InputError(
+                f"a rectangle of {rows}×{cols} at [{row}, {col}] reaches outside the "
+                f"{self.shape[0]}×{self.shape[1]} matrix {self.name}"
+            )
+
+    def _reads(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
+        row_bytes = out.shape[1] * self.dtype.itemsize
+        lines = self._lines(row, col, out)
+        if lines[0].memory.nbytes < LONG_ROW and self.pitch <= _WASTE * row_bytes:
+            height = max(1, _BOUNCE_SPAN // self.pitch)
+            return [
+                partial(self._read_band, self._position(row + top, col), out[top : top + height])
+                for top in range(0, len(out), height)
+            ]
+        return self._pieces(lines, self._read_lines)
+
+    def _writes(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
+        lines = self._lines(row, col, tile)
+        row_bytes = tile.shape[1] * self.dtype.itemsize
+        if len(lines) > 1 and row_bytes == self.pitch and row_bytes < LONG_ROW:
+            height = _BOUNCE_SPAN // row_bytes
+            return [
+                partial(self._write_band, self._position(row + top, col), tile[top : top + height])
+                for top in range(0, len(tile), height)
+            ]
+        return self._pieces(lines, self._write_lines)
+
+    def _lines(self, row: int, col: int, memory: NDArray[Any]) -> list[_Line]:
+        """Cut a rectangle into the fewest runs that are contiguous on both sides."""
+        rows, cols = memory.shape
+        whole = rows == 1 or cols * self.dtype.itemsize == self.pitch
+        if whole and memory.flags.c_contiguous:
+            return [_Line(self._position(row, col), memory.reshape(-1))]
+        return [_Line(self._position(row + i, col), memory[i]) for i in range(rows)]
+
+    def _pieces(
+        self, lines: list[_Line], move: Callable[[list[_Line], Bounce], None]
+    ) -> list[Piece]:
+        """Share lines out into requests' worth of work, cutting the long ones."""
+        pieces: list[Piece] = []
+        group: list[_Line] = []
+        size = 0
+        for line in lines:
+            cap = REQUEST if self._in_place(line) else _BOUNCE_SPAN
+            for part in self._cut(line, cap):
+                group.append(part)
+                size += part.memory.size * self.dtype.itemsize
+                if size >= cap - 2 * ALIGNMENT:
+                    pieces.append(partial(move, group))
+                    group, size = [], 0
+        if group:
+            pieces.append(partial(move, group))
+        return pieces
+
+    def _cut(self, line: _Line, cap: int) -> Iterator[_Line]:
+        """Cut a line into parts of at most `cap` bytes, at file offsets that need no edges."""
+        itemsize = self.dtype.itemsize
+        start, count = 0, line.memory.size
+        while start < count:
+            offset = line.offset + start * itemsize
+            ragged = offset % ALIGNMENT if offset % itemsize == 0 else 0
+            stop = min(count, start + (cap - ragged) // itemsize)
+            yield _Line(offset, line.memory[start:stop])
+            start = stop
+
+    def _in_place(self, line: _Line) -> bool:
+        """Say whether the file's bytes are the memory's bytes, where direct I/O can reach them."""
+        memory = line.memory
+        return (
+            memory.dtype == self.dtype
+            and memory.flags.c_contiguous
+            and self.file.in_place(line.offset, memory)
+        )
+
+    def _read_lines(self, lines: list[_Line], bounce: Bounce) -> None:
+        for line in lines:
+            if self._in_place(line):
+                self.file.read(line.offset, line.memory.view(np.uint8))
+            else:
+                self._read_band(line.offset, line.memory[np.newaxis], bounce)
+
+    def _read_band(self, offset: int, out: NDArray[Any], bounce: Bounce) -> None:
+        rows, cols = out.shape
+        itemsize = self.dtype.itemsize
+        nbytes = (rows - 1) * self.pitch + cols * itemsize
+        start = self.file.read_around(offset, nbytes, bounce.memory)
+        stored: NDArray[Any] = np.ndarray(
+            out.shape, self.dtype, bounce.memory.data, start, (self.pitch, itemsize)
+        )
+        np.copyto(out, stored, casting="same_kind")
+
+    def _write_lines(self, lines: list[_Line], bounce: Bounce) -> None:
+        for line in lines:
+            if self._in_place(line):
+                self.file.write(line.offset, line.memory.view(np.uint8))
+            else:
+                self._write_band(line.offset, line.memory, bounce)
+
+    def _write_band(self, offset: int, tile: NDArray[Any], bounce: Bounce) -> None:
+        start = offset % ALIGNMENT
+        span = bounce.memory[start : start + tile.size * self.dtype.itemsize]
+        stored: NDArray[Any] = np.ndarray(tile.shape, self.dtype, span.data)
+        np.copyto(stored, tile, casting="same_kind")
+        self.file.write(offset, span)

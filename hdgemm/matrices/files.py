@@ -1,0 +1,194 @@
+"""One file, read and written at offsets: directly past the page cache where that is possible.
+
+A span is cut at 4096-byte boundaries. Its aligned interior goes to the disk by O_DIRECT; its
+ragged edges, less than a block each, go through the page cache. The two meet coherently: a block
+is never written both ways at once, because a direct write covers whole blocks of one span and an
+edge shares its block only with other edges; two edges in one block are merged by the page cache,
+under the kernel's inode lock; and a direct read first writes back what the page cache holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.transfer import ALIGNMENT, address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Errors by which a file system says that it does not do direct I/O, or not like this.
+_NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class BlockFile:
+    """An open file.
+
+    Parameters
+    ----------
+    path
+        An existing file.
+    writable
+        Open it for writing too.
+    direct
+        Bypass the page cache where the file system can; False never does.
+
+    Raises
+    ------
+    InputError
+        When it cannot be opened or is not a regular file.
+    """
+
+    def __init__(self, path: Path, *, writable: bool = False, direct: bool = True) -> None:
+        self.path = path
+        mode = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        try:
+            self._fd = os.open(path, mode)
+        except OSError as error:
+            raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+        status = os.fstat(self._fd)
+        self.identity = (status.st_dev, status.st_ino)
+        # No read-ahead: an edge of a few bytes must not bring in its neighbourhood.
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        self._direct_fd = self._open_direct(mode) if direct else -1
+
+    def _open_direct(self, mode: int) -> int:
+        try:
+            return os.open(self.path, mode | os.O_DIRECT)
+        except OSError:
+            return -1
+
+    @property
+    def direct(self) -> bool:
+        """Whether aligned spans bypass the page cache."""
+        return self._direct_fd >= 0
+
+    def size(self) -> int:
+        """Return its size in bytes, now."""
+        return os.fstat(self._fd).st_size
+
+    def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
+        """Say whether this memory can take or give the span at `offset` without a bounce."""
+        return not self.direct or (address(memory) - offset) % ALIGNMENT == 0
+
+    def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        """Fill `memory` from the span at `offset`.
+
+        Raises
+        ------
+        MatrixIOError
+            When the system refuses, or the file ends before the span does.
+        """
+        first, last = self._interior(offset, memory)
+        done = first
+        if first < last:
+            done += self._once(os.preadv, self._direct_fd, offset + first, memory[first:last])
+        self._read_cached(offset, memory[:first])
+        self._read_cached(offset + done, memory[done:])
+
+    def read_around(self, offset: int, nbytes: int, bounce: NDArray[np.uint8]) -> int:
+        """Read a span into an aligned buffer; return where in the buffer it starts.
+
+        The buffer holds two blocks more than `nbytes`.
+        """
+        start = offset % ALIGNMENT if self.direct else 0
+        found = 0
+        if self.direct:
+            whole = -(-(start + nbytes) // ALIGNMENT) * ALIGNMENT
+            found = self._once(os.preadv, self._direct_fd, offset - start, bounce[:whole])
+        if found < start + nbytes:
+            self._read_cached(offset, bounce[start : start + nbytes])
+        return start
+
+    def write(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        """Store `memory` at `offset`; neighbouring spans may be written at once.
+
+        Raises
+        ------
+        MatrixIOError
+            When the system refuses: disk full, file size limit, device error.
+        """
+        first, last = self._interior(offset, memory)
+        done = first
+        if first < last:
+            done += self._once(os.pwritev, self._direct_fd, offset + first, memory[first:last])
+        self._write_cached(offset, memory[:first])
+        self._write_cached(offset + done, memory[done:])
+
+    def flush(self) -> None:
+        """Return when everything written is durable, and keep none of it in the page cache."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._error("make durable", 0, self.size(), error) from error
+        if not self.direct:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Close the descriptors; closing twice is fine."""
+        for fd in (self._fd, self._direct_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct_fd = -1
+
+    def _interior(self, offset: int, memory: NDArray[np.uint8]) -> tuple[int, int]:
+        """Return the part of a span that can go directly, empty where none can."""
+        if not self.direct or (address(memory) - offset) % ALIGNMENT:
+            return 0, 0
+        first = min(-offset % ALIGNMENT, memory.size)
+        return first, max(first, memory.size - (offset + memory.size) % ALIGNMENT)
+
+    def _once(self, call: Any, fd: int, offset: int, memory: NDArray[np.uint8]) -> int:
+        """Make one direct request; return the bytes moved, 0 when it must go another way."""
+        try:
+            moved: int = call(fd, [memory.data], offset)
+        except OSError as error:
+            if error.errno in _NOT_DIRECT:
+                return 0
+            verb = "read" if call is os.preadv else "write"
+            raise self._error(verb, offset, memory.size, error) from error
+        # What is left of a short request goes through the page cache, which says why.
+        return moved
+
+    def _read_cached(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        done = 0
+        while done < memory.size:
+            try:
+                found = os.preadv(self._fd, [memory[done:].data], offset + done)
+            except OSError as error:
+                raise self._error("read", offset, memory.size, error) from error
+            if found == 0:
+                raise MatrixIOError(
+                    f"{self.path} ends at byte {self.size()}, in the middle of a read of "
+                    f"{memory.size} bytes at {offset}: was it cut short during the run?",
+                    path=str(self.path), offset=offset, length=memory.size,
+                )  # fmt: skip
+            done += found
+        self._drop(offset, memory.size)
+
+    def _write_cached(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        done = 0
+        while done < memory.size:
+            try:
+                done += os.pwritev(self._fd, [memory[done:].data], offset + done)
+            except OSError as error:
+                raise self._error("write", offset, memory.size, error) from error
+        self._drop(offset, memory.size)
+
+    def _drop(self, offset: int, nbytes: int) -> None:
+        """Take data used once out of the page cache; dirty pages start on their way to disk."""
+        if nbytes >= ALIGNMENT:
+            os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+
+    def _error(self, verb: str, offset: int, length: int, cause: OSError) -> MatrixIOError:
+        hint = "; free some space or raise the limit" if cause.errno in _DISK_FULL else ""
+        return MatrixIOError(
+            f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}{hint}",
+            path=str(self.path), offset=offset, length=length,
+        )  # fmt: skip

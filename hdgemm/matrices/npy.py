@@ -1,0 +1,192 @@
+"""NumPy's .npy files: headers read without trusting them, files made whole or not at all."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.draft import Draft, reserve
+from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.transfer import ALIGNMENT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import DTypeLike
+
+_MAGIC: Final = b"\x93NUMPY"
+#: By format version: how the header's length is packed, and how its text is encoded.
+_VERSIONS: Final = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
+#: No honest header of a matrix comes near this.
+_LONGEST_HEADER: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What a header says; `offset` is where the data starts, in bytes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    offset: int
+
+
+def read_header(path: Path) -> NpyHeader:
+    """Parse and check a file's header; nothing of the file is executed or unpickled.
+
+    Raises
+    ------
+    InputError
+        When it is no .npy file, holds pickled objects, or is shorter than its header promises.
+    """
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(12)
+            text, offset = _header_text(path, start, stream)
+            found = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    header = _parse(path, text, offset)
+    expected = offset + math.prod(header.shape) * header.dtype.itemsize
+    if found < expected:
+        raise InputError(
+            f"{path} is truncated: its header promises {expected} bytes "
+            f"({'×'.join(map(str, header.shape))} {header.dtype}), the file has {found}",
+            path=str(path), expected=expected, found=found,
+        )  # fmt: skip
+    return header
+
+
+def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
+    if start[:6] != _MAGIC or len(start) < 10:
+        raise InputError(
+            f"{path} is not a .npy file: it begins with {start[:6]!r}, not {_MAGIC!r}",
+            path=str(path),
+        )
+    if start[6] not in _VERSIONS:
+        raise InputError(f"{path} has .npy version {start[6]}; versions 1 to 3 can be read")
+    packing, encoding = _VERSIONS[start[6]]
+    begin = 8 + struct.calcsize(packing)
+    if len(start) < begin:
+        raise InputError(f"{path} is truncated within its header", expected=begin, found=len(start))
+    (length,) = struct.unpack(packing, start[8:begin])
+    if length > _LONGEST_HEADER:
+        raise InputError(f"{path} has a header of {length} bytes; {_LONGEST_HEADER} is the most")
+    stream.seek(begin)
+    raw = stream.read(length)
+    if len(raw) < length:
+        raise InputError(
+            f"{path} is truncated within its header: {begin + len(raw)} of {begin + length} bytes",
+            path=str(path), expected=begin + length, found=begin + len(raw),
+        )  # fmt: skip
+    try:
+        return raw.decode(encoding), begin + length
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} has a header that is no text") from error
+
+
+def _parse(path: Path, text: str, offset: int) -> NpyHeader:
+    try:
+        # Python 2 wrote its long integers with an L.
+        fields = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())
+        descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+        sound = (
+            len(fields) == 3
+            and type(fortran) is bool
+            and type(shape) is tuple
+            and all(type(extent) is int and extent >= 0 for extent in shape)
+        )
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise InputError(f"{path} has a .npy header that cannot be read: {text[:80]!r}") from error
+    if not sound:
+        raise InputError(f"{path} has a .npy header that makes no sense: {text[:80]!r}")
+    return NpyHeader(shape, _dtype(path, descr), fortran, offset)
+
+
+def _dtype(path: Path, descr: Any) -> np.dtype[Any]:
+    if not isinstance(descr, str):
+        raise InputTypeError(f"{path} holds records, not numbers: save one field of it by itself")
+    try:
+        dtype = np.dtype(descr)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{path} has an unknown dtype {descr!r}") from error
+    if dtype.hasobject:
+        raise InputTypeError(
+            f"{path} holds pickled Python objects, which are never loaded: "
+            "save it as an array of numbers",
+            dtype=descr,
+        )
+    check_dtype(dtype, str(path))
+    return dtype
+
+
+def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
+    """Open an existing matrix; return it row-major, and whether it is the file's transpose.
+
+    Parameters
+    ----------
+    path
+        A .npy file of format version 1, 2 or 3, in C or Fortran order.
+    writable
+        Its elements may be overwritten in place.
+
+    Raises
+    ------
+    InputError
+        As `read_header`, or when it is not 2-D.
+    """
+    header = read_header(path)
+    if len(header.shape) != 2:
+        raise InputError(f"{path} must hold a matrix (2-D), it has shape {header.shape}")
+    rows, cols = header.shape
+    shape = (cols, rows) if header.fortran else (rows, cols)
+    file = BlockFile(path, writable=writable)
+    try:
+        return FileMatrix(file, shape, header.dtype, header.offset), header.fortran
+    except InputError:
+        file.close()
+        raise
+
+
+def create_npy(path: Path, shape: tuple[int, int], dtype: DTypeLike, order: str = "C") -> Draft:
+    """Begin a new .npy file, with its space reserved, under a temporary name in the same folder.
+
+    Its data starts at byte 4096, where direct I/O needs no detour; `numpy.load` reads it like any.
+
+    Parameters
+    ----------
+    path
+        The name it gets when published.
+    shape
+        Rows and columns as `numpy.load` will report them.
+    dtype
+        float32, float64, complex64 or complex128, in either byte order.
+    order
+        ``"C"`` or ``"F"``.
+
+    Raises
+    ------
+    MatrixIOError
+        When the disk is too full (`requested` and `available` in bytes) or refuses.
+    """
+    stored = np.dtype(dtype)
+    check_dtype(stored, str(path))
+    text = repr({"descr": stored.str, "fortran_order": order == "F", "shape": tuple(shape)})
+    packed = _MAGIC + bytes((1, 0)) + struct.pack("<H", ALIGNMENT - 10)
+    header = packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"
+    rows, cols = shape if order == "C" else shape[::-1]
+
+    def open_matrix(part: Path) -> FileMatrix:
+        return FileMatrix(BlockFile(part, writable=True), (rows, cols), stored, ALIGNMENT)
+
+    part = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize)
+    return Draft(path, part, open_matrix(part), trans=order == "F")

@@ -1,0 +1,149 @@
+"""A small shared pool of threads that moves pieces of matrices, fairly between its callers.
+
+Reading and writing release the interpreter's lock, so a handful of threads is enough to keep a
+disk or the memory bus busy while other cores multiply.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+#: Boundary, in bytes, on which direct I/O starts, ends and finds its memory.
+ALIGNMENT: Final = 4096
+#: Threads that read and write files, in the whole process.
+DISK_THREADS: Final = 4
+#: Bytes of the buffer through which one thread moves what cannot be moved in place.
+BOUNCE_SIZE: Final = 4 << 20
+#: Bytes of host memory that moving matrices may hold beyond the callers' own, in all.
+BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
+
+
+class Bounce:
+    """One thread's aligned buffer, taken at first use."""
+
+    @cached_property
+    def memory(self) -> NDArray[np.uint8]:
+        """`BOUNCE_SIZE` bytes that start on a 4096-byte boundary."""
+        return aligned_bytes(BOUNCE_SIZE)
+
+
+def aligned_bytes(nbytes: int, phase: int = 0) -> NDArray[np.uint8]:
+    """Return `nbytes` of memory whose address is `phase` past a 4096-byte boundary."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = (phase - address(memory)) % ALIGNMENT
+    return memory[start : start + nbytes]
+
+
+def address(memory: NDArray[Any]) -> int:
+    """Return the address of an array's first element."""
+    start: int = memory.__array_interface__["data"][0]
+    return start
+
+
+class _Transfer:
+    """The pieces of one call: those not begun yet, how many run, and the first error."""
+
+    def __init__(self, pieces: Iterable[Callable[[Bounce], None]]) -> None:
+        self.pieces: Iterator[Callable[[Bounce], None]] = iter(pieces)
+        self.running = 0
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+
+class Pool:
+    """Threads that take pieces from all calls in turn, so that a large one delays no small one."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._wake = threading.Condition()
+        self._transfers: deque[_Transfer] = deque()
+        self.threads = threads
+        for number in range(threads):
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
+
+    def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
+        """Run all pieces, in any order; return when none runs any more.
+
+        The first error drops the pieces not yet begun and is raised here; so does an interrupt
+        of the caller, so that no thread touches the caller's memory after the call.
+        """
+        if not pieces:
+            return
+        transfer = _Transfer(pieces)
+        with self._wake:
+            self._transfers.append(transfer)
+            self._wake.notify(min(len(pieces), self.threads))
+        try:
+            transfer.done.wait()
+        except BaseException:
+            with self._wake:
+                self._end(transfer)
+            transfer.done.wait()
+            raise
+        if transfer.error is not None:
+            raise transfer.error
+
+    def _work(self) -> None:
+        bounce = Bounce()
+        while True:
+            with self._wake:
+                while not self._transfers:
+                    self._wake.wait()
+                transfer = self._transfers[0]
+                self._transfers.rotate(-1)
+                piece = next(transfer.pieces, None)
+                if piece is None:
+                    self._end(transfer)
+                    continue
+                transfer.running += 1
+            error: BaseException | None = None
+            try:
+                piece(bounce)
+            except BaseException as raised:  # noqa: BLE001 - it is raised again in the caller
+                error = raised
+            with self._wake:
+                transfer.running -= 1
+                transfer.error = transfer.error or error
+                if error is not None or transfer not in self._transfers:
+                    self._end(transfer)
+            # An idle thread must not keep the caller's memory alive.
+            del piece, transfer, error
+
+    def _end(self, transfer: _Transfer) -> None:
+        """Begin no more pieces of this transfer; called with the lock held."""
+        transfer.pieces = iter(())
+        if transfer in self._transfers:
+            self._transfers.remove(transfer)
+        if transfer.running == 0:
+            transfer.done.set()
+
+
+@cache
+def disk_pool() -> Pool:
+    """Return the pool that all files share."""
+    return Pool(DISK_THREADS, "hdgemm-disk")
+
+
+@cache
+def copy_pool() -> Pool:
+    """Return the pool that copies between arrays; it never bounces."""
+    return Pool(min(8, len(os.sched_getaffinity(0))), "hdgemm-copy")
+
+
+def _forget_pools() -> None:
+    disk_pool.cache_clear()
+    copy_pool.cache_clear()
+
+
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_forget_pools)
