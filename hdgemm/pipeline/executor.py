@@ -82,6 +82,9 @@ def run_plan(
 
 
 def _run(lanes: list[_Lane], board: Board, cancel: threading.Event | None) -> None:
+    if len(lanes) == 1:  # nothing to overlap: a direct product needs no thread
+        lanes[0].run()
+        return
     threads = [
         threading.Thread(target=lane.run, name=f"hdgemm-{lane.stage}", daemon=True)
         for lane in lanes

@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The stored matrices of one run; `conj_a`, `conj_b` ask load1 to conjugate on the way."""
+    """The stored matrices of one run.
+
+    Parameters
+    ----------
+    c
+        Where the product is stored.
+    old_c
+        Where store2 reads the C that beta multiplies: `c` itself when it is updated in place.
+    conj_a, conj_b
+        load1 conjugates on the way.
+    """
 
     a: Matrix
     b: Matrix
     c: Matrix
+    old_c: Matrix
     conj_a: bool = False
     conj_b: bool = False
 

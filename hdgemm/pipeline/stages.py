@@ -116,7 +116,7 @@ class Stages:
         for first in range(0, rect.rows, rows):
             part = tile[first : first + rows]
             old = np.ndarray(part.shape, dtype, scratch.array)
-            self._operands.c.read(rect.row + first, rect.col, old)
+            self._operands.old_c.read(rect.row + first, rect.col, old)
             old *= dtype.type(self._beta)
             part += old
 

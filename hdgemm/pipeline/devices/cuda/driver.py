@@ -170,11 +170,11 @@ class Driver:
         """Unlock what `host_register` locked."""
         self._release(self.api.runtime.hostUnregister, pointer)
 
-    def memory_kind(self, pointer: int) -> MemoryKind:
-        """Say what an address is to the driver."""
+    def memory_kind(self, pointer: int) -> tuple[MemoryKind, int]:
+        """Say what an address is to the driver, and the GPU it belongs to."""
         with self.current():
             attributes = self._call(self.api.runtime.pointerGetAttributes, pointer)
-        return _KINDS[attributes.type]
+        return _KINDS[attributes.type], int(attributes.device)
 
     def stream(self) -> Any:
         """Make a stream that does not wait for the legacy default stream."""

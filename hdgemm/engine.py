@@ -1,0 +1,135 @@
+"""From a product to its report: choose the device and the limits, plan, run, check."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, nullcontext
+from functools import cache
+from typing import TYPE_CHECKING
+
+from threadpoolctl import threadpool_limits
+
+from hdgemm.errors import InputError
+from hdgemm.limits import default_host_bytes
+from hdgemm.peak_memory import PeakMemory
+from hdgemm.pipeline.devices.registry import list_devices, open_device
+from hdgemm.pipeline.executor import run_plan
+from hdgemm.pipeline.timeline import Timeline
+from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.planner import plan_problem
+from hdgemm.progress import ProgressMeter, Work
+from hdgemm.report import build_report
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.pipeline.plan import Plan, Problem
+    from hdgemm.pipeline.timeline import Event, Observer
+    from hdgemm.product import Product
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+
+#: Products below this many flop are not worth asking drivers for an accelerator.
+_WORTH_A_DRIVER = 10**10
+
+
+def choose_device(options: Options, flops: int) -> str:
+    """Return the name of the device that is to compute a product.
+
+    ``"auto"`` takes an accelerator with memory of its own where there is one, else the host.
+    """
+    if options.devices != "auto":
+        names = (options.devices,) if isinstance(options.devices, str) else options.devices
+        if len(names) != 1:
+            raise InputError(f"one device at a time, got {', '.join(names) or 'none'}")
+        return names[0]
+    return _best_device() if flops >= _WORTH_A_DRIVER else "host"
+
+
+@cache
+def _best_device() -> str:
+    usable = (info.name for info in list_devices() if info.usable and info.accelerator)
+    return next(usable, "host")
+
+
+def make_plan(problem: Problem, options: Options, device: Device) -> Plan:
+    """Plan a problem for a device within the options' limits, or the machine's."""
+    host_limit = options.host_bytes or default_host_bytes()
+    return plan_problem(problem, options, device.spec, host_limit=host_limit)
+
+
+def run_product(
+    product: Product,
+    options: Options,
+    *,
+    plan: Plan | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Report:
+    """Compute a product that was checked before; alpha and k are not zero, C is not empty.
+
+    Parameters
+    ----------
+    plan
+        A plan made before for the same extents; it is made anew, with the same tile and limits,
+        where it does not fit the way these operands are stored.
+    """
+    product = product.row_major()
+    m, n, k = product.extents
+    name = plan.device.name if plan is not None else choose_device(options, 2 * m * n * k)
+    with ExitStack() as stack:
+        if options.threads is not None:
+            stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
+        device = open_device(name, options.device_bytes)
+        stack.callback(device.close)
+        problem = product.problem(device.spec)
+        if plan is None or plan.problem != problem:
+            plan = make_plan(problem, options, device)
+        return _run(plan, product, device, progress, observer, cancel)
+
+
+def _run(
+    plan: Plan,
+    product: Product,
+    device: Device,
+    progress: ProgressCallback | None,
+    observer: Observer | None,
+    cancel: threading.Event | None,
+) -> Report:
+    planned = planned_bytes(plan)
+    meter = None if progress is None else ProgressMeter(Work.of(plan, planned), progress)
+    peak = None if plan.direct else PeakMemory()
+    start = time.perf_counter()
+    with peak or nullcontext():
+        timeline = run_plan(
+            plan,
+            device,
+            product.operands(),
+            alpha=product.alpha,
+            beta=product.beta,
+            observer=_both(observer, meter),
+            cancel=cancel,
+        )
+        product.c.matrix.flush()
+    if meter is not None:
+        meter.finish()
+    return build_report(
+        plan,
+        Timeline(timeline.events, time.perf_counter() - start),
+        planned_bytes=planned,
+        peak_memory_bytes=peak.nbytes if peak is not None else 0,
+    )
+
+
+def _both(first: Observer | None, second: Observer | None) -> Observer | None:
+    if first is None or second is None:
+        return first or second
+
+    def observe(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return observe

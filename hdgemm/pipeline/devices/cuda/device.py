@@ -1,0 +1,207 @@
+"""An NVIDIA GPU behind the device protocol: three streams, one cuBLAS handle, events between.
+
+Tiles are dense and row-major. Copies up, products and copies down each have a stream of their
+own; an operation waits on the device for the events of those it comes after, and the host never
+waits to enqueue. No stream waits for the legacy default stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import DeviceError, InputError
+from hdgemm.matrices.device_arrays import DeviceArray
+from hdgemm.pipeline.devices.cuda.copies import Rows, copy_calls
+from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
+from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
+from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
+from hdgemm.pipeline.devices.cuda.numa import node_of
+from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
+from hdgemm.pipeline.devices.cuda.registration import Lease, Pins, is_pinned
+from hdgemm.pipeline.plan import DeviceSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.plan import Operand
+
+#: Extents that fill cuBLAS's thread blocks of every dtype on Volta to Blackwell.
+GRANULARITY: Final = (128, 128, 32)
+#: Left free for what cuBLAS loads when it first meets a kernel, in bytes.
+_HEADROOM: Final = 128 << 20
+
+
+class CudaDevice:
+    """One GPU. Every method may be called from any thread, and leaves its current GPU alone.
+
+    Parameters
+    ----------
+    driver
+        The GPU.
+    pins
+        The page-locked ranges of the process, shared by its devices.
+    """
+
+    def __init__(self, driver: Driver, pins: Pins) -> None:
+        self.driver = driver
+        self.pins = pins
+        self.facts = driver.facts()
+        self._node = node_of(self.facts.bus_id)
+        self._taken: set[DeviceBuffer | PinnedBuffer] = set()
+        self._lock = threading.Lock()
+        self._starts = EventPool(driver, blocking=False)
+        self._ends = EventPool(driver, blocking=True)
+        clock = Clock(driver, self._starts)
+        self._up, self._compute, self._down = (
+            Lane(driver, clock, self._starts, self._ends) for _ in range(3)
+        )
+        self._blas = driver.blas()
+        free, _ = driver.memory()
+        room = max(0, free - _HEADROOM)
+        self.spec = DeviceSpec(f"cuda:{driver.index}", False, room, room, GRANULARITY)
+
+    def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
+        """Tiles are dense."""
+        return rows * cols * dtype.itemsize
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Take device memory in one allocation."""
+        buffer = DeviceBuffer(self.driver, nbytes)
+        with self._lock:
+            self._taken.add(buffer)
+        return buffer
+
+    def allocate_staging(self, nbytes: int) -> HostBuffer:
+        """Take page-locked host memory near the GPU; a kernel may write into it."""
+        buffer = PinnedBuffer(self.driver, nbytes, self._node)
+        with self._lock:
+            self._taken.add(buffer)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Give memory back; the GPU's work that uses it must be done."""
+        with self._lock:
+            held = isinstance(buffer, DeviceBuffer | PinnedBuffer) and buffer in self._taken
+            if not held:
+                raise DeviceError(f"{self.spec.name}: this memory is not held, or was freed before")
+            self._taken.remove(buffer)
+        buffer.release()
+
+    def upload(
+        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
+    ) -> Completion:
+        """Enqueue a copy into a tile, from staging or from page-locked application memory."""
+        return self._copy(self._up, target, source, HOST_TO_DEVICE, after)
+
+    def download(
+        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
+    ) -> Completion:
+        """Enqueue a copy of part of a tile into staging or page-locked application memory."""
+        return self._copy(self._down, source, target, DEVICE_TO_HOST, after)
+
+    def _copy(
+        self,
+        lane: Lane,
+        block: Block,
+        array: NDArray[Any],
+        direction: int,
+        after: Sequence[Completion],
+    ) -> Completion:
+        itemsize = block.tile.dtype.itemsize
+        if array.shape != (block.rows, block.cols) or array.dtype != block.tile.dtype:
+            raise InputError(
+                f"cannot copy between {array.shape} {array.dtype} in host memory and "
+                f"{(block.rows, block.cols)} {block.tile.dtype} on {self.spec.name}"
+            )
+        on_device = Rows(self._address(block), block.tile.ld * itemsize)
+        on_host = Rows(array.ctypes.data, array.strides[0])
+        ends = (on_device, on_host) if direction == HOST_TO_DEVICE else (on_host, on_device)
+        calls = copy_calls(*ends, block.cols * itemsize, block.rows)
+
+        def work(stream: Any) -> None:
+            for target, source, width, rows in calls:
+                if rows == 1:
+                    self.driver.copy(target.address, source.address, width, direction, stream)
+                else:
+                    self.driver.copy_rows(target, source, (width, rows), direction, stream)
+
+        return lane.enqueue(work, after, keep=array)
+
+    def gemm(
+        self,
+        alpha: complex,
+        a: Block,
+        b: Block,
+        beta: complex,
+        c: Block,
+        after: Sequence[Completion],
+    ) -> Completion:
+        """Enqueue a product; C may lie in staging, which the kernel then writes over the link."""
+        scalars = np.array([alpha, beta]).astype(c.tile.dtype)
+        pointer = scalars.ctypes.data
+        addresses = Addresses(self._address(a), self._address(b), self._address(c))
+        call = gemm_call(Scalars(pointer, pointer + scalars.itemsize), a, b, c, addresses)
+        return self._compute.enqueue(
+            lambda stream: self.driver.gemm(self._blas, call, stream), after, keep=scalars
+        )
+
+    def _address(self, block: Block) -> int:
+        tile = block.tile
+        first = tile.origin + (block.row * tile.ld + block.col) * tile.dtype.itemsize
+        if isinstance(tile.buffer, np.ndarray):
+            if not self.is_pinned(tile.buffer):
+                raise InputError(f"{self.spec.name} cannot reach an array that is not page-locked")
+            return int(tile.buffer.ctypes.data) + first
+        return int(tile.buffer.pointer) + first
+
+    def accept(self, array: DeviceArray) -> None:
+        """Take an array in device memory as a resident operand of the products to come.
+
+        Waits until what its maker enqueued on the array's stream is done.
+
+        Raises
+        ------
+        InputError
+            When it lies on another GPU, or is no device memory.
+        """
+        kind, index = self.driver.memory_kind(array.pointer)
+        if kind not in ("device", "managed") or index != self.driver.index:
+            raise InputError(
+                f"the array is {kind} memory of cuda:{index}, the product runs on "
+                f"{self.spec.name}; copy it there, or choose devices='cuda:{index}'"
+            )
+        if array.stream is not None:
+            self.driver.synchronize_stream(array.stream)
+
+    def is_pinned(self, array: NDArray[Any]) -> bool:
+        """Say whether `upload` and `download` can use an application array without staging."""
+        return is_pinned(self.driver, array)
+
+    def register(self, array: NDArray[Any]) -> Lease:
+        """Page-lock an application array for as long as the lease is held."""
+        return self.pins.register(self.driver, array)
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued.
+
+        What failed is not reported here but by its completion: memory has to be freed either way.
+        """
+        for lane in (self._up, self._compute, self._down):
+            with contextlib.suppress(DeviceError):
+                lane.synchronize()
+
+    def close(self) -> None:
+        """Give back everything held, memory that nobody freed included."""
+        self.synchronize()
+        while self._taken:
+            self._taken.pop().release()
+        self.driver.destroy_blas(self._blas)
+        self._starts.close()
+        self._ends.close()

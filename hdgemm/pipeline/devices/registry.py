@@ -1,0 +1,82 @@
+"""Devices by name: what there is, and why something is not usable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hdgemm.errors import DeviceUnavailableError
+from hdgemm.limits import available_bytes, cores
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.devices.protocol import Device
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device, or one kind of device that cannot be used.
+
+    Parameters
+    ----------
+    name
+        As in `Options.devices`.
+    description
+        The driver's own name for it, and the driver's version.
+    memory_bytes
+        What it can hold.
+    usable
+        Whether it can be opened.
+    note
+        Why not, or what a user should know.
+    accelerator
+        It has memory of its own: worth sending a product to that lies in RAM.
+    """
+
+    name: str
+    description: str
+    memory_bytes: int = 0
+    usable: bool = True
+    note: str = ""
+    accelerator: bool = False
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Return every device of this machine, the host first; asks drivers, allocates nothing."""
+    from hdgemm.pipeline.devices import cuda, opencl
+
+    host = DeviceInfo("host", f"{cores()} cores, BLAS of SciPy", available_bytes())
+    return [host, *cuda.list_devices(), *opencl.list_devices()]
+
+
+def open_device(name: str, memory_bytes: int | None = None) -> Device:
+    """Open one device by name.
+
+    Parameters
+    ----------
+    name
+        ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
+    memory_bytes
+        The most it may hold; None for what it can.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When there is no such device, or it cannot be used; the message says why.
+    """
+    kind = name.partition(":")[0]
+    if kind == "host":
+        from hdgemm.pipeline.devices.host import HostDevice
+
+        return HostDevice()
+    if kind == "opencl":
+        from hdgemm.pipeline.devices import opencl
+
+        return opencl.open_device(name, memory_bytes)
+    if kind == "cuda":
+        from hdgemm.pipeline.devices import cuda
+
+        return cuda.open_device(name, memory_bytes)
+    raise DeviceUnavailableError(
+        f"there is no device {name!r}; names are 'host', 'opencl:N' and 'cuda:N' "
+        "(`hdgemm devices` lists them)"
+    )
