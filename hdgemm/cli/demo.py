@@ -1,0 +1,40 @@
+"""`hdgemm demo`: the main job on random files, from nothing to a verified product."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdgemm.cli.arguments import Device, DeviceMemory, Threads, make_options
+
+
+def command(
+    size: Annotated[str, typer.Option(help="Bytes of A and B together.")] = "2GB",
+    memory: Annotated[
+        str, typer.Option(help="Memory the run may add; at most a quarter of --size.")
+    ] = "400MB",
+    out: Annotated[Path, typer.Option(help="Folder for what the run leaves.")] = Path("demo-out"),
+    *,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
+    threads: Threads = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the matrices too.")] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same matrices.")] = 1,
+) -> None:
+    """Multiply two random files larger than the memory allowed, verify, and show what happened.
+
+    Leaves gantt.png, trace.json and report.json in the folder. Runs on the host unless --device
+    names another.
+    """
+    options = make_options(
+        host_memory=memory,
+        device_memory=device_memory,
+        device=device or ["host"],
+        threads=threads,
+    )
+
+    from hdgemm.cli.demonstration import Demonstration, square_order
+    from hdgemm.options import parse_size
+
+    n = square_order(parse_size(size), parse_size(memory))
+    Demonstration(n, out, options, seed=seed).play(keep=keep)

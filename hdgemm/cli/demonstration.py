@@ -1,0 +1,140 @@
+"""The demo's acts: write A and B, multiply them file to file, verify C, compare with BLAS."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from hdgemm.cli.blas_speed import BlasSpeed
+from hdgemm.cli.running import Outputs, run
+from hdgemm.cli.tables import format_bytes
+from hdgemm.errors import HdgemmError, InputError
+from hdgemm.report import versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hdgemm.options import Options
+    from hdgemm.report import Report
+
+_ITEMSIZE: Final = 8
+#: A and B together must be so many times the memory allowed: less would prove little.
+_LEAST_RATIO: Final = 4
+_ALIGNMENT: Final = 64
+
+
+def square_order(size: int, memory: int) -> int:
+    """Return the order n of two square float64 matrices that together take up to `size` bytes.
+
+    Raises
+    ------
+    InputError
+        Where they would not be at least four times `memory`, in bytes.
+    """
+    n = math.isqrt(size // (2 * _ITEMSIZE))
+    n -= n % _ALIGNMENT
+    total = 2 * _ITEMSIZE * n * n
+    if total < _LEAST_RATIO * memory or n == 0:
+        raise InputError(
+            f"A and B would take {format_bytes(total)}, less than {_LEAST_RATIO} times the"
+            f" {format_bytes(memory)} that the run may use; give a larger --size or a smaller"
+            " --memory",
+            size=total,
+            memory=memory,
+        )
+    return n
+
+
+class Demonstration:
+    """One demo: C := A·B for random n×n float64 files in a folder."""
+
+    def __init__(self, n: int, folder: Path, options: Options, *, seed: int) -> None:
+        self._n = n
+        self._folder = folder
+        self._options = options
+        self._seed = seed
+        self._console = Console()
+        self._a, self._b, self._c = (folder / f"{name}.npy" for name in "ABC")
+
+    def play(self, *, keep: bool) -> None:
+        """Run all acts; the matrices are removed at the end, or when one fails, unless `keep`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_space()
+        try:
+            self._write()
+            blas = BlasSpeed(self._options.host_bytes or 0)
+            blas.measure()
+            report = self._multiply()
+            blas.measure()
+            self._compare(report, blas)
+            self._verify()
+        finally:
+            if not keep:
+                for path in (self._a, self._b, self._c):
+                    path.unlink(missing_ok=True)
+        names = ", ".join(f"{self._folder / name}" for name in ("gantt.png", "trace.json"))
+        self._say(f"written: {names}, {self._folder / 'report.json'}")
+
+    def _check_space(self) -> None:
+        need = 3 * _ITEMSIZE * self._n**2
+        free = shutil.disk_usage(self._folder).free
+        if free < need:
+            raise InputError(
+                f"{self._folder} has {format_bytes(free)} free, the three matrices take"
+                f" {format_bytes(need)}; give a smaller --size or another --out",
+                free=free,
+                need=need,
+            )
+
+    def _write(self) -> None:
+        from hdgemm.matrices.random import random_matrix
+
+        n, began = self._n, time.perf_counter()
+        total = format_bytes(2 * _ITEMSIZE * n * n)
+        limit = format_bytes(self._options.host_bytes)
+        self._say(f"C := A·B, n = {n}, float64: {total} in two files, {limit} of memory to use")
+        random_matrix(self._a, n, n, self._seed, "float64")
+        random_matrix(self._b, n, n, self._seed + 1, "float64")
+        self._say(f"A and B written in {time.perf_counter() - began:.1f} s")
+
+    def _multiply(self) -> Report:
+        outputs = Outputs(
+            trace=self._folder / "trace.json",
+            gantt=self._folder / "gantt.png",
+        )
+        return run(self._a, self._b, out=self._c, options=self._options, outputs=outputs)
+
+    def _compare(self, report: Report, blas: BlasSpeed) -> None:
+        share = report.gflops / blas.gflops
+        self._say(
+            f"speed: {share:.3f} of in-RAM BLAS (numpy.matmul, n = {blas.n}, best of"
+            f" {len(blas.runs)}: {blas.gflops:.1f} GFLOP/s, measured before and after)"
+        )
+        saved = report.to_dict()
+        saved["in_ram_blas"] = {
+            "n": blas.n,
+            "gflops": blas.gflops,
+            "runs": blas.runs,
+            "share": share,
+        }
+        saved["versions"] = versions()
+        text = json.dumps(saved, indent=2, allow_nan=False)
+        (self._folder / "report.json").write_text(text + "\n", encoding="utf-8")
+
+    def _verify(self) -> None:
+        import hdgemm
+
+        began = time.perf_counter()
+        result = hdgemm.verify(self._a, self._b, self._c)
+        seconds = time.perf_counter() - began
+        self._say(f"verified in {seconds:.1f} s: {result}")
+        if not result.ok:
+            raise HdgemmError("C is not the product of A and B")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""`hdgemm multiply`: C := alpha·op(A)·op(B) + beta·C, file to file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdgemm.cli.arguments import (
+    Device,
+    DeviceMemory,
+    HostMemory,
+    Quiet,
+    Strategy,
+    Threads,
+    Tile,
+    make_options,
+    parse_scalar,
+)
+
+
+def command(
+    a: Annotated[Path, typer.Argument(help="A, a .npy file.")],
+    b: Annotated[Path, typer.Argument(help="B, a .npy file.")],
+    out: Annotated[Path, typer.Option(help="Where C goes; may be the file given with --c.")],
+    alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
+    beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
+    c: Annotated[Path | None, typer.Option(help="The old C, a .npy file.")] = None,
+    *,
+    trans_a: Annotated[bool, typer.Option("--trans-a", help="Multiply by A transposed.")] = False,
+    trans_b: Annotated[bool, typer.Option("--trans-b", help="Multiply by B transposed.")] = False,
+    host_memory: HostMemory = None,
+    device_memory: DeviceMemory = None,
+    device: Device = None,
+    threads: Threads = None,
+    strategy: Strategy = "data-placement",
+    tile: Tile = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace here.")] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Write a Gantt picture (PNG) here.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the measured report here.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Multiply two matrices of any size and write C := alpha·op(A)·op(B) + beta·C."""
+    options = make_options(
+        host_memory=host_memory,
+        device_memory=device_memory,
+        device=device,
+        threads=threads,
+        strategy=strategy,
+        tile=tile,
+        verify=verify,
+    )
+    from hdgemm.cli.running import Outputs, run
+
+    run(
+        a,
+        b,
+        c=c,
+        out=out,
+        factors={"alpha": parse_scalar(alpha), "beta": parse_scalar(beta)},
+        trans=(trans_a, trans_b),
+        options=options,
+        outputs=Outputs(trace=trace, gantt=gantt, report=report, quiet=quiet),
+    )
