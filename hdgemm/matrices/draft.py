@@ -6,18 +6,18 @@ import errno
 import os
 import secrets
 import shutil
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.base import Operand
+from hdgemm.matrices.base import Matrix, Operand
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hdgemm.matrices.base import Matrix
+M = TypeVar("M", bound=Matrix)
 
 
-class Draft:
+class Draft(Generic[M]):
     """A matrix being written aside: `publish` gives it its name, `discard` removes it.
 
     As a context manager it is discarded on leaving, unless it was published before.
@@ -34,7 +34,7 @@ class Draft:
         `matrix` is the transpose of what a reader of the file will see.
     """
 
-    def __init__(self, path: Path, part: Path, matrix: Matrix, *, trans: bool = False) -> None:
+    def __init__(self, path: Path, part: Path, matrix: M, *, trans: bool = False) -> None:
         self.path = path
         self.part = part
         self.matrix = matrix

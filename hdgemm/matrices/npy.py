@@ -157,7 +157,9 @@ def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
         raise
 
 
-def create_npy(path: Path, shape: tuple[int, int], dtype: DTypeLike, order: str = "C") -> Draft:
+def create_npy(
+    path: Path, shape: tuple[int, int], dtype: DTypeLike, order: str = "C"
+) -> Draft[FileMatrix]:
     """Begin a new .npy file, with its space reserved, under a temporary name in the same folder.
 
     Its data starts at byte 4096, where direct I/O needs no detour; `numpy.load` reads it like any.

@@ -1,0 +1,79 @@
+"""Random matrices on disk, as large as one likes, in little memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.npy import create_npy
+from hdgemm.matrices.transfer import BOUNCE_SIZE, Bounce, disk_pool
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import DTypeLike
+
+    from hdgemm.matrices.files import BlockFile
+
+#: Elements that one generator makes. Part of what a seed means: another number, other matrices.
+_BLOCK: Final = 1 << 18
+
+
+def random_matrix(
+    path: str | os.PathLike[str], m: int, n: int, seed: int, dtype: DTypeLike = np.float64
+) -> None:
+    """Write an m×n matrix of independent standard normal numbers as a C-ordered .npy file.
+
+    Real and imaginary parts of complex elements are standard normal each. The content depends on
+    `seed`, the shape and the dtype alone: blocks of 2**18 elements, in row-major order, come each
+    from an SFC64 generator seeded with ``(seed, block)``. Memory stays within `BOUNCE_BYTES`.
+
+    Parameters
+    ----------
+    path
+        Replaced, when whole, if it exists.
+    m, n
+        Rows and columns.
+    seed
+        Zero or a positive number.
+    dtype
+        float32, float64, complex64 or complex128; stored in native byte order.
+
+    Raises
+    ------
+    InputError
+        When an extent or the seed is negative, or the file cannot be created.
+    MatrixIOError
+        When the disk is too full.
+    """
+    if min(m, n, seed) < 0:
+        raise InputError(f"extents and seed must not be negative, got {m}×{n}, seed {seed}")
+    with create_npy(Path(path), (m, n), np.dtype(dtype).newbyteorder("=")) as draft:
+        matrix = draft.matrix
+        per_piece = BOUNCE_SIZE // (_BLOCK * matrix.dtype.itemsize) * _BLOCK
+        disk_pool().run(
+            [
+                partial(_fill, matrix.file, matrix.offset, matrix.dtype, seed, range(
+                    first, min(first + per_piece, m * n), _BLOCK))
+                for first in range(0, m * n, per_piece)
+            ]
+        )  # fmt: skip
+        draft.publish()
+
+
+def _fill(
+    file: BlockFile, origin: int, dtype: np.dtype[Any], seed: int, blocks: range, bounce: Bounce
+) -> None:
+    """Make the elements from ``blocks.start`` up to ``blocks.stop`` and store them."""
+    numbers = bounce.memory[: len(blocks) * _BLOCK * dtype.itemsize].view(dtype)
+    numbers = numbers[: blocks.stop - blocks.start]
+    real = np.dtype(dtype.type(0).real)
+    for first in blocks:
+        block = numbers[first - blocks.start :][:_BLOCK]
+        generator = np.random.Generator(np.random.SFC64((seed, first // _BLOCK)))
+        generator.standard_normal(dtype=real.type, out=block.view(real))
+    file.write(origin + blocks.start * dtype.itemsize, numbers.view(np.uint8))
