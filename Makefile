@@ -1,0 +1,40 @@
+# make demo [SIZE=2GB MEMORY=400MB OUT=demo-out]   the main job, shown
+# make test                                        ruff, mypy --strict, the whole test suite
+# Both create what they need in .venv, and are quick when run again.
+
+SIZE ?= 2GB
+MEMORY ?= 400MB
+OUT ?= demo-out
+VENV := .venv
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	&& echo $$p && break; done)
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test install clean
+
+demo: install
+	$(VENV)/bin/hdgemm demo --size $(SIZE) --memory $(MEMORY) --out $(OUT)
+
+test: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest
+
+install: $(STAMP)
+
+# Anew when the dependencies may have changed.
+$(STAMP): pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "hdgemm needs Python 3.11 or newer; on Debian: sudo apt install python3 python3-venv" >&2; \
+		exit 1; fi
+	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; \
+		exit 1; }
+	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,97 @@
+"""Imports point one way, and modules stay short: read from the source, nothing is imported."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "hdgemm"
+LONGEST = 300
+
+#: Rooms and modules from the bottom up. A module imports from its own level and from below; a
+#: module that is not named here is one of the callers' level (4).
+LEVELS = {
+    "errors": 0,
+    "options": 0,
+    "limits": 0,
+    "matrices": 1,
+    "pipeline": 2,
+    "planning": 3,
+    "cli": 5,
+    "server": 5,
+}
+CALLERS = 4
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def name_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def level(module):
+    return LEVELS.get(module.split(".")[1], CALLERS)
+
+
+def imports(path):
+    """Every module of the package that this one imports, inside functions and types too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name for name in found if name.split(".")[0] == "hdgemm"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_one_way(path):
+    own = name_of(path)
+    for target in imports(path):
+        if target == "hdgemm":
+            continue
+        assert level(target) <= level(own), f"{own} imports {target}, which lies above it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_the_edges_import_the_public_names(path):
+    # Inside the library the names come from their modules: `hdgemm` itself imports those.
+    own = name_of(path)
+    public = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            public |= {alias.name for alias in node.names if alias.name == "hdgemm"}
+    assert not public or level(own) == LEVELS["cli"], f"{own} imports the package's public names"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_edges_do_not_know_each_other(path):
+    own = name_of(path).split(".")[1]
+    others = {"cli": "server", "server": "cli"}
+    if own in others and path.name != "serve.py":
+        assert not any(name.split(".")[1:2] == [others[own]] for name in imports(path))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_stay_short(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{name_of(path)} has {lines} lines; cut it where it has two subjects"
+
+
+def test_the_levels_name_what_exists():
+    names = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()}
+    assert set(LEVELS) <= names
+
+
+def test_a_wrong_import_would_be_seen(tmp_path):
+    module = tmp_path / "wrong.py"
+    module.write_text(
+        "def late():\n    from hdgemm import blas\n    import hdgemm.cli.app as app\n"
+    )
+    assert {"hdgemm.blas", "hdgemm.cli.app"} <= imports(module)
+    assert level("hdgemm.blas") > level("hdgemm.planning.model") > level("hdgemm.pipeline.plan")
+    assert level("hdgemm.pipeline.plan") > level("hdgemm.matrices.base") > level("hdgemm.errors")
