@@ -1,0 +1,105 @@
+"""Whether two matrices share elements, in memory or in a file, mapped or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.memmaps import find_mapping
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.base import Matrix, Operand
+
+#: Effort that NumPy may spend on strides that interleave; beyond it the answer is "yes".
+_MAX_WORK: Final[Any] = 100_000
+#: Added to file offsets, so that no stand-in lies at address 0.
+_BASE: Final = 1 << 20
+
+
+def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
+    """Say whether an element of `x` may be an element of `y`.
+
+    A path means the whole file, whether or not it exists.
+    """
+    if isinstance(x, Path) or isinstance(y, Path):
+        identity = _identity(x)
+        return identity is not None and identity == _identity(y)
+    if x.array is not None and y.array is not None and share_memory(x.array, y.array):
+        return True
+    in_x, in_y = _in_file(x), _in_file(y)
+    if in_x is None or in_y is None or in_x[0] != in_y[0]:
+        return False
+    return share_memory(in_x[1], in_y[1])
+
+
+def same_elements(x: Operand, y: Operand) -> bool:
+    """Say whether both are one matrix, element for element."""
+    if x.shape != y.shape or x.matrix.dtype != y.matrix.dtype:
+        return False
+    spans = [_in_file(operand.matrix) or ("memory", operand.matrix.array) for operand in (x, y)]
+    (x_space, x_array), (y_space, y_array) = spans
+    if x_space != y_space or x_array is None or y_array is None:
+        return False
+    seen = [array.T if op.trans else array for array, op in ((x_array, x), (y_array, y))]
+    return _layout(seen[0]) == _layout(seen[1])
+
+
+def share_memory(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Say whether two arrays share an element; "yes" where that is too hard to tell."""
+    if not np.may_share_memory(x, y):
+        return False
+    try:
+        return np.shares_memory(x, y, max_work=_MAX_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _layout(x: NDArray[Any]) -> tuple[int, tuple[int, ...]]:
+    strides = tuple(step for step, extent in zip(x.strides, x.shape, strict=True) if extent > 1)
+    return x.__array_interface__["data"][0], strides
+
+
+def _identity(x: Matrix | Path) -> tuple[int, int] | None:
+    if isinstance(x, Path):
+        try:
+            status = x.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+    span = _in_file(x)
+    return None if span is None else span[0]
+
+
+def _in_file(x: Matrix) -> tuple[tuple[int, int], NDArray[Any]] | None:
+    """Return the file that `x` lies in, and an array laid out over file offsets as `x` is."""
+    if isinstance(x, FileMatrix):
+        strides = (x.pitch, x.dtype.itemsize)
+        return x.file.identity, _stand_in(x.offset, x.shape, strides, x.dtype)
+    if x.array is None or (mapping := find_mapping(x.array)) is None:
+        return None
+    identity = _identity(mapping.path)
+    if identity is None:
+        return None
+    return identity, _stand_in(mapping.offset, x.array.shape, x.array.strides, x.dtype)
+
+
+def _stand_in(
+    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Make an array whose addresses are file offsets; to be compared, never read."""
+
+    class Layout:
+        __array_interface__: Final = {
+            "data": (offset + _BASE, True),
+            "shape": shape,
+            "strides": strides,
+            "typestr": dtype.str,
+            "version": 3,
+        }
+
+    return np.asarray(Layout())

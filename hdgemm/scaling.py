@@ -1,0 +1,91 @@
+"""What BLAS does without A and B: C := beta·C, for alpha = 0 and for k = 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    from hdgemm.matrices.base import Matrix, Operand
+
+from hdgemm.errors import CancelledRunError
+
+#: Bytes of the only buffer, unless the caller allows fewer.
+_BUFFER: Final = 64 << 20
+
+
+def run_scaling(
+    beta: complex,
+    old: Operand | None,
+    out: Operand,
+    dtype: np.dtype[Any],
+    *,
+    memory: int = _BUFFER,
+    cancel: threading.Event | None = None,
+) -> None:
+    """Compute C := beta·C by rectangles; A and B play no part.
+
+    Parameters
+    ----------
+    beta
+        Zero never reads the old C (which may hold NaN) and stores zeros.
+    old
+        The C that beta multiplies, m×n; None is allowed where beta is zero.
+    out
+        Where C goes, m×n; the same elements as `old`, or others.
+    dtype
+        What is computed in, as `Product.dtype`.
+    memory
+        Bytes that the buffer may take.
+    cancel
+        When set, no further rectangle is begun.
+
+    Raises
+    ------
+    CancelledRunError
+        Some rectangles of C hold their new values, the others their old ones.
+    MatrixIOError
+        As raised by reading and writing.
+    """
+    if beta == 0:
+        old = None
+    elif beta == 1 and old is not None and old.matrix is out.matrix:
+        return
+    target = out.matrix
+    tiles = list(_tiles(target.shape, min(memory, _BUFFER) // dtype.itemsize))
+    buffer = np.zeros(max((rows * cols for _, _, rows, cols in tiles), default=0), dtype)
+    for row, col, rows, cols in tiles:
+        if cancel is not None and cancel.is_set():
+            raise CancelledRunError("cancelled while C was multiplied by beta; C is not finished")
+        tile = buffer[: rows * cols]
+        if old is None:
+            target.write(row, col, tile.reshape(rows, cols))
+        elif old.trans == out.trans:
+            target.write(row, col, _scaled(old.matrix, row, col, tile.reshape(rows, cols), beta))
+        else:
+            target.write(row, col, _scaled(old.matrix, col, row, tile.reshape(cols, rows), beta).T)
+    target.flush()
+
+
+def _scaled(
+    matrix: Matrix, row: int, col: int, tile: np.ndarray[Any, Any], beta: complex
+) -> np.ndarray[Any, Any]:
+    matrix.read(row, col, tile)
+    # BLAS raises no floating-point signals: Inf·0 and overflow are results like others.
+    with np.errstate(all="ignore"):
+        np.multiply(tile, tile.dtype.type(beta), out=tile)
+    return tile
+
+
+def _tiles(shape: tuple[int, int], elements: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut stored rows and columns into whole-row slabs, or into parts of rows that are too long."""
+    height, width = shape
+    cols = max(1, min(width, elements))
+    rows = max(1, min(height, elements // cols))
+    for row in range(0, height, rows):
+        for col in range(0, width, cols):
+            yield row, col, min(rows, height - row), min(cols, width - col)
