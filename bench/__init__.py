@@ -1,0 +1,1 @@
+"""Measurements: `python -m bench.NAME`; results as JSON under bench/results/."""
