@@ -14,20 +14,22 @@ from hdgemm.limits import default_host_bytes
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pipeline.devices.registry import list_devices, open_device
 from hdgemm.pipeline.executor import run_plan
+from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
+from hdgemm.scaling import run_scaling
 
 if TYPE_CHECKING:
     import threading
 
+    from hdgemm.multiplication import Multiplication
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Plan, Problem
+    from hdgemm.pipeline.plan import Problem
     from hdgemm.pipeline.timeline import Event, Observer
-    from hdgemm.product import Product
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
 
@@ -45,11 +47,12 @@ def choose_device(options: Options, flops: int) -> str:
         if len(names) != 1:
             raise InputError(f"one device at a time, got {', '.join(names) or 'none'}")
         return names[0]
-    return _best_device() if flops >= _WORTH_A_DRIVER else "host"
+    return best_device() if flops >= _WORTH_A_DRIVER else "host"
 
 
 @cache
-def _best_device() -> str:
+def best_device() -> str:
+    """Return the first usable accelerator with memory of its own, else the host; asks once."""
     usable = (info.name for info in list_devices() if info.usable and info.accelerator)
     return next(usable, "host")
 
@@ -60,8 +63,8 @@ def make_plan(problem: Problem, options: Options, device: Device) -> Plan:
     return plan_problem(problem, options, device.spec, host_limit=host_limit)
 
 
-def run_product(
-    product: Product,
+def run_multiplication(
+    product: Multiplication,
     options: Options,
     *,
     plan: Plan | None = None,
@@ -93,7 +96,7 @@ def run_product(
 
 def _run(
     plan: Plan,
-    product: Product,
+    product: Multiplication,
     device: Device,
     progress: ProgressCallback | None,
     observer: Observer | None,
@@ -122,6 +125,20 @@ def _run(
         planned_bytes=planned,
         peak_memory_bytes=peak.nbytes if peak is not None else 0,
     )
+
+
+def run_scaling_only(work: Multiplication, cancel: threading.Event | None) -> Report:
+    """Compute C := beta·C, where alpha or an extent is zero and no plan is needed."""
+    start = time.perf_counter()
+    run_scaling(work.beta, work.old, work.c, work.dtype, cancel=cancel)
+    seconds = time.perf_counter() - start
+    host = DeviceSpec()
+    none = (NO_SLOTS,) * 5
+    problem = work.row_major().problem(host)
+    plan = Plan(
+        problem, host, "initial", Overlap(), (0, 0, 0), *none, (), (), (), 0, 0, direct=True
+    )
+    return build_report(plan, Timeline((), seconds), planned_bytes={}, peak_memory_bytes=0)
 
 
 def _both(first: Observer | None, second: Observer | None) -> Observer | None:

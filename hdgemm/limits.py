@@ -58,9 +58,8 @@ def _cgroup_folders() -> list[tuple[Path, str, str]]:
             continue
         own = root / path.lstrip("/")
         # Inside a container the path is the host's, and the limits lie at the root.
-        for folder in [own, *own.parents]:
-            if folder == root or root in folder.parents:
-                folders.append((folder, *names))
+        within = [f for f in [own, *own.parents] if f == root or root in f.parents]
+        folders += [(folder, *names) for folder in within]
     return folders
 
 

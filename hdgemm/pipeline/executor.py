@@ -82,7 +82,7 @@ def run_plan(
 
 
 def _run(lanes: list[_Lane], board: Board, cancel: threading.Event | None) -> None:
-    if len(lanes) == 1:  # nothing to overlap: a direct product needs no thread
+    if len(lanes) == 1 and cancel is None:  # nothing to overlap: a direct product needs no thread
         lanes[0].run()
         return
     threads = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Multiplication:
     """C := alpha·op(A)·op(B) + beta·old C, its operands opened and checked.
 
     Parameters
@@ -42,7 +42,7 @@ class Product:
         (m, k), (_, n) = self.a.shape, self.b.shape
         return m, n, k
 
-    def row_major(self) -> Product:
+    def row_major(self) -> Multiplication:
         """Return the same product with a row-major C: of a column-major one, the transpose."""
         if not self.c.trans:
             return self

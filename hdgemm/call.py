@@ -1,0 +1,161 @@
+"""One call of the library: its operands opened and checked, its result published when whole."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.checks import check_product, trans_flags
+from hdgemm.engine import run_multiplication, run_scaling_only
+from hdgemm.errors import HdgemmError, InputError
+from hdgemm.matrices.npy import create_npy
+from hdgemm.matrices.operands import Operand, open_operand
+from hdgemm.multiplication import Multiplication
+from hdgemm.options import Options
+from hdgemm.verify import verify_operands
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.checks import Product
+    from hdgemm.matrices.draft import Draft
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """C := alpha·op(A)·op(B) + beta·C with operands opened and checked, nothing written yet.
+
+    Parameters
+    ----------
+    product
+        Extents, dtype and factors.
+    a, b, old
+        The operands; `old` is the C that is read, None where it is not.
+    target
+        Where C goes: an array, or the path of a file.
+    in_place
+        The opened target, where C is written straight into it.
+    """
+
+    product: Product
+    a: Operand
+    b: Operand
+    old: Operand | None
+    target: Any
+    in_place: Operand | None
+
+    @classmethod
+    def of(
+        cls,
+        a: Any,
+        b: Any,
+        *,
+        alpha: Any = 1.0,
+        beta: Any = 0.0,
+        c: Any = None,
+        trans_a: int = False,
+        trans_b: int = False,
+        out: Any = None,
+    ) -> Call:
+        """Open and check the arguments of `hdgemm.dgemm`."""
+        flag, conj = trans_flags(trans_a, "trans_a")
+        left = open_operand(a, what="a", trans=flag, conj=conj)
+        flag, conj = trans_flags(trans_b, "trans_b")
+        right = open_operand(b, what="b", trans=flag, conj=conj)
+        updates = out is not None and _same(out, c)
+        old = None if c is None else open_operand(c, what="c", writable=updates)
+        in_place = old if updates else _open_target(out)
+        place = in_place if in_place is not None or out is None else Path(out)
+        product = check_product(alpha, left, right, beta, old, place)
+        if out is None:
+            out = np.empty((product.m, product.n), product.dtype)
+            in_place = open_operand(out, what="out", writable=True)
+        return cls(product, left, right, old if product.reads_c else None, out, in_place)
+
+    def run(
+        self,
+        options: Options | None,
+        *,
+        plan: Plan | None = None,
+        progress: ProgressCallback | None = None,
+        observer: Observer | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Report:
+        """Compute C; a file appears under its name only when it is whole (and verified)."""
+        options = options or Options()
+        if options.verify and self.in_place is not None and self.in_place is self.old:
+            raise InputError(
+                "verify needs the old C, which is overwritten here: write the result elsewhere "
+                "(out=...), or verify=False"
+            )
+
+        def compute(c: Operand) -> Report:
+            report = self._compute(c, options, plan, progress, observer, cancel)
+            if options.verify:
+                self._verify(c)
+            return report
+
+        if self.in_place is not None:
+            return compute(self.in_place)
+        draft: Draft[Any] = create_npy(
+            Path(self.target), (self.product.m, self.product.n), self.product.dtype
+        )
+        with draft:
+            report = compute(draft.operand)
+            draft.publish()
+        return report
+
+    def _compute(
+        self,
+        c: Operand,
+        options: Options,
+        plan: Plan | None,
+        progress: ProgressCallback | None,
+        observer: Observer | None,
+        cancel: threading.Event | None,
+    ) -> Report:
+        product = self.product
+        work = Multiplication(
+            self.a, self.b, c, self.old, product.alpha, product.beta, product.dtype
+        )
+        if not product.reads_product:
+            return run_scaling_only(work, cancel)
+        return run_multiplication(
+            work, options, plan=plan, progress=progress, observer=observer, cancel=cancel
+        )
+
+    def _verify(self, c: Operand) -> None:
+        check = verify_operands(
+            self.a, self.b, c, alpha=self.product.alpha, beta=self.product.beta, old=self.old
+        )
+        if not check.passed:
+            raise HdgemmError(f"the product failed its check: {check}", check=check)
+
+    def result(self) -> Any:
+        """Return C as the caller gave it, or as a read-only memmap of its file."""
+        if isinstance(self.target, str | os.PathLike):
+            return np.load(self.target, mmap_mode="r")
+        return self.target
+
+
+def _open_target(out: Any) -> Operand | None:
+    if out is None or isinstance(out, str | os.PathLike):
+        return None
+    return open_operand(out, what="out", writable=True)
+
+
+def _same(out: Any, c: Any) -> bool:
+    """Say whether C is to be updated in place: the same object, or the same file by name."""
+    if out is c:
+        return True
+    if isinstance(out, str | os.PathLike) and isinstance(c, str | os.PathLike):
+        return Path(out).exists() and Path(c).exists() and Path(out).samefile(c)
+    return False
