@@ -101,7 +101,7 @@ def verified(folder: Path) -> str:
     import hdgemm
 
     result = hdgemm.verify(*(folder / f"{name}.npy" for name in "ABC"))
-    if not result.ok:
+    if not result.passed:
         raise SystemExit(f"the product is wrong: {result}")
     return str(result)
 

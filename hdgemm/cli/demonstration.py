@@ -133,7 +133,7 @@ class Demonstration:
         result = hdgemm.verify(self._a, self._b, self._c)
         seconds = time.perf_counter() - began
         self._say(f"verified in {seconds:.1f} s: {result}")
-        if not result.ok:
+        if not result.passed:
             raise HdgemmError("C is not the product of A and B")
 
     def _say(self, text: str) -> None:

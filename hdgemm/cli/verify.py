@@ -19,4 +19,4 @@ def command(
 
     result = hdgemm.verify(a, b, c)
     typer.echo(str(result))
-    raise typer.Exit(0 if result.ok else 1)
+    raise typer.Exit(0 if result.passed else 1)
