@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.recording.races import Kind
     from hdgemm.pipeline.plan import Operand
 
+_PAGE = 4096
 _QUEUES: tuple[Kind, ...] = ("upload", "gemm", "download")
 
 
@@ -54,7 +55,9 @@ class ArrayBuffer:
     """Memory of this device, or staging."""
 
     def __init__(self, nbytes: int) -> None:
-        self.array: NDArray[np.uint8] = np.full(nbytes, 0xFF, np.uint8)  # NaN: reads show
+        raw = np.full(nbytes + _PAGE, 0xFF, np.uint8)  # NaN, so that reading too early shows
+        first = -raw.ctypes.data % _PAGE
+        self.array: NDArray[np.uint8] = raw[first : first + nbytes]
 
     @property
     def nbytes(self) -> int:

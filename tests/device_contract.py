@@ -1,0 +1,170 @@
+"""What every device must do, whatever it is made of: subclass, give a `device` fixture, inherit."""
+
+import numpy as np
+import pytest
+
+from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
+from tests.reference import DTYPES, assert_close_in_eps, op
+
+
+def random(rng, shape, dtype):
+    x = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal(shape)
+    return x.astype(dtype)
+
+
+class DeviceContract:
+    """Each test takes its own memory and gives it back."""
+
+    #: Whether C may be written into staging by the kernel, as the ladder's first steps do.
+    writes_staging = True
+
+    @pytest.fixture
+    def device(self):
+        raise NotImplementedError
+
+    @pytest.fixture
+    def taken(self, device):
+        buffers = []
+        yield buffers
+        device.synchronize()
+        for buffer in buffers:
+            device.free(buffer)
+
+    def dtypes(self, device):
+        return DTYPES
+
+    def tile(self, device, taken, operand, shape, dtype, *, trans=False, staging=False):
+        dtype = np.dtype(dtype)
+        rows, cols = shape
+        nbytes = max(1, device.slot_bytes(operand, rows, cols, dtype))
+        taken.append(device.allocate_staging(nbytes) if staging else device.allocate(nbytes))
+        return Tile(operand, taken[-1], rows, cols, cols, dtype, trans)
+
+    def staged(self, device, taken, values):
+        taken.append(device.allocate_staging(max(1, values.nbytes)))
+        view = np.ndarray(values.shape, values.dtype, taken[-1].array)
+        view[...] = values
+        return view
+
+    def loaded(self, device, taken, operand, values, *, trans=False, cuts=1):
+        """Upload `values` (stored orientation) in `cuts` pieces of rows; return the tile, last."""
+        tile = self.tile(device, taken, operand, values.shape, values.dtype, trans=trans)
+        source = self.staged(device, taken, values)
+        last = DONE
+        for rows in np.array_split(np.arange(len(values)), min(cuts, len(values))):
+            part = Block(tile, int(rows[0]), 0, len(rows), values.shape[1])
+            last = device.upload(source[rows[0] : rows[-1] + 1], part, [])
+        return tile, last
+
+    def fetched(self, device, taken, tile, after):
+        target = self.staged(device, taken, np.zeros((tile.rows, tile.cols), tile.dtype))
+        whole = Block(tile, 0, 0, tile.rows, tile.cols)
+        device.download(whole, target, [after]).wait()
+        return target.copy()
+
+    def whole(self, tile):
+        return Block(tile, 0, 0, tile.rows, tile.cols)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("trans_a", [False, True])
+    @pytest.mark.parametrize("trans_b", [False, True])
+    def test_multiplies_whole_tiles(self, device, taken, dtype, trans_a, trans_b):
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        rng = np.random.default_rng(1)
+        m, n, k = 37, 29, 41
+        a = random(rng, (k, m) if trans_a else (m, k), dtype)
+        b = random(rng, (n, k) if trans_b else (k, n), dtype)
+        a_tile, a_done = self.loaded(device, taken, "A", a, trans=trans_a, cuts=3)
+        b_tile, b_done = self.loaded(device, taken, "B", b, trans=trans_b, cuts=2)
+        c_tile = self.tile(device, taken, "C", (m, n), dtype)
+        done = device.gemm(
+            1.5, self.whole(a_tile), self.whole(b_tile), 0.0, self.whole(c_tile), [a_done, b_done]
+        )
+        c = self.fetched(device, taken, c_tile, done)
+        assert_close_in_eps(c, op(a, trans_a), op(b, trans_b), alpha=1.5)
+
+    @pytest.mark.parametrize("trans", [False, True])
+    def test_accumulates_over_blocks_of_k(self, device, taken, trans):
+        rng = np.random.default_rng(2)
+        m, n, k, kb = 33, 18, 50, 17
+        a, b = random(rng, (m, k), "float64"), random(rng, (k, n), "float64")
+        stored_a, stored_b = (a.T.copy(), b.T.copy()) if trans else (a, b)
+        a_tile, a_done = self.loaded(device, taken, "A", stored_a, trans=trans)
+        b_tile, b_done = self.loaded(device, taken, "B", stored_b, trans=trans)
+        c_tile = self.tile(device, taken, "C", (m, n), "float64")
+        after = [a_done, b_done]
+        for k0 in range(0, k, kb):
+            depth = min(kb, k - k0)
+            a_block = Block(a_tile, k0, 0, depth, m) if trans else Block(a_tile, 0, k0, m, depth)
+            b_block = Block(b_tile, 0, k0, n, depth) if trans else Block(b_tile, k0, 0, depth, n)
+            beta = 0.0 if k0 == 0 else 1.0
+            after = [device.gemm(-0.5, a_block, b_block, beta, self.whole(c_tile), after)]
+        c = self.fetched(device, taken, c_tile, after[0])
+        assert_close_in_eps(c, a, b, alpha=-0.5)
+
+    def test_multiplies_blocks_of_larger_tiles(self, device, taken):
+        rng = np.random.default_rng(3)
+        gm, gn, _ = device.spec.granularity
+        m, n, k = 2 * gm + 5, 2 * gn + 3, 23
+        a, b = random(rng, (gm + m, k), "float64"), random(rng, (k, gn + n), "float64")
+        a_tile, a_done = self.loaded(device, taken, "A", a)
+        b_tile, b_done = self.loaded(device, taken, "B", b)
+        c_tile = self.tile(device, taken, "C", (m, n), "float64")
+        done = device.gemm(
+            1.0, Block(a_tile, gm, 0, m, k), Block(b_tile, 0, gn, k, n), 0.0,
+            self.whole(c_tile), [a_done, b_done],
+        )  # fmt: skip
+        assert_close_in_eps(self.fetched(device, taken, c_tile, done), a[gm:], b[:, gn:])
+
+    def test_beta_zero_never_reads_c(self, device, taken):
+        a = np.ones((5, 4))
+        c_tile, c_done = self.loaded(device, taken, "C", np.full((5, 6), np.nan))
+        a_tile, a_done = self.loaded(device, taken, "A", a)
+        b_tile, b_done = self.loaded(device, taken, "B", np.ones((4, 6)))
+        done = device.gemm(
+            1.0, self.whole(a_tile), self.whole(b_tile), 0.0, self.whole(c_tile),
+            [a_done, b_done, c_done],
+        )  # fmt: skip
+        np.testing.assert_array_equal(
+            self.fetched(device, taken, c_tile, done), np.full((5, 6), 4.0)
+        )
+
+    def test_nan_comes_out_where_it_goes_in(self, device, taken):
+        a = np.ones((9, 7))
+        a[3, 2] = np.nan
+        a_tile, a_done = self.loaded(device, taken, "A", a)
+        b_tile, b_done = self.loaded(device, taken, "B", np.ones((7, 11)))
+        c_tile = self.tile(device, taken, "C", (9, 11), "float64")
+        done = device.gemm(
+            1.0, self.whole(a_tile), self.whole(b_tile), 0.0, self.whole(c_tile), [a_done, b_done]
+        )
+        c = self.fetched(device, taken, c_tile, done)
+        assert np.isnan(c[3]).all()
+        assert (np.delete(c, 3, axis=0) == 7.0).all()
+
+    def test_writes_c_into_staging(self, device, taken):
+        rng = np.random.default_rng(4)
+        a, b = random(rng, (20, 9), "float64"), random(rng, (9, 15), "float64")
+        a_tile, a_done = self.loaded(device, taken, "A", a)
+        b_tile, b_done = self.loaded(device, taken, "B", b)
+        c_tile = self.tile(device, taken, "C", (20, 15), "float64", staging=True)
+        device.gemm(
+            1.0, self.whole(a_tile), self.whole(b_tile), 0.0, self.whole(c_tile), [a_done, b_done]
+        ).wait()
+        c = np.ndarray((20, 15), np.float64, c_tile.buffer.array)
+        assert_close_in_eps(c, a, b)
+
+    def test_downloads_slabs(self, device, taken):
+        values = np.arange(40.0).reshape(10, 4)
+        tile, done = self.loaded(device, taken, "C", values)
+        target = self.staged(device, taken, np.zeros((3, 4)))
+        device.download(Block(tile, 5, 0, 3, 4), target, [done]).wait()
+        np.testing.assert_array_equal(target, values[5:8])
+
+    def test_staging_is_page_aligned(self, device, taken):
+        taken.append(device.allocate_staging(10_000))
+        assert taken[-1].array.ctypes.data % 4096 == 0
+        assert taken[-1].array.nbytes >= 10_000
