@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import DeviceError, InputError
-from hdgemm.matrices.device_arrays import DeviceArray
 from hdgemm.pipeline.devices.cuda.copies import Rows, copy_calls
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
@@ -22,6 +21,7 @@ from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.cuda.numa import node_of
 from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
 from hdgemm.pipeline.devices.cuda.registration import Lease, Pins, is_pinned
+from hdgemm.pipeline.devices.dense import first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.matrices.device_arrays import DeviceArray
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
     from hdgemm.pipeline.plan import Operand
 
@@ -47,9 +48,11 @@ class CudaDevice:
         The GPU.
     pins
         The page-locked ranges of the process, shared by its devices.
+    memory_bytes
+        The most to hold of the GPU's memory; None for what is free of it.
     """
 
-    def __init__(self, driver: Driver, pins: Pins) -> None:
+    def __init__(self, driver: Driver, pins: Pins, memory_bytes: int | None = None) -> None:
         self.driver = driver
         self.pins = pins
         self.facts = driver.facts()
@@ -65,6 +68,8 @@ class CudaDevice:
         self._blas = driver.blas()
         free, _ = driver.memory()
         room = max(0, free - _HEADROOM)
+        if memory_bytes is not None:
+            room = min(room, memory_bytes)
         self.spec = DeviceSpec(f"cuda:{driver.index}", False, room, room, GRANULARITY)
 
     def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
@@ -88,11 +93,11 @@ class CudaDevice:
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the GPU's work that uses it must be done."""
         with self._lock:
-            held = isinstance(buffer, DeviceBuffer | PinnedBuffer) and buffer in self._taken
-            if not held:
+            own = buffer if isinstance(buffer, DeviceBuffer | PinnedBuffer) else None
+            if own is None or own not in self._taken:
                 raise DeviceError(f"{self.spec.name}: this memory is not held, or was freed before")
-            self._taken.remove(buffer)
-        buffer.release()
+            self._taken.remove(own)
+        own.release()
 
     def upload(
         self, source: NDArray[Any], target: Block, after: Sequence[Completion]
@@ -153,13 +158,12 @@ class CudaDevice:
         )
 
     def _address(self, block: Block) -> int:
-        tile = block.tile
-        first = tile.origin + (block.row * tile.ld + block.col) * tile.dtype.itemsize
-        if isinstance(tile.buffer, np.ndarray):
-            if not self.is_pinned(tile.buffer):
+        buffer = block.tile.buffer
+        if isinstance(buffer, np.ndarray):
+            if not self.is_pinned(buffer):
                 raise InputError(f"{self.spec.name} cannot reach an array that is not page-locked")
-            return int(tile.buffer.ctypes.data) + first
-        return int(tile.buffer.pointer) + first
+            return int(buffer.ctypes.data) + first_byte(block)
+        return int(buffer.pointer) + first_byte(block)
 
     def accept(self, array: DeviceArray) -> None:
         """Take an array in device memory as a resident operand of the products to come.

@@ -49,8 +49,8 @@ class PinnedBuffer:
                 driver.host_free(self._base)
                 self._base = driver.host_alloc(nbytes + _PAGE)
         self.pointer = -(-self._base // _PAGE) * _PAGE
-        self._array: NDArray[np.uint8] | None = np.frombuffer(
-            (ctypes.c_uint8 * nbytes).from_address(self.pointer), np.uint8
+        self._array: NDArray[np.uint8] | None = np.ctypeslib.as_array(
+            (ctypes.c_uint8 * nbytes).from_address(self.pointer)
         )
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.errors import InputError
-from hdgemm.pipeline.devices.cuda.driver import GemmCall
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.pipeline.devices.cuda.api import GemmCall
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,9 @@ def routine(dtype: np.dtype[Any]) -> str:
     try:
         return ROUTINES[dtype.char]
     except KeyError:
-        raise InputError(f"cuBLAS multiplies float32, float64, complex64 and complex128, got {dtype}") from None  # fmt: skip
+        raise InputTypeError(
+            f"cuBLAS multiplies float32, float64, complex64 and complex128, got {dtype}"
+        ) from None
 
 
 def _extents(a: Block, b: Block, c: Block) -> tuple[int, int, int]:

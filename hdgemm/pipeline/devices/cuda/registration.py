@@ -90,7 +90,9 @@ class Pins:
             array can still travel through staging.
         """
         if in_mapped_file(array):
-            raise InputError("a memory-mapped file cannot be page-locked; let it go through staging")  # fmt: skip
+            raise InputError(
+                "a memory-mapped file cannot be page-locked; let it go through staging"
+            )
         low, high = byte_bounds(array)
         with self._lock:
             pin = next((p for p in self._pins if p.bounds[0] <= low and high <= p.bounds[1]), None)

@@ -1,0 +1,209 @@
+"""Arrays that already lie in a GPU's memory: CuPy's, PyTorch's, anybody's.
+
+Whatever has ``__cuda_array_interface__`` or speaks DLPack is accepted; no GPU library is imported
+to look at it, only to copy out of it or into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.base import Operand
+from hdgemm.matrices.dlpack import KDL_CUDA, Exported, from_dlpack
+from hdgemm.matrices.dtypes import check_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CUDA_INTERFACE: Final = "__cuda_array_interface__"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """Rows and columns in device memory, row-major: what a resident tile is made of.
+
+    Parameters
+    ----------
+    pointer
+        Device address of the first element.
+    strides
+        Bytes from row to row, and from column to column (the itemsize).
+    device
+        The GPU it lies on; None where its maker does not say, and the driver must be asked.
+    stream
+        The stream on which its maker may still be writing; None: nothing is pending.
+    owner
+        Keeps the memory alive.
+    """
+
+    pointer: int
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+    dtype: np.dtype[Any]
+    device: int | None
+    stream: int | None
+    owner: object
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def ld(self) -> int:
+        """Elements from one row to the next."""
+        return self.strides[0] // self.dtype.itemsize
+
+
+class DeviceArrayMatrix:
+    """A matrix in device memory, implementing `Matrix`; a plan uses it in place ("resident")."""
+
+    name = "device array"
+    array: NDArray[Any] | None = None
+    chunk: tuple[int, int] | None = None
+
+    def __init__(self, device_array: DeviceArray) -> None:
+        self.device_array = device_array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Stored rows and columns."""
+        return self.device_array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The array's dtype."""
+        return self.device_array.dtype
+
+    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
+        """Return 0: device memory is not on disk."""
+        return 0
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Copy the rectangle at ``[row, col]`` to host memory; needs CuPy."""
+        rows, cols = out.shape
+        part = self._view()[row : row + rows, col : col + cols]
+        np.copyto(out, part.get(), casting="same_kind")
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Copy `tile` from host memory to ``[row, col]``; needs CuPy."""
+        import cupy
+
+        rows, cols = tile.shape
+        self._view()[row : row + rows, col : col + cols] = cupy.asarray(tile)
+        cupy.cuda.get_current_stream().synchronize()
+
+    def _view(self) -> Any:
+        """Return the memory as a CuPy array, without a copy."""
+        import cupy
+
+        array, (rows, _) = self.device_array, self.shape
+        nbytes = array.strides[0] * rows
+        memory = cupy.cuda.UnownedMemory(
+            array.pointer, nbytes, array.owner, -1 if array.device is None else array.device
+        )
+        pointer = cupy.cuda.MemoryPointer(memory, 0)
+        return cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
+
+    def flush(self) -> None:
+        """Do nothing: device memory is never durable."""
+
+    def close(self) -> None:
+        """Do nothing: the array is the caller's."""
+
+
+def is_device_array(x: object) -> bool:
+    """Say whether `x` lies in CUDA device memory, by its own account."""
+    if hasattr(type(x), _CUDA_INTERFACE):
+        # PyTorch's CPU tensors have the attribute, and refuse when it is read.
+        return hasattr(x, _CUDA_INTERFACE)
+    ask = getattr(x, "__dlpack_device__", None)
+    return ask is not None and not isinstance(x, np.ndarray) and int(ask()[0]) == KDL_CUDA
+
+
+def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
+    """Take an array in device memory as a row-major matrix and a `trans` flag.
+
+    Parameters
+    ----------
+    x
+        2-D, in one of the four dtypes, with rows or columns that are contiguous.
+    what
+        What an error calls it: ``"A"``.
+    writable
+        It is to be written.
+
+    Raises
+    ------
+    InputTypeError
+        When its dtype cannot be multiplied.
+    InputError
+        When it is not a matrix, masked, read-only where it is to be written, or has a layout
+        that cuBLAS does not take.
+    """
+    exported = _export(x, what)
+    if len(exported.shape) != 2:
+        raise InputError(f"{what} must be a matrix (2-D), it has shape {exported.shape}")
+    check_dtype(exported.dtype, what)
+    if not exported.dtype.isnative:
+        raise InputError(f"{what} has byte order {exported.dtype}; a GPU takes its own only")
+    if writable and exported.read_only:
+        raise InputError(f"{what} is to be overwritten, but the array is read-only: pass a copy")
+    rows, cols = exported.shape
+    itemsize = exported.dtype.itemsize
+    strides = exported.strides or (cols * itemsize, itemsize)
+    if (pitch := _row_pitch(exported.shape, strides, itemsize)) is not None:
+        shape, trans = (rows, cols), False
+    elif (pitch := _row_pitch((cols, rows), strides[::-1], itemsize)) is not None:
+        shape, trans = (cols, rows), True
+    else:
+        raise InputError(
+            f"{what} has strides {strides} bytes for shape {exported.shape}; cuBLAS needs "
+            "contiguous rows or columns: pass a contiguous copy"
+        )
+    array = DeviceArray(
+        exported.pointer,
+        shape,
+        (pitch, itemsize),
+        exported.dtype,
+        exported.device,
+        exported.stream,
+        exported.owner,
+    )
+    return Operand(DeviceArrayMatrix(array), trans)
+
+
+def _row_pitch(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:
+    """Return the bytes from row to row where rows are contiguous and do not overlap, else None."""
+    rows, cols = shape
+    if cols > 1 and strides[1] != itemsize:
+        return None
+    if rows <= 1:
+        return cols * itemsize
+    fits = strides[0] >= cols * itemsize and strides[0] % itemsize == 0
+    return strides[0] if fits else None
+
+
+def _export(x: Any, what: str) -> Exported:
+    if not hasattr(x, _CUDA_INTERFACE):
+        return from_dlpack(x)
+    described = getattr(x, _CUDA_INTERFACE)
+    if described.get("mask") is not None:
+        raise InputError(f"{what} has a mask; fill it first")
+    pointer, read_only = described["data"]
+    ask = getattr(x, "__dlpack_device__", None)
+    strides = described.get("strides")
+    return Exported(
+        pointer or 0,
+        tuple(described["shape"]),
+        None if strides is None else tuple(strides),
+        np.dtype(described["typestr"]),
+        None if ask is None else int(ask()[1]),
+        described.get("stream"),
+        bool(read_only),
+        x,
+    )

@@ -1,0 +1,77 @@
+"""What a DLPack capsule says of an array, read without taking the array from it.
+
+The structures are DLPack's own (``dlpack.h``, versions 0 and 1 of the unversioned tensor).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.errors import InputTypeError
+
+KDL_CUDA: Final = 2
+#: `cudaStreamLegacy`: asking for data that is ready there needs no knowledge of our streams.
+LEGACY_STREAM: Final = 1
+_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Exported(NamedTuple):
+    """An array as its maker describes it; strides in bytes, None where it is C-contiguous.
+
+    `owner` keeps the memory alive: for DLPack the capsule, whose destructor gives it back.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    device: int | None
+    stream: int | None
+    read_only: bool
+    owner: object
+
+
+def from_dlpack(x: Any) -> Exported:
+    """Describe an array that lies in CUDA device memory."""
+    capsule = x.__dlpack__(stream=LEGACY_STREAM)
+    api = ctypes.pythonapi
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    address = api.PyCapsule_GetPointer(capsule, b"dltensor")
+    tensor = ctypes.cast(address, ctypes.POINTER(_Tensor)).contents
+    if tensor.code not in _KINDS or tensor.lanes != 1:
+        raise InputTypeError(
+            f"an array of DLPack type {tensor.code} with {tensor.lanes} lanes cannot be multiplied"
+        )
+    dtype = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
+    strides = None
+    if tensor.strides:
+        strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
+    return Exported(
+        (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[i] for i in range(tensor.ndim)),
+        strides,
+        dtype,
+        tensor.device_id,
+        LEGACY_STREAM,
+        False,
+        capsule,
+    )

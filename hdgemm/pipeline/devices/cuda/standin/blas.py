@@ -1,0 +1,109 @@
+"""The stand-in's cuBLAS: the functions of `cupy.cuda.cublas` that the device calls."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.pipeline.devices.cuda.api import GemmCall
+from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, PINNED, matrix
+from hdgemm.pipeline.devices.cuda.standin.streams import CUBLASError, CUDARuntimeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.cuda.standin.standin import StandIn
+
+ROUTINES: Final[dict[str, np.dtype[Any]]] = {
+    "sgemm": np.dtype(np.float32),
+    "dgemm": np.dtype(np.float64),
+    "cgemm": np.dtype(np.complex64),
+    "zgemm": np.dtype(np.complex128),
+}
+_NOT_INITIALIZED: Final = 1
+_INVALID_VALUE: Final = 7
+
+
+class _Stored(NamedTuple):
+    """A column-major matrix: its address, leading dimension, and extents as stored."""
+
+    address: int
+    ld: int
+    rows: int
+    cols: int
+
+
+class Blas:
+    """Methods take their arguments in the order, and by the names, of CuPy's functions."""
+
+    def __init__(self, standin: StandIn) -> None:
+        self._standin = standin
+        self._handles: set[int] = set()
+
+    def names(self) -> dict[str, Callable[..., Any]]:
+        """Return the functions by CuPy's names."""
+        products = {name: partial(self._gemm, name) for name in ROUTINES}
+        return {
+            "create": self._create,
+            "destroy": self._destroy,
+            "setPointerMode": self._set_pointer_mode,
+            **products,
+        }
+
+    def held(self) -> int:
+        """Return how many handles exist."""
+        return len(self._handles)
+
+    def _create(self) -> int:
+        handle = 0xB1A5 + 16 * len(self._handles)
+        self._handles.add(handle)
+        return handle
+
+    def _destroy(self, handle: int) -> None:
+        self._standin.streams.drain()
+        self._handles.remove(handle)
+
+    def _set_pointer_mode(self, handle: int, mode: int) -> None:
+        if handle not in self._handles or mode != 0:
+            raise CUBLASError(_NOT_INITIALIZED, "no such handle, or scalars not in host memory")
+
+    def _gemm(self, name: str, handle: int, *args: int) -> None:
+        call, dtype = GemmCall(name, *args), ROUTINES[name]
+        if handle not in self._handles:
+            raise CUBLASError(_NOT_INITIALIZED, "no such handle")
+        a_stored = (call.k, call.m) if call.transa else (call.m, call.k)
+        b_stored = (call.n, call.k) if call.transb else (call.k, call.n)
+        left = _Stored(call.a, call.lda, *a_stored)
+        right = _Stored(call.b, call.ldb, *b_stored)
+        product = _Stored(call.c, call.ldc, call.m, call.n)
+        extents = (call.m, call.n, call.k)
+        if min(extents) < 0 or any(x.ld < max(1, x.rows) for x in (left, right, product)):
+            raise CUBLASError(_INVALID_VALUE, "a negative extent or a short leading dimension")
+        # Host scalars are read before the call returns.
+        scale, keep = _scalar(call.alpha, dtype), _scalar(call.beta, dtype)
+
+        def work() -> None:
+            x, y, z = (self._view(stored, dtype) for stored in (left, right, product))
+            result = scale * ((x.T if call.transa else x) @ (y.T if call.transb else y))
+            # beta = 0 must not read C, whatever it holds.
+            z[...] = result if keep == 0 else result + keep * z
+
+        self._standin.enqueue(self._standin.current.streams[-1], work)
+
+    def _view(self, stored: _Stored, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a stored matrix as a column-major array; kernels reach mapped host memory too."""
+        nbytes = ((stored.cols - 1) * stored.ld + stored.rows) * dtype.itemsize
+        if not self._standin.memory.check(stored.address, nbytes, (DEVICE, PINNED)):
+            raise CUDARuntimeError(ILLEGAL_ADDRESS, f"{stored.address:#x} + {nbytes} bytes")
+        shape = (stored.cols, stored.rows)
+        return matrix(stored.address, stored.ld * dtype.itemsize, shape, dtype).T
+
+
+def _scalar(address: int, dtype: np.dtype[Any]) -> Any:
+    raw = (ctypes.c_uint8 * dtype.itemsize).from_address(address)
+    return np.frombuffer(bytes(raw), dtype)[0]
