@@ -1,0 +1,228 @@
+"""The commands as a user calls them: in a process of their own, files in, files out."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from reference import assert_close_in_eps
+
+
+def hdgemm(*arguments, cwd, timeout=120):
+    return subprocess.run(
+        [sys.executable, "-m", "hdgemm.cli", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(7)
+    arrays = {
+        "A": rng.standard_normal((70, 50)),
+        "B": rng.standard_normal((50, 90)),
+        "C": rng.standard_normal((70, 90)),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return tmp_path, arrays
+
+
+def failed(result, code, *words):
+    assert result.returncode == code, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert 1 <= len(lines) <= 2, result.stderr
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+def test_multiply_writes_the_product_and_the_table(files):
+    folder, x = files
+    result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--device", "host", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert_close_in_eps(np.load(folder / "D.npy"), x["A"], x["B"])
+    assert "mult1" in result.stdout
+    assert "bytes moved" in result.stdout
+    assert "100.0 %" in result.stderr
+
+
+def test_multiply_scales_adds_and_transposes(files):
+    folder, x = files
+    np.save(folder / "At.npy", np.asfortranarray(x["A"].T))
+    np.save(folder / "Bt.npy", x["B"].T.copy())
+    arguments = ["multiply", "At.npy", "Bt.npy", "--trans-a", "--trans-b", "--quiet"]
+    arguments += ["--alpha", "-0.5", "--beta", "2", "--c", "C.npy", "--out", "C.npy"]
+    result = hdgemm(*arguments, "--tile", "32,48,16", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == result.stderr == ""
+    found = np.load(folder / "C.npy")
+    assert_close_in_eps(found, x["A"], x["B"], alpha=-0.5, beta=2.0, c=x["C"])
+
+
+def test_multiply_leaves_report_trace_and_picture(files):
+    folder, _ = files
+    pytest.importorskip("matplotlib")
+    arguments = ["--report", "r.json", "--trace", "t.json", "--gantt", "g.png", "--verify"]
+    arguments += ["--device", "host", "--host-memory", "100MB", "--tile", "32,48,16"]
+    result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", *arguments, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    report = json.loads((folder / "r.json").read_text())
+    assert report["seconds"] > 0
+    assert report["gflops"] > 0
+    for stage in ("load1", "mult1", "store2"):
+        assert report["stages"][stage]["operations"] >= 1
+        assert report["stages"][stage]["seconds"] > 0
+        assert report["stages"][stage]["bytes"] == report["planned_bytes"][stage]
+    assert report["stages"]["store2"]["bytes"] == 70 * 90 * 8
+    assert report["peak_memory_bytes"] <= 100_000_000
+    assert report["plan"]["host_limit"] == 100_000_000
+    assert report["devices"] == ["host"]
+    assert "numpy" in report["versions"]
+    trace = json.loads((folder / "t.json").read_text())
+    assert {entry.get("cat") for entry in trace["traceEvents"]} >= {"load1", "mult1", "store2"}
+    assert (folder / "g.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_input_exits_with_2(files):
+    folder, _ = files
+    failed(hdgemm("multiply", "A.npy", "A.npy", "--out", "D.npy", cwd=folder), 2, "50", "70")
+    failed(hdgemm("multiply", "A.npy", "no.npy", "--out", "D.npy", cwd=folder), 2, "no.npy")
+    failed(
+        hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--alpha", "x", cwd=folder), 2, "'x'"
+    )
+    failed(
+        hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--host-memory", "much", cwd=folder),
+        2,
+        "much",
+        "1.5GB",
+    )
+    failed(
+        hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--report", "no/r", cwd=folder),
+        2,
+        "no",
+    )
+    failed(
+        hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--device", "abacus", cwd=folder),
+        2,
+        "abacus",
+    )
+    assert hdgemm("multiply", "A.npy", "B.npy", cwd=folder).returncode == 2
+    assert hdgemm("divide", cwd=folder).returncode == 2
+    assert not (folder / "D.npy").exists()
+
+
+def test_what_does_not_fit_exits_with_3(files):
+    folder, _ = files
+    result = hdgemm(
+        "multiply", "A.npy", "B.npy", "--out", "D.npy", "--host-memory", "2KB", cwd=folder
+    )
+    failed(result, 3, "missing")
+    assert not (folder / "D.npy").exists()
+    failed(hdgemm("plan", 10**6, 10**6, 10**6, "--host-memory", "2KB", cwd=folder), 3, "missing")
+
+
+def test_a_truncated_file_is_named(files):
+    folder, _ = files
+    with (folder / "A.npy").open("r+b") as file:
+        file.truncate(1000)
+    failed(hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", cwd=folder), 2, "A.npy", "1000")
+
+
+def test_plan_prints_and_touches_nothing(tmp_path):
+    arguments = ["plan", 16384, 16384, 16384, "--host-memory", "1.5GB", "--device", "host"]
+    result = hdgemm(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for word in ("tiles", "work units", "expected", "load1", "store2", "memory held"):
+        assert word in result.stdout
+    plan = json.loads(hdgemm(*arguments, "--json", cwd=tmp_path).stdout)
+    assert isinstance(plan, dict)
+    assert not list(tmp_path.iterdir())
+
+
+def test_devices_lists_the_host(tmp_path):
+    result = hdgemm("devices", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "host" in result.stdout
+    found = json.loads(hdgemm("devices", "--json", cwd=tmp_path).stdout)
+    host = next(device for device in found if device["name"] == "host")
+    assert host["usable"]
+    assert host["memory_bytes"] > 0
+
+
+def test_random_and_verify(tmp_path):
+    for name, shape, seed in (("A", (40, 30), 1), ("B", (30, 20), 2)):
+        result = hdgemm("random", *shape, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert np.load(tmp_path / f"{name}.npy").shape == shape
+    c = np.load(tmp_path / "A.npy") @ np.load(tmp_path / "B.npy")
+    np.save(tmp_path / "C.npy", c)
+    assert hdgemm("verify", "A.npy", "B.npy", "C.npy", cwd=tmp_path).returncode == 0
+    c[3, 4] += 1e-3
+    np.save(tmp_path / "C.npy", c)
+    wrong = hdgemm("verify", "A.npy", "B.npy", "C.npy", cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "Traceback" not in wrong.stderr
+    failed(hdgemm("random", -1, 3, "--out", "D.npy", cwd=tmp_path), 2)
+
+
+def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
+    n = 3072
+    for seed, name in enumerate("AB"):
+        hdgemm("random", n, n, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hdgemm.cli", "multiply", "A.npy", "B.npy", "--out", "C.npy"]
+        # Small tiles make it slow enough to be caught in the middle.
+        + ["--device", "host", "--tile", "64,64,64", "--host-memory", "50MB"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = process.stderr.readline()  # the first progress line: it runs
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, line + rest
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "C.npy").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "B.npy"]
+
+
+def test_help_is_there_without_the_library(tmp_path):
+    code = (
+        "import sys; sys.argv = ['hdgemm', '--help']\n"
+        "from hdgemm.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as leaving: assert not leaving.code\n"
+        "assert 'scipy' not in sys.modules and 'numpy' not in sys.modules, 'help imports NumPy'\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    for command in ("multiply", "plan", "devices", "verify", "random", "demo"):
+        assert command in result.stdout
+
+
+def test_demo_does_the_whole_job(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = hdgemm("demo", "--size", "40MB", "--memory", "10MB", "--out", "demo", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for word in ("mult1", "as planned", "peak memory", "of in-RAM BLAS", "verified"):
+        assert word in result.stdout
+    left = sorted(path.name for path in (tmp_path / "demo").iterdir())
+    assert left == ["gantt.png", "report.json", "trace.json"]
+    report = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert report["in_ram_blas"]["share"] > 0
+    assert report["peak_memory_bytes"] <= 10_000_000
+    failed(hdgemm("demo", "--size", "30MB", "--memory", "10MB", cwd=tmp_path), 2, "4 times")
