@@ -178,10 +178,11 @@ def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
     n = 3072
     for seed, name in enumerate("AB"):
         hdgemm("random", n, n, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
+    # Small tiles make it slow enough to be caught in the middle.
+    options = ["--device", "host", "--tile", "64,64,64", "--host-memory", "50MB"]
+    arguments = ["multiply", "A.npy", "B.npy", "--out", "C.npy", *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "hdgemm.cli", "multiply", "A.npy", "B.npy", "--out", "C.npy"]
-        # Small tiles make it slow enough to be caught in the middle.
-        + ["--device", "host", "--tile", "64,64,64", "--host-memory", "50MB"],
+        [sys.executable, "-m", "hdgemm.cli", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
