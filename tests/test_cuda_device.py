@@ -2,45 +2,19 @@
 
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from hdgemm.errors import DeviceError, DoesNotFitError, InputError
-from hdgemm.pipeline.devices.cuda import driven_by, open_device
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
+from hdgemm.pipeline.devices.cuda.standin import Fault
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
+from tests.cuda_bench import Bench, random, whole
 from tests.device_contract import DeviceContract
 from tests.reference import DTYPES, assert_close_in_eps
 
 ORDERS = ("lazy", "random", "ahead:1", "ahead:2", "ahead:3", "ahead:4")
-
-
-class Bench:
-    """A device on a stand-in, with tiles made and filled by hand."""
-
-    def __init__(self, *, device="cuda:0", memory_bytes=None, **machine):
-        self.standin = StandIn(**machine)
-        with driven_by(self.standin.api()):
-            self.device = open_device(device, memory_bytes)
-        self.standin.calls.clear()
-
-    def tile(self, operand, rows, cols, dtype="float64", *, trans=False, ld=None):
-        ld = cols if ld is None else ld
-        nbytes = rows * ld * np.dtype(dtype).itemsize
-        return Tile(operand, self.device.allocate(nbytes), rows, cols, ld, np.dtype(dtype), trans)
-
-    def staged(self, array):
-        buffer = self.device.allocate_staging(array.nbytes)
-        staged = np.ndarray(array.shape, array.dtype, buffer.array)
-        staged[...] = array
-        return staged
-
-    def names(self):
-        return [call.name for call in self.standin.calls]
-
-    def args(self, name):
-        return [call.args for call in self.standin.calls if call.name == name]
 
 
 class TestContract(DeviceContract):
@@ -51,18 +25,6 @@ class TestContract(DeviceContract):
         bench = Bench(order=request.param)
         yield bench.device
         bench.device.close()
-
-
-def whole(tile):
-    return Block(tile, 0, 0, tile.rows, tile.cols)
-
-
-def random(shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        x = x + 1j * rng.standard_normal(shape)
-    return x.astype(dtype)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -264,10 +226,8 @@ def test_scalars_are_read_before_the_call_returns():
 
 
 def test_intervals_lie_on_the_hosts_clock_and_in_order():
-    import time
-
     bench = Bench()
-    tile = bench.tile("A", 2, 2)
+    tile, c = bench.tile("A", 2, 2), bench.tile("C", 2, 2)
     source = bench.staged(np.eye(2))
     before = time.perf_counter()
     first = bench.device.upload(source, whole(tile), [])

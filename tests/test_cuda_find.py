@@ -1,0 +1,113 @@
+"""Finding GPUs, and saying why one cannot be used."""
+
+import builtins
+import importlib.util
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hdgemm.errors import DeviceUnavailableError
+from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
+from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
+from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
+
+
+def test_every_gpu_is_listed_and_can_be_opened():
+    with driven_by(StandIn(devices=2, device_bytes=1 << 30).api()):
+        found = list_devices()
+        assert [info.name for info in found] == ["cuda:0", "cuda:1"]
+        assert all(info.usable and info.accelerator for info in found)
+        assert found[0].memory_bytes == 1 << 30
+        assert "sm_90" in found[0].description
+        assert open_device("cuda").spec.name == "cuda:0"
+        assert open_device("cuda:1").spec.name == "cuda:1"
+        with pytest.raises(DeviceUnavailableError, match=r"no cuda:2: 2 GPU"):
+            open_device("cuda:2")
+        with pytest.raises(DeviceUnavailableError, match="'cuda:x'"):
+            open_device("cuda:x")
+
+
+def failing(status, driver_version):
+    api = StandIn(faults=[Fault("getDeviceCount", 0, status)]).api()
+    api.runtime.driverGetVersion = lambda: driver_version
+    return api
+
+
+@pytest.mark.parametrize(
+    ("status", "driver_version", "words"),
+    [
+        (35, 0, "no NVIDIA driver is installed"),
+        (35, 12040, r"speaks CUDA 12\.4, CuPy was built for 13\.0"),
+        (100, 13000, "sees no GPU"),
+        (3, 13000, "refused: asked to fail"),
+    ],
+)
+def test_why_there_is_no_gpu(status, driver_version, words):
+    with driven_by(failing(status, driver_version)):
+        (info,) = list_devices()
+        assert not info.usable
+        assert info.name == "cuda"
+    with (
+        driven_by(failing(status, driver_version)),
+        pytest.raises(DeviceUnavailableError, match=words),
+    ):
+        open_device("cuda:0")
+
+
+def test_no_gpu_is_visible():
+    with driven_by(StandIn(devices=0).api()):
+        assert "CUDA_VISIBLE_DEVICES" in list_devices()[0].note
+
+
+def test_one_bad_gpu_does_not_hide_the_others():
+    with driven_by(StandIn(devices=2, faults=[Fault("getDeviceProperties", 0, 46)]).api()):
+        bad, good = list_devices()
+    assert not bad.usable
+    assert "status 46" in bad.note
+    assert good.usable
+
+
+def test_a_gpu_that_cannot_be_opened_says_why():
+    with (
+        driven_by(StandIn(faults=[Fault("Stream", 0, 46)]).api()),
+        pytest.raises(DeviceUnavailableError, match=r"cannot be opened.*status 46") as caught,
+    ):
+        open_device("cuda:0")
+    assert isinstance(caught.value.__cause__.__cause__, CUDARuntimeError)
+
+
+def without_cupy(name, *_):
+    return None if name == "cupy" else SimpleNamespace()
+
+
+def test_cupy_is_not_installed(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", without_cupy)
+    with pytest.raises(DeviceUnavailableError, match=r"hdgemm\[cuda13\]"):
+        find._load_cupy()
+
+
+def test_cupy_cannot_be_imported(monkeypatch):
+    true_import = builtins.__import__
+
+    def broken(name, *args):
+        if name == "cupy":
+            raise OSError("libfoo.so: undefined symbol")
+        return true_import(name, *args)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: SimpleNamespace())
+    monkeypatch.setattr(builtins, "__import__", broken)
+    with pytest.raises(DeviceUnavailableError, match=r"libfoo\.so"):
+        find._load_cupy()
+
+
+def test_cublas_is_missing(monkeypatch):
+    class Cuda:
+        @property
+        def cublas(self):
+            raise ImportError("DynamicLibNotFound: cublas")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__version__="14.2.0", cuda=Cuda()))
+    with pytest.raises(DeviceUnavailableError, match="cuBLAS was not found"):
+        find._load_cupy()
