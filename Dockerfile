@@ -11,8 +11,6 @@ RUN python -m venv /opt/hdgemm \
     && /opt/hdgemm/bin/pip install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"
 
 FROM python:3.13-slim
-# PoCL links what it compiles at run time with the system's linker; a slim base has no OpenCL of
-# its own, the wheels of the extra bring the loader and the runtime.
 COPY --from=build /opt/hdgemm /opt/hdgemm
 RUN useradd --create-home --uid 1000 hdgemm && mkdir /data && chown hdgemm /data
 ENV PATH=/opt/hdgemm/bin:$PATH \
