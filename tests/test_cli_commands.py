@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from reference import assert_close_in_eps
+from tests.reference import assert_close_in_eps
 
 
 def hdgemm(*arguments, cwd, timeout=120):

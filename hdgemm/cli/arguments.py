@@ -33,6 +33,8 @@ Threads = Annotated[
 Tile = Annotated[
     str | None, typer.Option(metavar="MB,NB,KB", help="Force one tile shape; default: searched.")
 ]
+TransA = Annotated[bool, typer.Option("--trans-a", help="A is given transposed.")]
+TransB = Annotated[bool, typer.Option("--trans-b", help="B is given transposed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 

@@ -36,5 +36,6 @@ def command(
     from hdgemm.cli.demonstration import Demonstration, square_order
     from hdgemm.options import parse_size
 
-    n = square_order(parse_size(size), parse_size(memory))
-    Demonstration(n, out, options, seed=seed).play(keep=keep)
+    limit = parse_size(memory)
+    n = square_order(parse_size(size), limit)
+    Demonstration(n, limit, out, options, seed=seed).play(keep=keep)

@@ -51,10 +51,11 @@ def square_order(size: int, memory: int) -> int:
 
 
 class Demonstration:
-    """One demo: C := A·B for random n×n float64 files in a folder."""
+    """One demo: C := A·B for random n×n float64 files in a folder, within `memory` bytes."""
 
-    def __init__(self, n: int, folder: Path, options: Options, *, seed: int) -> None:
+    def __init__(self, n: int, memory: int, folder: Path, options: Options, *, seed: int) -> None:
         self._n = n
+        self._memory = memory
         self._folder = folder
         self._options = options
         self._seed = seed
@@ -67,7 +68,7 @@ class Demonstration:
         self._check_space()
         try:
             self._write()
-            blas = BlasSpeed(self._options.host_bytes or 0)
+            blas = BlasSpeed(self._memory)
             blas.measure()
             report = self._multiply()
             blas.measure()
@@ -96,7 +97,7 @@ class Demonstration:
 
         n, began = self._n, time.perf_counter()
         total = format_bytes(2 * _ITEMSIZE * n * n)
-        limit = format_bytes(self._options.host_bytes)
+        limit = format_bytes(self._memory)
         self._say(f"C := A·B, n = {n}, float64: {total} in two files, {limit} of memory to use")
         random_matrix(self._a, n, n, self._seed, "float64")
         random_matrix(self._b, n, n, self._seed + 1, "float64")
@@ -130,7 +131,7 @@ class Demonstration:
         import hdgemm
 
         began = time.perf_counter()
-        result = hdgemm.verify(self._a, self._b, self._c)
+        result = hdgemm.verify(self._a, self._b, self._c, memory=self._memory)
         seconds = time.perf_counter() - began
         self._say(f"verified in {seconds:.1f} s: {result}")
         if not result.passed:

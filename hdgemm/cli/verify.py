@@ -5,18 +5,41 @@ from typing import Annotated
 
 import typer
 
+from hdgemm.cli.arguments import TransA, TransB, parse_scalar
+
 
 def command(
     a: Annotated[Path, typer.Argument(help="A, a .npy file.")],
     b: Annotated[Path, typer.Argument(help="B, a .npy file.")],
     c: Annotated[Path, typer.Argument(help="C, a .npy file.")],
+    alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
+    beta: Annotated[str, typer.Option(help="Factor of the old C.")] = "0",
+    c_before: Annotated[Path | None, typer.Option(help="The C that beta multiplied.")] = None,
+    *,
+    trans_a: TransA = False,
+    trans_b: TransB = False,
+    rounds: Annotated[int, typer.Option(help="Random vectors: a miss has chance 2^-rounds.")] = 30,
+    memory: Annotated[str, typer.Option(help="Memory that the check may take.")] = "256MB",
 ) -> None:
-    """Check C = A·B by Freivalds' method: each file is read once, in pieces.
+    """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
 
     Exits with 1 when C is not the product.
     """
+    factors = parse_scalar(alpha), parse_scalar(beta)
+
     import hdgemm
 
-    result = hdgemm.verify(a, b, c)
-    typer.echo(str(result))
-    raise typer.Exit(0 if result.passed else 1)
+    check = hdgemm.verify(
+        a,
+        b,
+        c,
+        alpha=factors[0],
+        beta=factors[1],
+        c_before=c_before,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        rounds=rounds,
+        memory=memory,
+    )
+    typer.echo(str(check))
+    raise typer.Exit(0 if check.passed else 1)
