@@ -1,0 +1,89 @@
+"""Plans as JSON text, so that a plan can be kept, shown and taken up again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from hdgemm.errors import InputError
+from hdgemm.pipeline.plan import (
+    DeviceSpec,
+    Expectation,
+    Load,
+    OperandSpec,
+    Overlap,
+    Plan,
+    Problem,
+    Rect,
+    Slots,
+    Step,
+    WorkUnit,
+)
+
+#: Changes when a reader of the last format would misread this one.
+FORMAT: Final = 1
+
+_SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
+
+
+def to_json(plan: Plan, *, indent: int | None = None) -> str:
+    """Write a plan as JSON; `from_json` gives an equal plan back."""
+    return json.dumps({"format": FORMAT, **asdict(plan)}, indent=indent)
+
+
+def from_json(text: str) -> Plan:
+    """Read what `to_json` wrote; `validate` says whether it can be run.
+
+    Raises
+    ------
+    InputError
+        When the text is no plan, or one of another format.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        written = fields.pop("format")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError("the text is not a plan in JSON") from error
+    if written != FORMAT:
+        raise InputError(f"the plan has format {written}, this version reads format {FORMAT}")
+    try:
+        return _plan(fields)
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"the plan's fields are not what format {FORMAT} has: {error}") from error
+
+
+def _plan(fields: dict[str, Any]) -> Plan:
+    expected = fields.pop("expected")
+    fields |= {name: Slots(**fields[name]) for name in _SLOTS}
+    return Plan(
+        **fields
+        | {
+            "problem": _problem(fields["problem"]),
+            "device": _device(fields["device"]),
+            "overlap": Overlap(**fields["overlap"]),
+            "tile": tuple(fields["tile"]),
+            "loads": tuple(
+                Load(x, Rect(*rect), slot, step) for x, rect, slot, step in fields["loads"]
+            ),
+            "units": tuple(
+                WorkUnit(number, bar, Rect(*rect), *rest)
+                for number, bar, rect, *rest in fields["units"]
+            ),
+            "steps": tuple(Step(*step) for step in fields["steps"]),
+            "expected": None if expected is None else Expectation(**expected),
+        }
+    )
+
+
+def _problem(fields: dict[str, Any]) -> Problem:
+    return Problem(**fields | {name: _spec(fields[name]) for name in ("a", "b", "c")})
+
+
+def _spec(fields: dict[str, Any]) -> OperandSpec:
+    chunk = fields["chunk"]
+    return OperandSpec(**fields | {"chunk": None if chunk is None else tuple(chunk)})
+
+
+def _device(fields: dict[str, Any]) -> DeviceSpec:
+    return DeviceSpec(**fields | {"granularity": tuple(fields["granularity"])})

@@ -1,0 +1,233 @@
+"""From a shape to a plan: units in order, steps, and the loads that bring their tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.plan import NO_SLOTS, Load, Overlap, Plan, Rect, Slots, Step, WorkUnit
+from hdgemm.planning.memory import ceil_div, scratch_bytes, slot_bytes, staging
+from hdgemm.planning.order import cut, sweep, taper, walk
+from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
+    from hdgemm.planning.order import Cell, Span
+    from hdgemm.planning.partition import Shape
+
+#: What each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
+OVERLAPS: Final[Mapping[str, Overlap]] = {
+    "initial": Overlap(loads=False, stores=False, c_on_device=False),
+    "double-buffering": Overlap(loads=False, stores=True, c_on_device=False),
+    "data-reuse": Overlap(loads=True, stores=True, c_on_device=False),
+    "data-placement": Overlap(loads=True, stores=True, c_on_device=True),
+    "hybrid": Overlap(loads=True, stores=True, c_on_device=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes that a plan may hold in host memory and on its device."""
+
+    host: int
+    device: int
+
+
+def build_plan(
+    problem: Problem, device: DeviceSpec, strategy: str, shape: Shape, limits: Limits
+) -> Plan:
+    """Lay out a product cut into this shape; whether it fits is the caller's question."""
+    overlap = OVERLAPS[strategy]
+    tiles = shape.extents(problem)
+    cells = _cells(problem, device, shape, wriggled=overlap.loads)
+    chunks = cut(problem.k, shape.tile[2])
+    sweeps = [sweep(chunks, unit, wriggled=overlap.loads) for unit in range(len(cells))]
+    a, b = (
+        _residence(problem, operand, shape, cells, sweeps, reuse=overlap.loads)
+        for operand in ("A", "B")
+    )
+    c_slots = _slots(problem, device, "C", tiles, shape.slots[2])
+    room = limits.host - scratch_bytes(problem, c_slots.nbytes, shape.tile[1])
+    if not overlap.c_on_device:
+        room -= c_slots.total
+    rings = staging(problem, device, tiles, room, drained=overlap.c_on_device)
+    return Plan(
+        problem=problem,
+        device=device,
+        strategy=strategy,
+        overlap=overlap,
+        tile=shape.tile,
+        a_slots=_slots(problem, device, "A", tiles, shape.slots[0]),
+        b_slots=_slots(problem, device, "B", tiles, shape.slots[1]),
+        c_slots=c_slots,
+        up=rings.up,
+        down=rings.down,
+        loads=_merge(_loads(problem, "A", shape, a), _loads(problem, "B", shape, b)),
+        units=tuple(_units(cells, len(chunks), c_slots.count)),
+        steps=_steps(sweeps, *_places(a, b)),
+        host_limit=limits.host,
+        device_limit=limits.device,
+    )
+
+
+def direct_plan(problem: Problem, device: DeviceSpec, strategy: str, limits: Limits) -> Plan:
+    """One BLAS call on the caller's arrays: no loads, no slots, nothing moved."""
+    m, n, k = problem.m, problem.n, problem.k
+    return Plan(
+        problem=problem,
+        device=device,
+        strategy=strategy,
+        overlap=OVERLAPS[strategy],
+        tile=(m, n, k),
+        a_slots=NO_SLOTS,
+        b_slots=NO_SLOTS,
+        c_slots=NO_SLOTS,
+        up=NO_SLOTS,
+        down=NO_SLOTS,
+        loads=(),
+        units=(WorkUnit(0, 0, Rect(0, 0, m, n), -1, 0, 0),),
+        steps=(Step(0, 0, 0, k, -1, -1),),
+        host_limit=limits.host,
+        device_limit=limits.device,
+        direct=True,
+    )
+
+
+def _cells(problem: Problem, device: DeviceSpec, shape: Shape, *, wriggled: bool) -> list[Cell]:
+    mb, nb, _ = shape.tile
+    cells = walk(cut(problem.m, mb), cut(problem.n, nb), shape.bars, wriggled=wriggled)
+    return taper(cells, shape.halvings, device.granularity[0])
+
+
+def _units(cells: Sequence[Cell], chunks: int, slots: int) -> list[WorkUnit]:
+    return [
+        WorkUnit(
+            number=number,
+            bar=cell.bar,
+            rect=cell.rect,
+            slot=number % slots if slots else -1,
+            first=number * chunks,
+            last=(number + 1) * chunks - 1,
+        )
+        for number, cell in enumerate(cells)
+    ]
+
+
+def _slots(
+    problem: Problem,
+    device: DeviceSpec,
+    operand: Operand,
+    tiles: Mapping[Operand, tuple[int, int]],
+    count: int,
+) -> Slots:
+    if problem.spec(operand).path == "resident":
+        return NO_SLOTS
+    return Slots(count, int(slot_bytes(problem, device, operand, *tiles[operand])))
+
+
+def _residence(
+    problem: Problem,
+    operand: Operand,
+    shape: Shape,
+    cells: Sequence[Cell],
+    sweeps: Sequence[Sequence[Span]],
+    *,
+    reuse: bool,
+) -> Residence | None:
+    """Decide which tile of one operand is fetched when; None for one that is used in place."""
+    if problem.spec(operand).path == "resident":
+        return None
+    mb, nb, _ = shape.tile
+    across = mb * shape.blocks if operand == "A" else nb
+    depth = shape.a_depth if operand == "A" else shape.b_depth
+    per_panel = ceil_div(problem.k, depth)
+    firsts = [(c.rect.row if operand == "A" else c.rect.col) // across * per_panel for c in cells]
+    tiles = [
+        first + chunk.start // depth
+        for first, chunks in zip(firsts, sweeps, strict=True)
+        for chunk in chunks
+    ]
+    slots = shape.slots[0 if operand == "A" else 1]
+    if reuse:
+        return keep_nearest(tiles, slots)
+    # Blocks of one work unit share its tiles; without them each C tile is a unit of its own.
+    work = [(c.rect.row // (mb * shape.blocks), c.rect.col) for c in cells]
+    owners = chain.from_iterable(
+        [owner] * len(chunks) for owner, chunks in zip(work, sweeps, strict=True)
+    )
+    return fetch_always(tiles, list(owners), slots)
+
+
+def _loads(
+    problem: Problem, operand: Operand, shape: Shape, residence: Residence | None
+) -> list[Load]:
+    if residence is None:
+        return []
+    rects: dict[int, Rect] = {}
+    loads = []
+    for tile, slot, step in residence.fetches:
+        if tile not in rects:
+            rects[tile] = _rect(problem, operand, shape, tile)
+        loads.append(Load("A" if operand == "A" else "B", rects[tile], slot, step))
+    return loads
+
+
+def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
+    m, n, k = problem.m, problem.n, problem.k
+    mb, nb, _ = shape.tile
+    if operand == "A":
+        rows, depth = mb * shape.blocks, shape.a_depth
+        panel, part = divmod(tile, ceil_div(k, depth))
+        row, col = panel * rows, part * depth
+        return Rect(row, col, min(rows, m - row), min(depth, k - col))
+    depth = shape.b_depth
+    panel, part = divmod(tile, ceil_div(k, depth))
+    row, col = part * depth, panel * nb
+    return Rect(row, col, min(depth, k - row), min(nb, n - col))
+
+
+def _merge(a: Sequence[Load], b: Sequence[Load]) -> tuple[Load, ...]:
+    """Both operands' loads in the order of their first readers."""
+    return tuple(sorted([*a, *b], key=lambda load: load.step))
+
+
+def _places(a: Residence | None, b: Residence | None) -> tuple[Sequence[int], Sequence[int]]:
+    """For each operand, where each of its fetches comes to stand among all loads."""
+    tagged = [
+        (fetch.step, side, number)
+        for side, residence in enumerate((a, b))
+        if residence is not None
+        for number, fetch in enumerate(residence.fetches)
+    ]
+    tagged.sort()
+    places: tuple[list[int], list[int]] = ([], [])
+    for place, (_, side, _) in enumerate(tagged):
+        places[side].append(place)
+    return tuple(  # type: ignore[return-value]
+        [places[side][fetch] for fetch in residence.reads] if residence is not None else []
+        for side, residence in enumerate((a, b))
+    )
+
+
+def _steps(
+    sweeps: Sequence[Sequence[Span]], a: Sequence[int], b: Sequence[int]
+) -> tuple[Step, ...]:
+    steps = []
+    number = 0
+    for unit, chunks in enumerate(sweeps):
+        for chunk in chunks:
+            steps.append(
+                Step(
+                    number,
+                    unit,
+                    chunk.start,
+                    chunk.length,
+                    a[number] if a else -1,
+                    b[number] if b else -1,
+                )
+            )
+            number += 1
+    return tuple(steps)

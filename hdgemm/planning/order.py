@@ -1,0 +1,68 @@
+"""The order in which C is computed: wriggled, in all three dimensions (HDGEMM, section 3.2).
+
+Bars are walked alternately down and up, and k is swept alternately forwards and backwards, so
+that every turn finds the tiles that the last step left behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from hdgemm.pipeline.plan import Rect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A bar is a column of C tiles, walked along m, or a row of them, walked along n.
+Bars = Literal["columns", "rows"]
+
+
+class Span(NamedTuple):
+    """Part of one dimension: its first index and its length."""
+
+    start: int
+    length: int
+
+
+class Cell(NamedTuple):
+    """One C tile in its place in the order."""
+
+    bar: int
+    rect: Rect
+
+
+def cut(extent: int, size: int) -> list[Span]:
+    """Cut a dimension into pieces of `size`; the last is what remains."""
+    return [Span(start, min(size, extent - start)) for start in range(0, extent, size)]
+
+
+def walk(rows: Sequence[Span], cols: Sequence[Span], bars: Bars, *, wriggled: bool) -> list[Cell]:
+    """List every tile once, bar by bar; every second bar backwards where `wriggled`."""
+    outer, inner = (cols, rows) if bars == "columns" else (rows, cols)
+    cells = []
+    for bar, across in enumerate(outer):
+        along = reversed(inner) if wriggled and bar % 2 else inner
+        for span in along:
+            row, col = (span, across) if bars == "columns" else (across, span)
+            cells.append(Cell(bar, Rect(row.start, col.start, row.length, col.length)))
+    return cells
+
+
+def taper(cells: Sequence[Cell], halvings: int, quantum: int = 1) -> list[Cell]:
+    """Cut the last tile into ever smaller ones, so that its store hides behind multiplying.
+
+    Each halving splits what is left along its rows, in multiples of `quantum`.
+    """
+    head, (bar, rect) = list(cells[:-1]), cells[-1]
+    for _ in range(halvings):
+        upper = -(-rect.rows // (2 * quantum)) * quantum
+        if upper >= rect.rows:
+            break
+        head.append(Cell(bar, Rect(rect.row, rect.col, upper, rect.cols)))
+        rect = Rect(rect.row + upper, rect.col, rect.rows - upper, rect.cols)
+    return [*head, Cell(bar, rect)]
+
+
+def sweep(chunks: Sequence[Span], unit: int, *, wriggled: bool) -> Sequence[Span]:
+    """Return the chunks of k in the order in which this unit takes them."""
+    return chunks[::-1] if wriggled and unit % 2 else chunks

@@ -1,0 +1,165 @@
+"""How a product is cut: C tiles, chunks of k, and the rectangles in which A and B are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.planning.memory import ceil_div, round_up
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
+    from hdgemm.planning.order import Bars
+
+#: Into how many parts a dimension is cut: every number at first, then in ratios near 1.2.
+_PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+#: Extents are rounded up to this where they are large: whole vectors, whole disk blocks.
+_ROUND: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way to cut a product and to hold the pieces.
+
+    Parameters
+    ----------
+    tile
+        ``(mb, nb, kb)``: the C tile, and the chunk of k of a step.
+    a_depth, b_depth
+        The extent along k of a load of A (mb×a_depth) and of B (b_depth×nb): multiples of kb, or
+        all of k. Deep loads read whole rows of a file beside short steps.
+    bars
+        Which way C is walked.
+    slots
+        Tiles of A, B and C that are held at once.
+    halvings
+        How often the last C tile is halved, so that its store hides.
+    blocks
+        C tiles, one below the other, that share a load of A and of B: the blocks of the paper's
+        work unit (HDGEMM, section 3.1).
+    """
+
+    tile: tuple[int, int, int]
+    a_depth: int
+    b_depth: int
+    slots: tuple[int, int, int]
+    bars: Bars = "columns"
+    halvings: int = 0
+    blocks: int = 1
+
+    def extents(self, problem: Problem) -> dict[Operand, tuple[int, int]]:
+        """Return the op-space extents of the largest tile of each operand."""
+        mb, nb, _ = self.tile
+        return {
+            "A": (min(mb * self.blocks, problem.m), min(self.a_depth, problem.k)),
+            "B": (min(self.b_depth, problem.k), min(nb, problem.n)),
+            "C": (min(mb, problem.m), min(nb, problem.n)),
+        }
+
+
+class Shapes(NamedTuple):
+    """Many shapes at once: equally long integer arrays, a field as in `Shape` each.
+
+    `rows` is 1 where bars are rows of C tiles.
+    """
+
+    mb: NDArray[np.int64]
+    nb: NDArray[np.int64]
+    kb: NDArray[np.int64]
+    a_depth: NDArray[np.int64]
+    b_depth: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    a_slots: NDArray[np.int64]
+    b_slots: NDArray[np.int64]
+    c_slots: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, shape: Shape) -> Shapes:
+        """Return one shape as arrays of one element."""
+        fields = (*shape.tile, shape.a_depth, shape.b_depth, shape.bars == "rows", *shape.slots)
+        return cls(*(np.array([int(value)]) for value in fields))
+
+    @property
+    def slots(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """As `Shape.slots`."""
+        return self.a_slots, self.b_slots, self.c_slots
+
+    def extents(self, problem: Problem) -> dict[Operand, tuple[NDArray[Any], NDArray[Any]]]:
+        """As `Shape.extents`."""
+        mb, nb = np.minimum(self.mb, problem.m), np.minimum(self.nb, problem.n)
+        return {
+            "A": (mb, np.minimum(self.a_depth, problem.k)),
+            "B": (np.minimum(self.b_depth, problem.k), nb),
+            "C": (mb, nb),
+        }
+
+    def take(self, which: NDArray[Any]) -> Shapes:
+        """Return the shapes at these places, or where a mask is true."""
+        return Shapes(*(field[which] for field in self))
+
+    def shape(self, place: int) -> Shape:
+        """Return one of them."""
+        mb, nb, kb, a_depth, b_depth, rows, a, b, c = (int(field[place]) for field in self)
+        return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), "rows" if rows else "columns")
+
+
+def sizes(extent: int, least: int, quantum: int) -> list[int]:
+    """List tile extents for a dimension, largest first, down to `least` or the whole of it."""
+    parts = list(_PARTS)
+    while extent // parts[-1] > least:
+        parts.append(parts[-1] * 5 // 4)
+    found = {min(extent, _nice(ceil_div(extent, part), quantum)) for part in parts}
+    return sorted((size for size in found if size >= min(least, extent)), reverse=True)
+
+
+def _nice(size: int, quantum: int) -> int:
+    return int(round_up(size, max(quantum, _ROUND) if size > 8 * _ROUND else quantum))
+
+
+def depths(k: int, least: int, quantum: int) -> list[int]:
+    """List extents of the chunks of k, each about half of the one before."""
+    found = {k}
+    size = k
+    while size > max(least, 1):
+        size = ceil_div(size, 2)
+        found.add(min(k, _nice(max(size, least), quantum)))
+    return sorted(found, reverse=True)
+
+
+def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shapes:
+    """Lay out every combination of extents down to `least`, slots still without number (0).
+
+    Loads deeper than a step are worth their memory only for files, where they read whole rows.
+    """
+    gm, gn, gk = device.granularity
+    chunks = depths(problem.k, least, gk)
+    short = [kb for kb in chunks if kb <= most_kb] or chunks[-1:]
+    axes = np.meshgrid(
+        sizes(problem.m, least, gm),
+        sizes(problem.n, least, gn),
+        short,
+        _deepenings(problem, "A"),
+        _deepenings(problem, "B"),
+        [0, 1],
+        indexing="ij",
+    )
+    mb, nb, kb, a_deep, b_deep, rows = (axis.ravel().astype(np.int64) for axis in axes)
+    k = problem.k
+    a_depth = np.minimum(k, round_up(ceil_div(k, np.maximum(1, a_deep)), kb)) * (
+        a_deep > 0
+    ) + kb * (a_deep == 0)
+    b_depth = np.minimum(k, round_up(ceil_div(k, np.maximum(1, b_deep)), kb)) * (
+        b_deep > 0
+    ) + kb * (b_deep == 0)
+    none = np.zeros_like(mb)
+    return Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none)
+
+
+def _deepenings(problem: Problem, operand: Operand) -> list[int]:
+    """Into how many parts of k an operand's loads may go, 0 for one load a step."""
+    spec = problem.spec(operand)
+    return [0, 1, 4] if spec.place == "file" and spec.path == "staged" else [0]

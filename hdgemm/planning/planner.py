@@ -1,0 +1,153 @@
+"""From a problem, limits and a machine to a plan: forced or searched, or the exact shortfall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.validate import validate
+from hdgemm.planning.build import OVERLAPS, Limits, build_plan, direct_plan
+from hdgemm.planning.fit import does_not_fit, least_need
+from hdgemm.planning.machines import assumed
+from hdgemm.planning.partition import Shape, Shapes
+from hdgemm.planning.pricing import price
+from hdgemm.planning.search import search, tile_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Overlap, Plan, Problem
+    from hdgemm.planning.rates import Machine
+
+#: Slots of A, B and C to try for a forced tile, best first.
+_FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
+#: C tiles that one work unit of the paper is cut into (HDGEMM, section 4.3.2: four stores run
+#: while one unit multiplies).
+_BLOCKS: Final = 4
+
+
+def plan_problem(
+    problem: Problem,
+    options: Options,
+    device: DeviceSpec,
+    machine: Machine | None = None,
+    *,
+    host_limit: int,
+) -> Plan:
+    """Plan a product within the memory allowed; touches neither device nor data.
+
+    Parameters
+    ----------
+    problem
+        m, n and k at least 1.
+    machine
+        Rates to price shapes with; None for figures assumed of the kind of device.
+    host_limit
+        Bytes the plan may hold in host memory.
+
+    Raises
+    ------
+    DoesNotFitError
+        With `requested` for the smallest plan, `available` and `missing`, in bytes.
+    """
+    allowed = options.device_bytes or device.memory_bytes
+    limits = Limits(host_limit, min(allowed, device.memory_bytes))
+    problem = _reachable(problem, device)
+    paths = {problem.a.path, problem.b.path, problem.c.path}
+    if device.unified and paths == {"resident"} and options.tile is None:
+        return direct_plan(problem, device, options.strategy, limits)
+    machine = machine or assumed(device)
+    shape = _shape(problem, options, device, limits, machine)
+    plan = build_plan(problem, device, options.strategy, shape, limits)
+    priced = price(problem, device, plan.overlap, Shapes.of(shape), machine)
+    plan = replace(plan, expected=priced.expectation(0))
+    validate(plan)
+    return plan
+
+
+def _reachable(problem: Problem, device: DeviceSpec) -> Problem:
+    """Stage what cannot go directly: beta·C is added on the host, and files are not DMA's."""
+    if problem.reads_c or device.unified:
+        problem = replace(problem, c=_staged(problem.c))
+    if device.unified:
+        problem = replace(problem, a=_staged(problem.a), b=_staged(problem.b))
+    return problem
+
+
+def _staged(spec: OperandSpec) -> OperandSpec:
+    return replace(spec, path="staged") if spec.path == "direct" else spec
+
+
+def _shape(
+    problem: Problem, options: Options, device: DeviceSpec, limits: Limits, machine: Machine
+) -> Shape:
+    overlap = OVERLAPS[options.strategy]
+    if options.tile is None:
+        shape = search(problem, device, overlap, limits, machine)
+        smallest = Shape((1, 1, 1), 1, 1, (1, 1, 1))
+        if shape is not None:
+            return _blocked(problem, device, overlap, limits, shape)
+    else:
+        shapes = list(_forced(problem, options.tile, device, overlap, limits))
+        fitting = [
+            one for one in shapes
+            if least_need(problem, device, overlap, one).fits(device, limits)
+        ]  # fmt: skip
+        if fitting:
+            return _faster_bars(problem, device, overlap, fitting[0], machine)
+        smallest = shapes[-1]
+    need = least_need(problem, device, overlap, smallest)
+    raise does_not_fit(device, need, limits, forced=options.tile)
+
+
+def _forced(
+    problem: Problem,
+    tile: tuple[int, int, int],
+    device: DeviceSpec,
+    overlap: Overlap,
+    limits: Limits,
+) -> Iterator[Shape]:
+    """Yield the shapes that a forced tile can have, best first."""
+    mb, nb, kb = (min(pair) for pair in zip(tile, (problem.m, problem.n, problem.k), strict=True))
+    a_all, b_all, c_all = (
+        int(count[0])
+        for count in tile_counts(problem, Shapes.of(Shape((mb, nb, kb), kb, kb, (0, 0, 0))))
+    )
+    for a, b, c in _FORCED_SLOTS:
+        if not overlap.loads and (a, b) != (1, 1):
+            a, b, c = 1, 1, 2 if overlap.stores else 1  # noqa: PLW2901 - nothing to hold ahead
+        shape = Shape((mb, nb, kb), kb, kb, (min(a, a_all), min(b, b_all), min(c, c_all)))
+        if overlap.stores and not overlap.loads:
+            blocked = replace(shape, blocks=_BLOCKS)
+            fits = least_need(problem, device, overlap, blocked).fits(device, limits)
+            if kb >= problem.k and mb % device.granularity[0] == 0 and fits:
+                shape = blocked
+        yield shape
+
+
+def _blocked(
+    problem: Problem, device: DeviceSpec, overlap: Overlap, limits: Limits, shape: Shape
+) -> Shape:
+    """Cut a searched work unit into blocks where the strategy stores blocks while it multiplies."""
+    mb, nb, kb = shape.tile
+    gm = device.granularity[0]
+    block = -(-mb // (_BLOCKS * gm)) * gm
+    if overlap.loads or not overlap.stores or kb < problem.k or block >= mb:
+        return shape
+    blocked = replace(shape, tile=(block, nb, kb), blocks=_BLOCKS, slots=(*shape.slots[:2], 2))
+    fits = least_need(problem, device, overlap, blocked).fits(device, limits)
+    return blocked if fits else shape
+
+
+def _faster_bars(
+    problem: Problem, device: DeviceSpec, overlap: Overlap, shape: Shape, machine: Machine
+) -> Shape:
+    if not overlap.loads:
+        return shape
+    turned = replace(shape, bars="rows")
+    seconds = [
+        float(price(problem, device, overlap, Shapes.of(one), machine).seconds[0])
+        for one in (shape, turned)
+    ]
+    return turned if seconds[1] < seconds[0] else shape

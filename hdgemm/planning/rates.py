@@ -1,0 +1,80 @@
+"""What a machine can do: the figures from which the model makes seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What operations share, and what limits a run (HDGEMM, tables 1 and 2; disk and cores added).
+RESOURCES: Final = ("device", "pcie_up", "pcie_down", "host_memory", "disk", "cores")
+
+#: Bytes of one contiguous request to a file.
+REQUEST_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates of one machine with one device, in bytes/s, flop/s and seconds.
+
+    Parameters
+    ----------
+    cores
+        Cores that copy, read and write; on the host device they also multiply.
+    gemm
+        The device's flop/s on large resident tiles, by dtype.
+    depth_half, side_half
+        The extents along k, and along m or n, at which fixed costs of a kernel call or an edge
+        would take as long as the work: a tile runs at
+        ``1 / (1 + depth_half/kb + side_half/mb + side_half/nb)`` of `gemm`.
+    memory
+        What the host memory bus moves in all, reads and writes counted each.
+    copy
+        What one copying stage moves when alone, counted once.
+    pcie_up, pcie_down
+        What the link moves in each direction, both at once.
+    disk_read, disk_write
+        What the disk moves in either direction when it does nothing else.
+    request_seconds
+        Core time that one request to a file costs.
+    operation_seconds
+        Time from one operation of a stage to the next of the same stage, whatever its size.
+    source
+        Where the figures come from.
+    """
+
+    name: str = "default"
+    cores: int = 2
+    gemm: Mapping[str, float] = field(default_factory=lambda: {"float64": 140e9})
+    depth_half: float = 3.0
+    side_half: float = 3.0
+    memory: float = 20e9
+    copy: float = 6e9
+    pcie_up: float = 12e9
+    pcie_down: float = 12e9
+    disk_read: float = 1.2e9
+    disk_write: float = 1.0e9
+    request_seconds: float = 20e-6
+    operation_seconds: float = 50e-6
+    source: str = "a small server of 2025, assumed"
+
+    def flop_rate(self, dtype: str) -> float:
+        """Return the flop/s for a dtype, from its own figure or its sibling's.
+
+        Complex arithmetic runs at the real rate, single precision at twice the double.
+        """
+        if dtype in self.gemm:
+            return self.gemm[dtype]
+        single = dtype in {"float32", "complex64"}
+        for other, rate in self.gemm.items():
+            if (other in {"float32", "complex64"}) == single:
+                return rate
+        rate = next(iter(self.gemm.values()))
+        return rate * 2 if single else rate / 2
+
+    def efficiency(self, mb: Any, nb: Any, kb: Any) -> Any:
+        """Return the part of `gemm` that a step of these extents reaches; arrays or numbers."""
+        sides = self.side_half * (1 / mb + 1 / nb)
+        return 1 / (1 + self.depth_half / kb + sides)

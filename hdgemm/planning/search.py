@@ -1,0 +1,119 @@
+"""The search for a shape: thousands that fit, each priced, the fastest taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hdgemm.planning.fit import least_need
+from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.partition import Shapes, grid
+from hdgemm.planning.pricing import price
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.plan import DeviceSpec, Overlap, Problem
+    from hdgemm.planning.build import Limits
+    from hdgemm.planning.memory import Count
+    from hdgemm.planning.partition import Shape
+    from hdgemm.planning.rates import Machine
+
+#: Extents below which a dimension is cut only when nothing larger fits.
+_LEAST_EXTENTS: Final = (256, 32, 1)
+#: Steps no deeper than this, so that the first can start early.
+_DEEPEST_STEP: Final = 4096
+#: Tiles of A and B to hold; None stands for as many as the memory left over takes.
+_SLOTS: Final = ((2, 2), (2, 3), (3, 2), (3, 3), (2, None), (None, 2), (3, None), (None, 3))
+
+
+def search(
+    problem: Problem, device: DeviceSpec, overlap: Overlap, limits: Limits, machine: Machine
+) -> Shape | None:
+    """Return the fastest shape that fits, None where none does."""
+    for least in _LEAST_EXTENTS:
+        for slots in (_SLOTS, ((1, 1),)) if overlap.loads else (((1, 1),),):
+            shapes = fitting(problem, device, overlap, limits, least, slots)
+            if len(shapes.mb):
+                seconds = price(problem, device, overlap, shapes, machine).seconds
+                return shapes.shape(int(np.argmin(seconds)))
+    return None
+
+
+def fitting(
+    problem: Problem,
+    device: DeviceSpec,
+    overlap: Overlap,
+    limits: Limits,
+    least: int,
+    slots: tuple[tuple[int | None, int | None], ...],
+) -> Shapes:
+    """Return every shape with extents from `least` up that fits with these slots of A and B."""
+    base = grid(problem, device, least, _DEEPEST_STEP)
+    a_all, b_all, c_all = tile_counts(problem, base)
+    # C tiles drain while the next is computed; A and B need one to read and one to fill.
+    base = base._replace(c_slots=np.minimum(2 if overlap.stores else 1, c_all))
+    base = base.take(_fit(problem, device, overlap, limits, base))
+    a_all, b_all, _ = tile_counts(problem, base)
+    found = []
+    for want_a, want_b in slots:
+        shapes = base._replace(
+            a_slots=np.minimum(want_a or 2, a_all), b_slots=np.minimum(want_b or 2, b_all)
+        )
+        shapes = shapes.take(_fit(problem, device, overlap, limits, shapes))
+        if want_a is None or want_b is None:
+            shapes = _fill(problem, device, overlap, limits, shapes, grow_a=want_a is None)
+        found.append(shapes)
+    return Shapes(*(np.concatenate(fields) for fields in zip(*found, strict=True)))
+
+
+def tile_counts(problem: Problem, shapes: Shapes) -> tuple[Count, Count, Count]:
+    """Return how many different tiles A, B and C have; none for operands used in place."""
+    p, q = ceil_div(problem.m, shapes.mb), ceil_div(problem.n, shapes.nb)
+    counts = (
+        p * ceil_div(problem.k, shapes.a_depth),
+        q * ceil_div(problem.k, shapes.b_depth),
+        p * q,
+    )
+    specs = (problem.a, problem.b, problem.c)
+    a, b, c = (
+        0 * count if spec.path == "resident" else count
+        for count, spec in zip(counts, specs, strict=True)
+    )
+    return a, b, c
+
+
+def _fit(
+    problem: Problem, device: DeviceSpec, overlap: Overlap, limits: Limits, shapes: Shapes
+) -> Count:
+    return least_need(problem, device, overlap, shapes).fits(device, limits)
+
+
+def _fill(
+    problem: Problem,
+    device: DeviceSpec,
+    overlap: Overlap,
+    limits: Limits,
+    shapes: Shapes,
+    *,
+    grow_a: bool,
+) -> Shapes:
+    """Give the memory left over to slots of one operand."""
+    a_all, b_all, _ = tile_counts(problem, shapes)
+    need = least_need(problem, device, overlap, shapes)
+    one_more = least_need(
+        problem,
+        device,
+        overlap,
+        shapes._replace(
+            a_slots=shapes.a_slots + (1 if grow_a else 0),
+            b_slots=shapes.b_slots + (0 if grow_a else 1),
+        ),
+    )
+    tile = np.maximum(1, one_more.device - need.device)
+    room = limits.device - need.device
+    if device.unified:
+        room = np.minimum(room, limits.host - need.host)
+    more = room // tile
+    if grow_a:
+        return shapes._replace(a_slots=np.minimum(a_all, shapes.a_slots + more))
+    return shapes._replace(b_slots=np.minimum(b_all, shapes.b_slots + more))
