@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+
 from tests.reference import assert_close_in_eps
 
 
