@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.files import SHORT
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, Bounce, disk_pool
 
 if TYPE_CHECKING:
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
 REQUEST: Final = 8 << 20
 #: Bytes a bounce buffer can take from any offset, its two ragged blocks allowed for.
 _BOUNCE_SPAN: Final = BOUNCE_SIZE - 2 * ALIGNMENT
-#: Rows at least this long, in bytes, are read one request each rather than in bands.
-LONG_ROW: Final = 64 << 10
-#: Bands read at most this many bytes for one that is wanted.
-_WASTE: Final = 4
+#: Bytes between rows that are rather read and thrown away than skipped: about what another
+#: request costs the disk and the cores that multiply meanwhile.
+GAP: Final = 96 << 10
 
 
 class _Line(NamedTuple):
@@ -150,7 +150,8 @@ class FileMatrix:
     def _reads(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
         row_bytes = out.shape[1] * self.dtype.itemsize
         lines = self._lines(row, col, out)
-        if lines[0].memory.nbytes < LONG_ROW and self.pitch <= _WASTE * row_bytes:
+        direct = len(lines) == 1 or (row_bytes >= SHORT and all(map(self._in_place, lines)))
+        if not direct and self.pitch <= min(row_bytes + GAP, _BOUNCE_SPAN):
             height = max(1, _BOUNCE_SPAN // self.pitch)
             return [
                 partial(self._read_band, self._position(row + top, col), out[top : top + height])
@@ -161,7 +162,7 @@ class FileMatrix:
     def _writes(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
         lines = self._lines(row, col, tile)
         row_bytes = tile.shape[1] * self.dtype.itemsize
-        if len(lines) > 1 and row_bytes == self.pitch and row_bytes < LONG_ROW:
+        if len(lines) > 1 and row_bytes == self.pitch and row_bytes < SHORT:
             height = _BOUNCE_SPAN // row_bytes
             return [
                 partial(self._write_band, self._position(row + top, col), tile[top : top + height])

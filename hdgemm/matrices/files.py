@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
+#: edges of a direct request would cost more than copying.
+SHORT: Final = 256 << 10
 #: Errors by which a file system says that it does not do direct I/O, or not like this.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -75,7 +78,9 @@ class BlockFile:
 
     def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
         """Say whether this memory can take or give the span at `offset` without a bounce."""
-        return not self.direct or (address(memory) - offset) % ALIGNMENT == 0
+        if not self.direct or memory.nbytes < SHORT:
+            return True
+        return (address(memory) - offset) % ALIGNMENT == 0
 
     def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
         """Fill `memory` from the span at `offset`.
@@ -141,8 +146,10 @@ class BlockFile:
         """Return the part of a span that can go directly, empty where none can."""
         if not self.direct or (address(memory) - offset) % ALIGNMENT:
             return 0, 0
-        first = min(-offset % ALIGNMENT, memory.size)
-        return first, max(first, memory.size - (offset + memory.size) % ALIGNMENT)
+        first, rest = -offset % ALIGNMENT, (offset + memory.size) % ALIGNMENT
+        if memory.size < SHORT and (first or rest):
+            return 0, 0
+        return first, memory.size - rest
 
     def _once(self, call: Any, fd: int, offset: int, memory: NDArray[np.uint8]) -> int:
         """Make one direct request; return the bytes moved, 0 when it must go another way."""
