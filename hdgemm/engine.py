@@ -7,14 +7,17 @@ from contextlib import ExitStack, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import InputError
 from hdgemm.limits import default_host_bytes
+from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pipeline.devices.registry import list_devices, open_device
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
+from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Overlap, Plan, Problem
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
@@ -26,9 +29,8 @@ if TYPE_CHECKING:
     import threading
 
     from hdgemm.multiplication import Multiplication
-    from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Problem
+    from hdgemm.pipeline.plan import Path, Place
     from hdgemm.pipeline.timeline import Event, Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
@@ -61,6 +63,46 @@ def make_plan(problem: Problem, options: Options, device: Device) -> Plan:
     """Plan a problem for a device within the options' limits, or the machine's."""
     host_limit = options.host_bytes or default_host_bytes()
     return plan_problem(problem, options, device.spec, host_limit=host_limit)
+
+
+def plan_gemm(
+    m: int, n: int, k: int, dtype: str = "float64", options: Options | None = None
+) -> Plan:
+    """Plan C (m×n) := A (m×k) · B (k×n), all row-major, without touching data.
+
+    The matrices are taken to lie in memory where all three fit the host memory limit, else in
+    files; `hdgemm.execute` adapts the plan where they do not.
+
+    Parameters
+    ----------
+    m, n, k
+        At least 1.
+    dtype
+        float32, float64, complex64 or complex128.
+
+    Raises
+    ------
+    InputError
+        For extents below 1 or a dtype that BLAS does not have.
+    DoesNotFitError
+        With `requested`, `available` and `missing`, in bytes.
+    """
+    options = options or Options()
+    if min(m, n, k) < 1:
+        raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
+    kind = np.dtype(dtype)
+    check_dtype(kind, "the product")
+    device = open_device(choose_device(options, 2 * m * n * k), options.device_bytes)
+    try:
+        nbytes = (m * k + k * n + m * n) * kind.itemsize
+        in_memory = nbytes <= (options.host_bytes or default_host_bytes())
+        path: Path = "resident" if in_memory and device.spec.unified else "staged"
+        place: Place = "memory" if in_memory else "file"
+        spec = OperandSpec(False, place, path, kind.itemsize)
+        problem = Problem(m, n, k, kind.name, spec, spec, spec)
+        return make_plan(problem, options, device)
+    finally:
+        device.close()
 
 
 def run_multiplication(
