@@ -44,3 +44,12 @@ def random(shape, dtype, seed=0):
     if np.dtype(dtype).kind == "c":
         x = x + 1j * rng.standard_normal(shape)
     return x.astype(dtype)
+
+
+def own_pages(array):
+    """Copy an array into whole pages of its own, as large arrays have them."""
+    raw = np.zeros(array.nbytes + 2 * 4096, np.uint8)
+    first = -raw.ctypes.data % 4096
+    copy = raw[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
