@@ -84,7 +84,9 @@ def _from_array(x: NDArray[Any], what: str, *, writable: bool) -> tuple[Matrix, 
 def _check_writable(x: NDArray[Any], what: str) -> None:
     if not x.flags.writeable:
         raise InputError(f"{what} is to be overwritten, but the array is read-only: pass a copy")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(x.strides, x.shape, strict=True)):
+    if x.size and any(
+        stride == 0 and extent > 1 for stride, extent in zip(x.strides, x.shape, strict=True)
+    ):
         raise InputError(f"{what} is to be overwritten, but its elements share memory: pass a copy")
 
 
