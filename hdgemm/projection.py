@@ -158,7 +158,8 @@ def _norms(part: NDArray[Any]) -> NDArray[np.float64]:
     magnitude = np.abs(part)
     largest = magnitude.max(axis=1, initial=0.0)
     scaled = magnitude / np.where(largest > 0, largest, 1.0)[:, np.newaxis]
-    return np.multiply(largest, np.sqrt(_square_sums(scaled)))
+    rescaled: NDArray[np.float64] = largest * np.sqrt(_square_sums(scaled))
+    return rescaled
 
 
 def _square_sums(part: NDArray[Any]) -> NDArray[np.float64]:
