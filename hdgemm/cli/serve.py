@@ -1,0 +1,82 @@
+"""`hdgemm serve`: the job service over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where matrices, results, logs and the database lie.")
+]
+Root = Annotated[
+    list[Path] | None,
+    typer.Option(help="A folder whose files jobs may read and write; may be given several times."),
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Memory that the jobs of a worker may hold together.")
+]
+Device = Annotated[
+    list[str] | None, typer.Option("--device", help="A device of the worker; default: host.")
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="SQLAlchemy URL, as HDGEMM_DATABASE_URL; default: SQLite in the data folder."
+    ),
+]
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address; others than loopback need a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    data_dir: DataDir = None,
+    root: Root = None,
+    memory: Memory = None,
+    device: Device = None,
+    database_url: DatabaseUrl = None,
+    worker: Annotated[bool, typer.Option(help="Run a worker beside the server.")] = True,
+) -> None:
+    """Serve multiplications as jobs over HTTP, with a page at /."""
+    from hdgemm.server.serving import serve
+
+    _log_to_stderr()
+    settings = make_settings(
+        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url
+    )
+    serve(settings, host, port, with_worker=worker)
+
+
+def make_settings(
+    *,
+    data_dir: Path | None = None,
+    roots: list[Path] | None = None,
+    memory: str | None = None,
+    devices: list[str] | None = None,
+    database_url: str | None = None,
+) -> Any:
+    """Gather what was given; the environment and defaults fill in the rest."""
+    from hdgemm.errors import InputError
+    from hdgemm.options import parse_size
+    from hdgemm.server.settings import Settings
+
+    missing = [str(root) for root in roots or [] if not root.is_dir()]
+    if missing:
+        raise InputError(f"--root must be a folder: {', '.join(missing)} is none")
+    given: dict[str, Any] = {
+        "data_dir": data_dir,
+        "roots": tuple(roots) if roots else None,
+        "memory": None if memory is None else parse_size(memory),
+        "devices": tuple(devices) if devices else None,
+        "database_url": database_url,
+    }
+    return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

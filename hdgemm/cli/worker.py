@@ -1,0 +1,36 @@
+"""`hdgemm worker`: runs the jobs of a service, on this machine or beside others."""
+
+from __future__ import annotations
+
+# Typer reads the annotations when the command is built.
+from hdgemm.cli.serve import (
+    DatabaseUrl,
+    DataDir,
+    Device,
+    Memory,
+    Root,
+    make_settings,
+)
+
+
+def command(
+    data_dir: DataDir = None,
+    root: Root = None,
+    memory: Memory = None,
+    device: Device = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run a service's jobs until told to stop; data folder and roots as the server has them.
+
+    Several workers on several machines share a PostgreSQL database and a file system.
+    """
+    import logging
+
+    from hdgemm.server.worker import run_worker
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run_worker(
+        make_settings(
+            data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url
+        )
+    )

@@ -1,0 +1,113 @@
+"""The application: routes, guard, errors and the OpenAPI document, put together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy.exc
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from hdgemm.errors import HdgemmError
+from hdgemm.server.guard import Guard
+from hdgemm.server.metrics import Metrics
+from hdgemm.server.problems import ProblemDocument, ProblemError, from_library, from_status
+from hdgemm.server.routes import jobs, matrices, page, processes, results, system
+
+if TYPE_CHECKING:
+    from fastapi import Request
+    from starlette.responses import Response
+
+    from hdgemm.server.service import Service
+
+log = logging.getLogger(__name__)
+_DESCRIPTION = """
+Multiplies matrices larger than memory as jobs: C := alpha·op(A)·op(B) + beta·C.
+
+Follows OGC API – Processes: execute a process, follow its job, fetch its results. Every error is a
+problem document (RFC 9457).
+"""
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the ASGI application of one service; opening and closing it is the caller's."""
+    app = FastAPI(
+        title="hdgemm", version="1", description=_DESCRIPTION, docs_url=None, redoc_url=None
+    )
+    app.state.service = service
+    app.state.metrics = Metrics(service.settings, service.database)
+    for module in (system, processes, jobs, results, matrices, page):
+        app.include_router(module.router)
+    app.add_middleware(Guard, service=service, metrics=app.state.metrics)
+    for error, handler in (
+        (ProblemError, _problem),
+        (HdgemmError, _library_error),
+        (HTTPException, _http_error),
+        (RequestValidationError, _invalid),
+        (sqlalchemy.exc.OperationalError, _database_error),
+        (Exception, _bug),
+    ):
+        app.add_exception_handler(error, handler)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+async def _problem(_: Request, error: Any) -> Response:
+    return error.response()  # type: ignore[no-any-return]
+
+
+async def _library_error(_: Request, error: Any) -> Response:
+    return from_library(error).response()
+
+
+async def _http_error(_: Request, error: Any) -> Response:
+    return from_status(error.status_code, str(error.detail), error.headers).response()
+
+
+async def _invalid(_: Request, error: Any) -> Response:
+    """Say where and what; what was sent is not sent back: it may be huge, or no JSON."""
+    details = [
+        {"where": ".".join(str(part) for part in item["loc"]), "what": item["msg"]}
+        for item in error.errors()[:20]
+    ]
+    if any(item["type"] == "json_invalid" for item in error.errors()):
+        return ProblemError(400, "bad-json", details[0]["what"], errors=details).response()
+    first = details[0] if details else {"where": "body", "what": "is not valid"}
+    return ProblemError(
+        422, "invalid-request", f"{first['where']}: {first['what']}", errors=details
+    ).response()
+
+
+async def _database_error(_: Request, error: Any) -> Response:
+    log.warning("the database did not answer: %s", error)
+    return ProblemError(
+        503, "database-busy", "the database did not answer in time", headers={"Retry-After": "2"}
+    ).response()
+
+
+async def _bug(_: Request, error: Any) -> Response:
+    return ProblemError(
+        500, "internal-server-error", f"a fault of the server: {type(error).__name__}"
+    ).response()
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        components = document.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, methods in document["paths"].items():
+            if path.startswith("/v1") or path == "/metrics":
+                for operation in methods.values():
+                    operation["security"] = [{"token": []}]
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,202 @@
+"""One attempt of one job, in the job's own process: operands, computation, publication."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import CancelledRunError, HdgemmError
+from hdgemm.server import jobs, paths, references, uploads
+from hdgemm.server.admission import library_options
+from hdgemm.server.documents import finite
+from hdgemm.server.library import GemmCall, Library, Outcome, Watch
+from hdgemm.server.models import JobOptions
+from hdgemm.server.publication import (
+    Publication,
+    digest,
+    publish,
+    remove_leftovers,
+    temporary_name,
+)
+
+if TYPE_CHECKING:
+    from hdgemm.server.database import Database
+    from hdgemm.server.heart import Heart
+    from hdgemm.server.records import Job
+    from hdgemm.server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class LeaseLostError(Exception):
+    """Another attempt holds the job now: whatever this one made is thrown away."""
+
+
+class Attempt:
+    """Carries one job from claim to result; every write names the attempt's fence."""
+
+    def __init__(
+        self, settings: Settings, database: Database, library: Library, job: Job, heart: Heart
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._library = library
+        self._job = job
+        self._heart = heart
+        self._folder = settings.job_dir(job.id)
+        self._roots = (*settings.roots, self._folder)
+
+    def run(self) -> None:
+        """Compute, publish and note the result.
+
+        Raises
+        ------
+        HdgemmError
+            What the library or a file refused; the job is not finished then.
+        LeaseLostError
+            When another attempt took the job over.
+        """
+        if self._job.publication is not None and self._finish_publication():
+            return
+        with ExitStack() as stack:
+            inputs = self._job.inputs
+            options = library_options(JobOptions.model_validate(inputs["options"]), self._settings)
+            watch = Watch(self._heart.note, self._heart.cancel)
+            if self._job.process == "profile":
+                outcome = self._library.profile(inputs["device"], options, watch)
+                self._succeed(outcome, None)
+                return
+            self._enter("opening")
+            call = self._open(stack)
+            self._enter("verifying" if self._job.process == "verify" else "multiplying")
+            if self._job.process == "verify":
+                self._succeed(self._library.verify(call, options, watch), None)
+                return
+            outcome = self._library.multiply(call, options, watch)
+            self._publish(call, outcome)
+
+    def _open(self, stack: ExitStack) -> GemmCall:
+        inputs = self._job.inputs
+        operands = {
+            name: self._operand(stack, name, inputs[name])
+            for name in ("a", "b", "c")
+            if inputs.get(name) is not None
+        }
+        checks = self._job.process == "verify"
+        out = operands.pop("c") if checks else self._begin_output(stack)
+        return GemmCall(
+            a=operands["a"], b=operands["b"], c=operands.get("c"), out=out,
+            alpha=inputs["alpha"], beta=inputs.get("beta", 0.0),
+            trans_a=inputs["trans_a"], trans_b=inputs["trans_b"],
+        )  # fmt: skip
+
+    def _operand(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
+        """Open a reference's file, and return a name for the open file itself."""
+        roots = self._roots
+        if "path" in reference:
+            path = Path(reference["path"])
+        elif "matrix" in reference:
+            path = uploads.content_path(reference["matrix"], self._settings)
+            roots = (self._settings.matrices_dir,)
+        else:
+            path, roots = self._result_of(reference["job"])
+        fd = stack.enter_context(paths.opened(path, roots))
+        return self._name(f"{name}.npy", fd)
+
+    def _result_of(self, job_id: str) -> tuple[Path, tuple[Path, ...]]:
+        with self._database.read() as conn:
+            job = jobs.find(conn, job_id)
+        if job is None or job.output is None:
+            raise HdgemmError(f"its input, job {job_id}, was deleted")
+        path = references.result_path(job_id, job.output, self._settings)
+        return path, (*self._settings.roots, self._settings.job_dir(job_id))
+
+    def _name(self, name: str, fd: int) -> Path:
+        link = self._folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/proc/self/fd/{fd}")
+        return link
+
+    def _target(self) -> Path:
+        output = self._job.output
+        if output is None:
+            raise HdgemmError(f"job {self._job.id} has no output")
+        return references.result_path(self._job.id, output, self._settings)
+
+    def _begin_output(self, stack: ExitStack) -> Path:
+        target = self._target()
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        folder = stack.enter_context(paths.opened(target.parent, self._roots, flags))
+        remove_leftovers(self._job.id, folder)
+        return self._name("out", folder) / temporary_name(target, self._job.id, self._job.fence)
+
+    def _publish(self, call: GemmCall, outcome: Outcome) -> None:
+        self._enter("hashing")
+        fd = os.open(call.out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+            found = os.fstat(fd)
+            sha256 = ""
+            for part in digest(fd):
+                if self._heart.cancel.is_set():
+                    raise CancelledRunError("cancelled before the result was published")
+                sha256 = part or ""
+        finally:
+            os.close(fd)
+        target, output = self._target(), self._job.output or {}
+        publication = Publication(
+            str(target.parent / call.out.name), str(target), found.st_ino, found.st_size, sha256,
+            overwrite=output["overwrite"] or output["path"] is None,
+        )  # fmt: skip
+        self._draw(outcome)
+        self._note(
+            phase="publishing", publication=asdict(publication), report=finite(outcome.report)
+        )
+        publish(publication, self._roots)
+        self._succeed(outcome, publication)
+
+    def _finish_publication(self) -> bool:
+        publication = Publication.of(self._job.publication or {})
+        if not publish(publication, self._roots):
+            self._note(publication=None, report=None)
+            return False
+        log.info("the result was computed before; its publication is finished now")
+        self._succeed(Outcome(self._job.report or {}), publication)
+        return True
+
+    def _draw(self, outcome: Outcome) -> None:
+        """Trace and picture are extras: a result is not lost for want of one."""
+        try:
+            outcome.draw(self._folder)
+        except (HdgemmError, OSError, ValueError) as error:
+            log.warning("no trace or picture: %s", error)
+
+    def _succeed(self, outcome: Outcome, publication: Publication | None) -> None:
+        if publication is None:
+            self._draw(outcome)
+        self._heart.stop()
+        output: dict[str, Any] | None = self._job.output
+        if publication is not None and output is not None:
+            output = {**output, "size": publication.size, "sha256": publication.sha256}
+        with self._database.write() as conn:
+            now = self._database.now(conn)
+            if not self._heart.held.finish(
+                conn, now, "successful", "done", report=finite(outcome.report), output=output,
+                publication=None,
+            ):  # fmt: skip
+                raise LeaseLostError
+
+    def _enter(self, phase: str) -> None:
+        log.info("%s", phase)
+        with self._database.write() as conn:
+            if not self._heart.held.enter(conn, self._database.now(conn), phase):
+                raise LeaseLostError
+
+    def _note(self, **values: Any) -> None:
+        with self._database.write() as conn:
+            if not self._heart.held.update(conn, self._database.now(conn), **values):
+                raise LeaseLostError

@@ -1,0 +1,152 @@
+"""Streams files: ranges, conditions, content-hash ETags, and pieces of a matrix."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from anyio import to_thread
+from starlette.responses import Response, StreamingResponse
+
+from hdgemm.server.problems import ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+    from hdgemm.matrices.npy import NpyHeader
+
+_CHUNK: Final = 1 << 20
+#: The largest piece that is answered at once, in bytes.
+MAX_PIECE: Final = 64 << 20
+
+
+def stream_file(request: Request, file: io.FileIO, sha256: str, name: str) -> Response:
+    """Answer with a file or a range of it; `file` is closed when the answer ends.
+
+    Raises
+    ------
+    ProblemError
+        416 for a range outside the file.
+    """
+    size = os.fstat(file.fileno()).st_size
+    etag = f'"{sha256}"'
+    digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+    headers = {
+        "ETag": etag,
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-cache",
+        "Repr-Digest": f"sha-256=:{digest}:",
+        "Content-Disposition": f'attachment; filename="{name}"',
+    }
+    if _matches(request.headers.get("if-none-match"), etag):
+        file.close()
+        return Response(status_code=304, headers=headers)
+    try:
+        wanted = _range(request, etag, size)
+    except ProblemError:
+        file.close()
+        raise
+    start, stop = wanted or (0, size)
+    if wanted is not None:
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+    headers["Content-Length"] = str(stop - start)
+    status = 200 if wanted is None else 206
+    media_type = "application/octet-stream"
+    if request.method == "HEAD":
+        file.close()
+        return Response(status_code=status, headers=headers, media_type=media_type)
+    return StreamingResponse(_read(file, start, stop), status, headers, media_type)
+
+
+async def _read(file: io.FileIO, start: int, stop: int) -> AsyncIterator[bytes]:
+    with file:
+        while start < stop:
+            chunk = await to_thread.run_sync(
+                os.pread, file.fileno(), min(_CHUNK, stop - start), start
+            )
+            if not chunk:
+                # Ending short of Content-Length breaks the connection: the reader will notice.
+                return
+            yield chunk
+            start += len(chunk)
+
+
+def _matches(header: str | None, etag: str) -> bool:
+    if header is None:
+        return False
+    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    return etag in tags or "*" in tags
+
+
+def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
+    """Return the one range that is asked for; several are answered with the whole file."""
+    given = request.headers.get("range")
+    condition = request.headers.get("if-range")
+    if given is None or (condition is not None and condition.strip() != etag):
+        return None
+    match = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", given)
+    if match is None or match[1] == match[2] == "":
+        return None
+    if match[1] == "":
+        start, stop = max(0, size - int(match[2])), size
+    else:
+        start, stop = int(match[1]), size if match[2] == "" else min(int(match[2]) + 1, size)
+    if match[1] and match[2] and int(match[1]) > int(match[2]):
+        return None
+    if start >= stop:
+        raise ProblemError(
+            416, "range-not-satisfiable", f"the content has {size} bytes", size=size,
+            headers={"Content-Range": f"bytes */{size}"},
+        )  # fmt: skip
+    return start, stop
+
+
+def span(text: str | None, extent: int, name: str) -> slice:
+    """Read ``rows=0:10``; what is not given means all.
+
+    Raises
+    ------
+    ProblemError
+        422 where it is no span of the matrix.
+    """
+    if text is None:
+        return slice(0, extent)
+    first, last = (int(part) for part in text.split(":"))
+    if not 0 <= first <= last <= extent:
+        raise ProblemError(
+            422, "bad-span", f"{name}={text} is no span of {extent} {name}", extent=extent
+        )
+    return slice(first, last)
+
+
+def piece(file: io.FileIO, header: NpyHeader, rows: slice, cols: slice) -> bytes:
+    """Return a rectangle of a matrix as a .npy file.
+
+    Raises
+    ------
+    ProblemError
+        413 for a piece that is too large to be answered at once.
+    """
+    nbytes = (rows.stop - rows.start) * (cols.stop - cols.start) * header.dtype.itemsize
+    if nbytes > MAX_PIECE:
+        raise ProblemError(
+            413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
+            requested=nbytes, available=MAX_PIECE,
+        )  # fmt: skip
+    buffer = io.BytesIO()
+    if nbytes == 0:
+        empty = (rows.stop - rows.start, cols.stop - cols.start)
+        np.save(buffer, np.empty(empty, header.dtype))
+        return buffer.getvalue()
+    with file:
+        matrix = np.memmap(
+            file, header.dtype, "r", header.offset, header.shape, "F" if header.fortran else "C"
+        )
+        np.save(buffer, np.array(matrix[rows, cols]))
+    return buffer.getvalue()

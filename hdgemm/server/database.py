@@ -1,0 +1,110 @@
+"""One engine for SQLite and PostgreSQL: reading and writing transactions, clock, migrations."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import alembic.command
+import alembic.config
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hdgemm.server.settings import Settings
+
+_MIGRATION_LOCK = 0x68_64_67_65
+_QUEUE_LOCK = 0x68_64_67_66
+
+
+class Database:
+    """The service's database.
+
+    SQLite writes take the write lock at their start (``BEGIN IMMEDIATE``), so that a transaction
+    that read first never fails at its first write; synchronous=FULL makes a commit survive a
+    power cut as well as a SIGKILL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.is_sqlite = url.startswith("sqlite")
+        if url.startswith("postgresql://"):
+            url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        if self.is_sqlite:
+            self.engine = sa.create_engine(url, pool_size=16, max_overflow=48)
+            sa.event.listen(self.engine, "connect", _configure_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            self.engine = sa.create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True)
+        self._writer = self.engine.execution_options(writes=True)
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """Open a transaction that only reads."""
+        with self.engine.begin() as conn:
+            yield conn
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """Open a transaction that writes; it commits when the block ends without an error."""
+        with self._writer.begin() as conn:
+            yield conn
+
+    @contextmanager
+    def queue(self) -> Iterator[sa.Connection]:
+        """Open a writing transaction that no other `queue` transaction overlaps."""
+        with self.write() as conn:
+            if not self.is_sqlite:
+                conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_QUEUE_LOCK)))
+            yield conn
+
+    def now(self, conn: sa.Connection) -> float:
+        """Return the time by the one clock that all machines see."""
+        if self.is_sqlite:
+            return time.time()
+        epoch = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
+        return float(conn.execute(epoch).scalar_one())
+
+    def migrate(self, lock_file: Path) -> None:
+        """Bring the schema up to date; several processes may call this at once."""
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        lock_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lock_file.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with self.write() as conn:
+                if not self.is_sqlite:
+                    conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+                config.attributes["connection"] = conn
+                alembic.command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def open_database(settings: Settings) -> Database:
+    """Open the database of a service, with its folders and schema made."""
+    settings.make_folders()
+    database = Database(settings.url)
+    database.migrate(settings.data_dir / "migrate.lock")
+    return database
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (
+        "busy_timeout = 15000",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(conn: sa.Connection) -> None:
+    writes = conn.get_execution_options().get("writes", False)
+    conn.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

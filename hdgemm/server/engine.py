@@ -1,0 +1,100 @@
+"""hdgemm itself behind the service's `Library`; imported where it is used, it loads BLAS."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.server.library import Demand, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hdgemm.options import Options
+    from hdgemm.progress import Progress
+    from hdgemm.report import Report
+    from hdgemm.server.library import GemmCall, Problem, Watch
+
+
+class HdgemmLibrary:
+    """Plans, multiplies, verifies and profiles with the library."""
+
+    def plan(self, problem: Problem, options: Options) -> Demand:
+        """Plan a product of files."""
+        from hdgemm.limits import default_host_bytes
+        from hdgemm.pipeline.plan import OperandSpec
+        from hdgemm.pipeline.plan import Problem as PlannedProblem
+        from hdgemm.planning.planner import plan_problem
+        from hdgemm.report import summarize
+
+        if 0 in {problem.m, problem.n, problem.k}:
+            extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
+            return Demand(0, extents)
+        file = OperandSpec(place="file")
+        planned = PlannedProblem(
+            problem.m, problem.n, problem.k, problem.dtype, file, file, file,
+            reads_c=problem.reads_c,
+        )  # fmt: skip
+        limit = options.host_bytes or default_host_bytes()
+        plan = plan_problem(planned, options, _device_spec(options), host_limit=limit)
+        return Demand(plan.host_bytes, summarize(plan))
+
+    def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
+        """Compute a product, file to file."""
+        from hdgemm.blas import multiply
+
+        def progress(snapshot: Progress) -> None:
+            watch.progress(asdict(snapshot))
+
+        report = multiply(
+            call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
+            trans_b=call.trans_b, out=call.out, options=options, progress=progress,
+            cancel=watch.cancel,
+        )  # fmt: skip
+        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
+
+    def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
+        """Check a product by Freivalds' method."""
+        from hdgemm.verify import verify
+
+        memory: dict[str, Any] = {} if options.host_bytes is None else {
+            "memory": options.host_bytes
+        }  # fmt: skip
+        check = verify(
+            call.a, call.b, call.out, alpha=call.alpha, trans_a=call.trans_a,
+            trans_b=call.trans_b, **memory,
+        )  # fmt: skip
+        watch.progress({"percent": 100.0})
+        report: Mapping[str, Any] = {**asdict(check), "summary": str(check)}
+        return Outcome(report)
+
+    def profile(self, device: str, options: Options, watch: Watch) -> Outcome:
+        """Measure a device's contention."""
+        raise NotImplementedError
+
+
+def _device_spec(options: Options) -> Any:
+    """Return what is known of the device a plan is for; "auto" is planned for the host."""
+    from hdgemm.pipeline.devices.registry import open_device
+    from hdgemm.pipeline.plan import DeviceSpec
+
+    name = options.devices if isinstance(options.devices, str) else options.devices[0]
+    if name in {"auto", "host"}:
+        return DeviceSpec()
+    device = open_device(name, options.device_bytes)
+    try:
+        return device.spec
+    finally:
+        device.close()
+
+
+def _draw(report: Report, folder: Path) -> None:
+    from hdgemm.pictures.gantt import save_gantt
+    from hdgemm.pictures.trace import save_trace
+
+    save_trace(report.timeline, folder / "trace.json")
+    if report.timeline.events:
+        plan = report.plan
+        title = f"{plan['m']} × {plan['n']} × {plan['k']}: {report.gflops:.1f} GFLOP/s"
+        save_gantt(report.timeline, folder / "gantt.png", title=title)

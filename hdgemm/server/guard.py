@@ -1,0 +1,153 @@
+"""What every request passes before a route sees it: host, origin, size, encoding, token, rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from anyio import to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+from hdgemm.server.problems import ProblemError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from hdgemm.server.metrics import Metrics
+    from hdgemm.server.service import Service
+
+_OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
+_CONTENT: Final = re.compile(r"/v1/matrices/[^/]+/content")
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_ALWAYS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware; refuses with a problem document, and counts what it lets through."""
+
+    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics) -> None:
+        self._app = app
+        self._service = service
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = self._metrics.watch(scope, _with_headers(send))
+        try:
+            limit = await self._check(scope)
+        except ProblemError as problem:
+            await problem.response()(scope, receive, answer)
+            return
+        await self._app(scope, _limited(receive, limit), answer)
+
+    async def _check(self, scope: Scope) -> int:
+        """Return how many bytes the body may have."""
+        headers = Headers(scope=scope)
+        self._check_origin(scope["method"], headers)
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ProblemError(
+                415, "unsupported-encoding", "send the body as it is: no Content-Encoding",
+                headers={"Connection": "close", "Accept-Encoding": "identity"},
+            )  # fmt: skip
+        path = scope["path"]
+        if path not in _OPEN_PATHS and not path.startswith("/static/"):
+            await self._authenticate(scope, headers)
+        settings = self._service.settings
+        content = scope["method"] == "PUT" and _CONTENT.fullmatch(path)
+        limit = settings.max_matrix_bytes if content else settings.max_json_bytes
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > limit:
+            raise too_large(limit)
+        return limit
+
+    def _check_origin(self, method: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if self._service.hosts is not None and _host_name(host) not in self._service.hosts:
+            raise ProblemError(421, "misdirected-request", f"this server is not {host!r}")
+        if method in _SAFE:
+            return
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc != host
+        if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+            raise ProblemError(403, "cross-site", "another site's page may not do this")
+
+    async def _authenticate(self, scope: Scope, headers: Headers) -> None:
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        given = secret.strip() if scheme.lower() == "bearer" else None
+        known, account = self._service.remembered(given)
+        if not known:
+            account = await to_thread.run_sync(self._service.account, given)
+        if account is None:
+            raise ProblemError(
+                401, "unauthorized", "a token is needed: Authorization: Bearer <token>",
+                headers={"WWW-Authenticate": 'Bearer realm="hdgemm"'},
+            )  # fmt: skip
+        early = self._service.wait_for(account)
+        if early > 0:
+            raise ProblemError(
+                429, "too-many-requests", f"this token may send {account.rate:g} requests a second",
+                headers={"Retry-After": str(math.ceil(early))},
+            )  # fmt: skip
+        scope["hdgemm.account"] = account
+
+
+def too_large(limit: int) -> ProblemError:
+    """Return the answer to a body that is too long; it ends the connection."""
+    return ProblemError(
+        413, "content-too-large", f"the body may have {limit} bytes here", limit=limit,
+        headers={"Connection": "close"},
+    )  # fmt: skip
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.partition(":")[0].lower()
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """Count a body that did not say its length; the framework lets this exception through."""
+    taken = 0
+
+    async def counted() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise HTTPException(
+                413, f"the body may have {limit} bytes here", {"Connection": "close"}
+            )
+        return message
+
+    return counted
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _ALWAYS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending
+
+
+def client_of(scope: Scope) -> Any:
+    """Return the address a request came from."""
+    return (scope.get("client") or ("?",))[0]

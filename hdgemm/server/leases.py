@@ -1,0 +1,180 @@
+"""The job table as workers see it: claim, renew, finish, hand back, take up again.
+
+A claim raises the job's fence; every later write of that attempt names the fence it holds, so
+that an attempt whose lease was taken over can change nothing any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from hdgemm.server import events
+from hdgemm.server.records import Job, Status
+from hdgemm.server.tables import jobs, uses
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_CANDIDATES: Final = 200
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a worker has, and what of it is free at this moment; memory in bytes."""
+
+    worker: str
+    free_memory: int
+    all_memory: int
+    idle_devices: frozenset[str]
+    all_devices: frozenset[str]
+
+    def could_run(self, job: Job) -> bool:
+        """Say whether the job fits this worker, and the devices it may take are idle.
+
+        "auto" may take any of them.
+        """
+        if job.host_bytes > self.all_memory:
+            return False
+        if "auto" in job.devices:
+            return self.idle_devices == self.all_devices
+        return set(job.devices) <= self.idle_devices
+
+
+def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: float) -> Job | None:
+    """Take the first job, by priority and then age, that this worker can run now.
+
+    Call it in a `Database.queue` transaction. A job whose devices are busy is passed over;
+    one that waits for memory is not, or small jobs would starve it.
+    """
+    if not capacity.idle_devices:
+        return None
+    query = (
+        sa.select(jobs)
+        .where(jobs.c.status == "accepted")
+        .order_by(jobs.c.priority.desc(), jobs.c.seq)
+        .limit(_CANDIDATES)
+    )
+    for row in conn.execute(query).all():
+        job = Job.of(row)
+        if not capacity.could_run(job) or not _inputs_ready(conn, job, now):
+            continue
+        if job.host_bytes > capacity.free_memory:
+            return None
+        return _take(conn, job, capacity.worker, lease_seconds, now)
+    return None
+
+
+def _inputs_ready(conn: sa.Connection, job: Job, now: float) -> bool:
+    """Say whether all jobs that this one reads are done; fail it where one never will be."""
+    targets = sa.select(uses.c.target).where(uses.c.job == job.id, uses.c.kind == "job")
+    for target in conn.execute(targets).scalars().all():
+        status = conn.execute(sa.select(jobs.c.status).where(jobs.c.id == target)).scalar()
+        if status in {"accepted", "running"}:
+            return False
+        if status != "successful":
+            detail = f"its input, job {target}, is {status or 'deleted'}"
+            error = {"origin": "user", "type": "input-job-failed", "detail": detail}
+            conn.execute(
+                sa.update(jobs)
+                .where(jobs.c.id == job.id)
+                .values(status="failed", phase="failed", message=detail, error=error,
+                        finished=now, updated=now)
+            )  # fmt: skip
+            events.append(conn, job.id, "status", {"status": "failed", "phase": "failed"}, now)
+            return False
+    return True
+
+
+def _take(conn: sa.Connection, job: Job, worker: str, seconds: float, now: float) -> Job | None:
+    taken = conn.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == job.id, jobs.c.status == "accepted", jobs.c.fence == job.fence)
+        .values(status="running", phase="starting", message="starting", worker=worker,
+                fence=job.fence + 1, lease_until=now + seconds, updated=now, progress=None,
+                started=job.started or now)
+        .returning(*jobs.c)
+    ).one_or_none()  # fmt: skip
+    if taken is None:
+        return None
+    events.append(conn, job.id, "status", {"status": "running", "phase": "starting"}, now)
+    return Job.of(taken)
+
+
+@dataclass(frozen=True)
+class Held:
+    """The right to write about one attempt of one job."""
+
+    job_id: str
+    fence: int
+
+    def update(self, conn: sa.Connection, now: float, **values: Any) -> bool:
+        """Change the job's row if this attempt still holds it; say whether it does."""
+        query = (
+            sa.update(jobs)
+            .where(jobs.c.id == self.job_id, jobs.c.fence == self.fence, jobs.c.status == "running")
+            .values(updated=now, **values)
+        )
+        return conn.execute(query).rowcount == 1
+
+    def renew(
+        self, conn: sa.Connection, now: float, seconds: float, progress: Mapping[str, Any] | None
+    ) -> bool:
+        """Put the lease's end off and note the progress; say whether the lease is still held."""
+        values = {} if progress is None else {"progress": dict(progress)}
+        held = self.update(conn, now, lease_until=now + seconds, **values)
+        if held and progress is not None:
+            events.append(conn, self.job_id, "progress", progress, now)
+        return held
+
+    def enter(self, conn: sa.Connection, now: float, phase: str) -> bool:
+        """Note the phase the job is in now."""
+        held = self.update(conn, now, phase=phase, message=phase)
+        if held:
+            events.append(conn, self.job_id, "status", {"status": "running", "phase": phase}, now)
+        return held
+
+    def finish(
+        self, conn: sa.Connection, now: float, status: Status, message: str, **values: Any
+    ) -> bool:
+        """End the job, and say whether this attempt was the one to do so."""
+        held = self.update(
+            conn, now, status=status, phase=status, message=message, finished=now,
+            lease_until=None, worker=None, **values,
+        )  # fmt: skip
+        if held:
+            events.forget_progress(conn, self.job_id)
+            data = {"status": status, "phase": status, "message": message}
+            events.append(conn, self.job_id, "status", data, now)
+        return held
+
+    def hand_back(self, conn: sa.Connection, now: float, message: str, *, crashed: bool) -> bool:
+        """Put the job back into the queue."""
+        values: dict[str, Any] = {"crashes": jobs.c.crashes + 1} if crashed else {}
+        held = self.update(
+            conn, now, status="accepted", phase="queued", message=message, lease_until=None,
+            worker=None, **values,
+        )  # fmt: skip
+        if held:
+            data = {"status": "accepted", "phase": "queued", "message": message}
+            events.append(conn, self.job_id, "status", data, now)
+        return held
+
+
+def take_back_expired(conn: sa.Connection, now: float, max_attempts: int) -> Collection[str]:
+    """Queue the jobs again whose processes stopped renewing; return their identifiers."""
+    query = sa.select(jobs.c.id, jobs.c.fence).where(
+        jobs.c.status == "running", jobs.c.lease_until < now
+    )
+    found = conn.execute(query).all()
+    for job_id, fence in found:
+        held = Held(job_id, fence)
+        if fence >= max_attempts:
+            detail = f"started {fence} times, and its worker died each time"
+            error = {"origin": "system", "type": "worker-died", "detail": detail}
+            held.finish(conn, now, "failed", detail, error=error)
+        else:
+            held.hand_back(conn, now, "its worker died; queued again", crashed=False)
+    return [job_id for job_id, _ in found]

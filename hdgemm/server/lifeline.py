@@ -1,0 +1,86 @@
+"""How a job's process knows that it must end: no supervisor, no lease, no right to go on."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import threading
+import time
+from typing import Any, Final
+
+#: Exit statuses of a job's process that has nothing more to say.
+ORPHANED: Final = 74
+LEASE_LOST: Final = 75
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    It works on a process that is stopped or hangs in C code, where the pipe's watcher cannot run.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def boot_seconds() -> float:
+    """Return a clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_order(pipe: int) -> dict[str, Any]:
+    """Read the one line of JSON that a supervisor sends first, and not a byte more.
+
+    Raises
+    ------
+    SystemExit
+        When the supervisor died before.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(pipe, 1)
+        if not byte:
+            raise SystemExit(ORPHANED)
+        line += byte
+    order: dict[str, Any] = json.loads(line)
+    return order
+
+
+class Lifeline:
+    """Ends this process when a pipe closes, or when the lease ran out unrenewed.
+
+    The lease is counted from before the renewal was sent, so that this process always gives up
+    before the database calls the lease expired.
+
+    Parameters
+    ----------
+    pipe
+        The end of a pipe whose other end only the supervisor holds.
+    lease_seconds
+        How long a lease lasts.
+    """
+
+    def __init__(self, pipe: int, lease_seconds: float) -> None:
+        self._pipe = pipe
+        self._lease = lease_seconds
+        self._until = boot_seconds() + lease_seconds
+        self._released = threading.Event()
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+
+    def renewed(self, asked_at: float) -> None:
+        """Note that the lease was renewed by a request sent at `asked_at` (`boot_seconds`)."""
+        self._until = asked_at + self._lease
+
+    def release(self) -> None:
+        """Stop watching the lease: the job is over."""
+        self._released.set()
+
+    def _watch(self) -> None:
+        while True:
+            readable, _, _ = select.select([self._pipe], [], [], 0.5)
+            if readable and not os.read(self._pipe, 4096):
+                os._exit(ORPHANED)
+            if not self._released.is_set() and boot_seconds() > self._until - 1.0:
+                os._exit(LEASE_LOST)

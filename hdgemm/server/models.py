@@ -1,0 +1,224 @@
+"""What a request may hold: strict, bounded, and nothing that is not named here."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from hdgemm.errors import InputError
+from hdgemm.options import parse_size
+
+if TYPE_CHECKING:
+    from pydantic.config import JsonDict
+
+
+def _number(value: object) -> object:
+    """Refuse what JSON lets through: booleans, NaN, Infinity, integers beyond every float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        # Pydantic reports a ValueError; a TypeError would be a fault of the server.
+        raise ValueError("must be a number")  # noqa: TRY004
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("must be a finite float64") from None
+    if not math.isfinite(number):
+        raise ValueError("must be a finite float64")
+    return number
+
+
+def _size(value: int | str) -> int | str:
+    try:
+        parsed = parse_size(value)
+    except (InputError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+    if parsed > 1 << 62:
+        raise ValueError("must be below 2**62 bytes")
+    return parsed
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must hold printable characters only")
+    return value
+
+
+Number = Annotated[
+    float,
+    BeforeValidator(_number, json_schema_input_type=float),
+    Field(ge=-1.7e308, le=1.7e308, allow_inf_nan=False),
+]
+Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
+Name = Annotated[
+    str,
+    Field(max_length=200, pattern=r"^[ -~]*$", examples=["night run"]),
+    AfterValidator(_printable),
+]
+PathText = Annotated[
+    str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$", examples=["a.npy"])
+]
+Size = Annotated[
+    Annotated[int, Field(ge=1, le=1 << 62)]
+    | Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?[KMGT]?i?B?$", max_length=24)],
+    AfterValidator(_size),
+    Field(examples=["1.5GB"]),
+]
+Extent = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+class Strict(BaseModel):
+    """No coercion, no unknown members."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PathReference(Strict):
+    """A .npy file that the server can reach: inside its roots, absolute or relative to one."""
+
+    path: PathText
+
+
+class MatrixReference(Strict):
+    """A matrix that was uploaded before."""
+
+    matrix: Id
+
+
+class JobReference(Strict):
+    """The result of another job, which this one waits for."""
+
+    job: Id
+
+
+Reference = PathReference | MatrixReference | JobReference
+
+
+class Output(Strict):
+    """Where the result goes: kept by the server, or into a file inside its roots."""
+
+    path: PathText | None = None
+    format: Literal["npy"] = "npy"
+    overwrite: Annotated[bool, Field(description="Replace a file that has that name.")] = False
+
+
+DeviceName = Annotated[str, Field(pattern=r"^(host|(opencl|cuda):[0-9]{1,3})$")]
+TileExtent = Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+class JobOptions(Strict):
+    """How the product is computed; see `hdgemm.Options`."""
+
+    devices: Literal["auto"] | Annotated[list[DeviceName], Field(min_length=1, max_length=16)] = (
+        "auto"
+    )
+    host_memory: Size | None = None
+    device_memory: Size | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    strategy: Literal["initial", "double-buffering", "data-reuse", "data-placement", "hybrid"] = (
+        "data-placement"
+    )
+    tile: Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None = None
+    verify: bool = False
+
+
+class Common(Strict):
+    """What every process takes."""
+
+    name: Name = ""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+
+
+class GemmInputs(Common):
+    """C := alpha·op(A)·op(B) + beta·C; op transposes where `trans_a`, `trans_b` say so."""
+
+    a: Reference
+    b: Reference
+    c: Reference | None = None
+    alpha: Number = 1.0
+    beta: Number = 0.0
+    trans_a: bool = False
+    trans_b: bool = False
+    output: Output = Field(default_factory=Output)
+    options: JobOptions = JobOptions()
+
+
+class VerifyInputs(Common):
+    """Check by Freivalds' method that C = op(A)·op(B)."""
+
+    a: Reference
+    b: Reference
+    c: Reference
+    alpha: Number = 1.0
+    trans_a: bool = False
+    trans_b: bool = False
+    options: JobOptions = JobOptions()
+
+
+class ProfileInputs(Common):
+    """Measure how the resources of one device slow each other down."""
+
+    device: DeviceName = "host"
+    options: JobOptions = JobOptions()
+
+
+class Execute(Strict):
+    """OGC's execute request; `dry_run` answers with the plan and accepts no job."""
+
+    dry_run: bool = False
+
+
+_GEMM_EXAMPLE: Final[JsonDict] = {
+    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "alpha": 2.0, "name": "night run"}
+}
+
+
+class ExecuteGemm(Execute):
+    """An execute request for `gemm`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_GEMM_EXAMPLE]})
+    inputs: GemmInputs
+
+
+class ExecuteVerify(Execute):
+    """An execute request for `verify`."""
+
+    inputs: VerifyInputs
+
+
+class ExecuteProfile(Execute):
+    """An execute request for `profile`."""
+
+    inputs: ProfileInputs = ProfileInputs()
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class NewMatrix(Strict):
+    """A matrix to be uploaded.
+
+    `raw` content is the elements alone; `npy` content is a whole .npy file, of `size` bytes, by
+    default the usual 128-byte header and the elements.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "a", "shape": [1000, 1000], "dtype": "float64"}],
+        }
+    )
+
+    name: Name = ""
+    shape: Annotated[list[Extent], Field(min_length=2, max_length=2)]
+    dtype: Literal["float64", "float32", "complex128", "complex64"] = "float64"
+    order: Literal["C", "F"] = "C"
+    format: Literal["raw", "npy"] = "raw"
+    size: Annotated[int, Field(ge=0, le=1 << 50)] | None = None
+    sha256: Annotated[Sha256 | None, Field(description="Of the content that will be uploaded.")] = (
+        None
+    )
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's JSON schema."""
+    return model.model_json_schema()

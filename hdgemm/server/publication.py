@@ -1,0 +1,107 @@
+"""A result gets its name once, whoever dies in between.
+
+The finished file lies aside under a name of its own attempt. First the database learns that file,
+its inode and the report; then it is renamed; then the job is successful. A job found between the
+two commits is finished by finishing the renaming, never by computing again: with C as input and
+output the input is gone by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import InputError
+from hdgemm.server import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_CHUNK: Final = 1 << 22
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A finished file that is to get its name; plain values, kept in the job's row."""
+
+    temporary: str
+    path: str
+    inode: int
+    size: int
+    sha256: str
+    overwrite: bool
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Publication:
+        """Make one of what the job's row kept."""
+        return cls(**values)
+
+
+def digest(fd: int) -> Iterator[str | None]:
+    """Yield None per chunk that was hashed, so that the caller can stop; then the SHA-256."""
+    hashed, offset = hashlib.sha256(), 0
+    while chunk := os.pread(fd, _CHUNK, offset):
+        hashed.update(chunk)
+        offset += len(chunk)
+        yield None
+    yield hashed.hexdigest()
+
+
+def publish(publication: Publication, roots: Sequence[Path]) -> bool:
+    """Give the file its name, durably, or see that it has it; say whether it does.
+
+    Raises
+    ------
+    InputError
+        When another file took the name and may not be replaced.
+    """
+    path = Path(publication.path)
+    with paths.opened(path.parent, roots, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        done = _rename(publication, Path(publication.temporary).name, path.name, folder)
+        os.fsync(folder)
+    return done
+
+
+def _rename(publication: Publication, temporary: str, name: str, folder: int) -> bool:
+    if not _is_it(publication, temporary, folder):
+        return _is_it(publication, name, folder)
+    if publication.overwrite:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
+    try:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        if not _is_it(publication, name, folder):
+            raise InputError(
+                f"{publication.path} appeared while the job ran, and output.overwrite is false",
+                path=publication.path,
+            ) from None
+    except (PermissionError, OSError):
+        # A file system without hard links.
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
+    os.unlink(temporary, dir_fd=folder)
+    return True
+
+
+def _is_it(publication: Publication, name: str, folder: int) -> bool:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (found.st_ino, found.st_size) == (publication.inode, publication.size)
+
+
+def remove_leftovers(job_id: str, folder: int) -> None:
+    """Remove what killed attempts of a job left beside its result."""
+    for name in os.listdir(folder):
+        if name.startswith(".") and f".hdgemm-{job_id}-" in name:
+            os.unlink(name, dir_fd=folder)
+
+
+def temporary_name(path: Path, job_id: str, fence: int) -> str:
+    """Return the name of one attempt's result until it is published."""
+    return f".{path.stem[:100]}.hdgemm-{job_id}-{fence}.npy"

@@ -1,0 +1,175 @@
+"""Takes one part of an upload: compares what is there already, writes what is not."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import hashlib
+import os
+import re
+import struct
+from typing import TYPE_CHECKING, Self
+
+from hdgemm.server.problems import ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hdgemm.server.records import StoredMatrix
+
+
+def part_range(headers: Mapping[str, str], size: int) -> tuple[int, int]:
+    """Return the first byte and the end of the part that a request brings.
+
+    Raises
+    ------
+    ProblemError
+        400 for a Content-Range that cannot be read, 416 for one outside the content, 413 for a
+        body that is longer than its part.
+    """
+    given = headers.get("content-range")
+    start, stop = 0, size
+    if given is not None:
+        match = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", given)
+        if match is None or int(match[1]) > int(match[2]):
+            raise ProblemError(
+                400, "bad-content-range", "Content-Range must look like 'bytes 0-1048575/8000000'"
+            )
+        start, stop = int(match[1]), int(match[2]) + 1
+        if stop > size or match[3] not in {str(size), "*"}:
+            raise ProblemError(
+                416, "range-not-satisfiable", f"the content has {size} bytes", size=size,
+                headers={"Content-Range": f"bytes */{size}"},
+            )  # fmt: skip
+    length = headers.get("content-length")
+    if length is not None and length.isdigit() and int(length) != stop - start:
+        raise ProblemError(
+            413 if int(length) > stop - start else 400, "length-mismatch",
+            f"the body has {length} bytes, its part {stop - start}",
+            expected=stop - start, got=int(length), headers={"Connection": "close"},
+        )  # fmt: skip
+    return start, stop
+
+
+def announced_digest(headers: Mapping[str, str]) -> bytes | None:
+    """Return the SHA-256 of the part that `Content-Digest` (RFC 9530) announces."""
+    given = headers.get("content-digest")
+    if given is None:
+        return None
+    match = re.fullmatch(r"sha-256=:([A-Za-z0-9+/]{43}=):", given.strip())
+    try:
+        if match is not None:
+            return base64.b64decode(match[1], validate=True)
+    except binascii.Error:
+        pass
+    raise ProblemError(400, "bad-digest", "Content-Digest must look like 'sha-256=:<base64>:'")
+
+
+class PartWriter:
+    """One part on its way into a matrix's file.
+
+    An open-file-description lock on the part's bytes keeps any other writer off them, in this
+    process, another one or on another machine; it goes when the file is closed, or its process
+    dies. The durable ranges must be read while the lock is held.
+    """
+
+    def __init__(self, path: Path, matrix: StoredMatrix, start: int, stop: int) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._matrix = matrix
+        self._hash = hashlib.sha256()
+        self._durable: list[tuple[int, int]] = []
+        self.start, self.stop, self.position = start, stop, start
+        try:
+            self._lock()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _lock(self) -> None:
+        if self.start == self.stop:
+            return
+        lock = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, self.start,
+                           self.stop - self.start, 0)  # fmt: skip
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock)
+        except BlockingIOError:
+            raise ProblemError(
+                409, "part-in-flight", "another request is sending a part of these bytes",
+                headers={"Retry-After": "1"},
+            ) from None  # fmt: skip
+
+    def knows(self, durable: list[tuple[int, int]]) -> Self:
+        """Take note of what must not be written again."""
+        self._durable = durable
+        return self
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Take the part's next bytes.
+
+        Raises
+        ------
+        ProblemError
+            413 for more bytes than the part has, 409 where acknowledged bytes differ.
+        """
+        if self.position + len(data) > self.stop:
+            raise ProblemError(
+                413, "part-too-long", f"the part has {self.stop - self.start} bytes",
+                headers={"Connection": "close"},
+            )  # fmt: skip
+        self._hash.update(data)
+        view = memoryview(data)
+        for first, last, durable in self._pieces(len(data)):
+            piece = view[first - self.position : last - self.position]
+            offset = self._matrix.offset + first
+            if not durable:
+                _write_all(self._fd, piece, offset)
+            elif os.pread(self._fd, len(piece), offset) != piece:
+                raise ProblemError(
+                    409, "part-differs",
+                    f"bytes {first} to {last} were acknowledged before, with another content",
+                )  # fmt: skip
+        self.position += len(data)
+
+    def _pieces(self, length: int) -> Iterator[tuple[int, int, bool]]:
+        position, end = self.position, self.position + length
+        for start, stop in self._durable:
+            if stop <= position or start >= end:
+                continue
+            if position < start:
+                yield position, start, False
+                position = start
+            yield position, min(stop, end), True
+            position = min(stop, end)
+        if position < end:
+            yield position, end, False
+
+    def check(self, digest: bytes | None) -> None:
+        """Raise a 400 for a body that came short, a 422 where it is not what was announced."""
+        if self.position != self.stop:
+            raise ProblemError(
+                400, "body-too-short",
+                f"the part has {self.stop - self.start} bytes, {self.position - self.start} came",
+            )  # fmt: skip
+        if digest is not None and self._hash.digest() != digest:
+            raise ProblemError(
+                422, "digest-mismatch", "the part's SHA-256 is not the announced one"
+            )
+
+    def sync(self) -> None:
+        """Return when what was written is durable."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Give the file and the lock up."""
+        os.close(self._fd)
+
+
+def _write_all(fd: int, piece: memoryview, offset: int) -> None:
+    try:
+        while piece:
+            written = os.pwrite(fd, piece, offset)
+            piece, offset = piece[written:], offset + written
+    except OSError as error:
+        raise ProblemError(507, "disk-full", f"cannot write: {error.strerror}") from error

@@ -1,0 +1,208 @@
+"""`/v1/matrices`: upload in parts, complete, download, delete; `/v1/files`: what is there."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Path, Query, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from hdgemm.server import admission, paths, references, uploads
+from hdgemm.server.content import stream_file
+from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList, link, matrix_info
+from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
+from hdgemm.server.problems import ProblemError, responses
+from hdgemm.server.receiving import PartWriter, announced_digest, part_range
+from hdgemm.server.routes.jobs import Cursor, Limit, make_cursor, read_cursor
+from hdgemm.server.routes.results import STREAMED, Span, rectangle
+from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
+
+if TYPE_CHECKING:
+    from hdgemm.server.records import StoredMatrix
+    from hdgemm.server.service import Service
+    from hdgemm.server.tokens import Account
+
+router = APIRouter(prefix="/v1", tags=["matrices"])
+MatrixId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="The matrix's id.")]
+_INFO: Final[dict[int | str, dict[str, Any]]] = {200: {"model": MatrixInfo}}
+#: A part is written in pieces of this size: few thread changes, little memory.
+_BUFFER: Final = 1 << 22
+
+
+@router.post("/matrices", status_code=201, response_model=None, responses={
+    201: {"model": MatrixInfo, "description": "Reserved",
+          "headers": {"Location": {"schema": {"type": "string"}}}},
+    **responses(413, 415, 507)})  # fmt: skip
+def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> JSONResponse:
+    """Reserve the disk for a matrix that will be uploaded."""
+    settings = service.settings
+    size = uploads.content_size(new)
+    admission.check_disk(settings.matrices_dir, size + uploads.RAW_OFFSET, 0, settings)
+    with service.database.queue() as conn:
+        admission.check_quota(conn, account, size)
+        matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
+        # Within the transaction: a row never stands for a file that is not there.
+        uploads.create_file(matrix, uploads.content_path(matrix.id, settings))
+    location = {"Location": f"/v1/matrices/{matrix.id}"}
+    return JSONResponse(matrix_info(matrix, []), 201, location)
+
+
+@router.get("/matrices", response_model=None, responses={200: {"model": MatrixList}, **responses()})
+def list_matrices(
+    service: TheService, account: TheAccount, cursor: Cursor = None, limit: Limit = 50
+) -> JSONResponse:
+    """List this token's matrices, newest first."""
+    with service.database.read() as conn:
+        found = uploads.page(conn, account.id, read_cursor(cursor), limit + 1)
+        shown = [matrix_info(item, uploads.ranges(conn, item.id)) for item in found[:limit]]
+    links = [link("/v1/matrices", "self")]
+    if len(found) > limit:
+        more = f"/v1/matrices?limit={limit}&cursor={make_cursor(found[limit - 1].seq)}"
+        links.append(link(more, "next"))
+    return JSONResponse({"matrices": shown, "links": links})
+
+
+def _load(
+    service: Service, matrix_id: str, account: Account
+) -> tuple[StoredMatrix, list[tuple[int, int]]]:
+    with service.database.read() as conn:
+        matrix = uploads.get(conn, matrix_id, account.id)
+        return matrix, uploads.ranges(conn, matrix_id)
+
+
+@router.get("/matrices/{matrix_id}", response_model=None, responses={**_INFO, **responses(404)})
+def get_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Describe a matrix, and say which ranges of it are there."""
+    return JSONResponse(matrix_info(*_load(service, matrix_id, account)))
+
+
+@router.put(
+    "/matrices/{matrix_id}/content",
+    response_model=None,
+    responses={**_INFO, **responses(404, 409, 413, 415, 416, 507)},
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/octet-stream": {
+            "schema": {"type": "string", "format": "binary"}}}},
+        "parameters": [
+            {"name": "Content-Range", "in": "header", "required": False,
+             "schema": {"type": "string"}, "example": "bytes 0-1048575/8000000"},
+            {"name": "Content-Digest", "in": "header", "required": False,
+             "schema": {"type": "string"}, "description": "sha-256=:<base64>: of the part"},
+        ],
+    },
+)  # fmt: skip
+async def put_content(
+    request: Request, matrix_id: MatrixId, service: TheService, account: TheAccount
+) -> JSONResponse:
+    """Take a part of the content, in any order; it is durable once this is answered."""
+    matrix, _ = await to_thread.run_sync(_load, service, matrix_id, account)
+    if matrix.completed is not None:
+        raise ProblemError(409, "complete", f"matrix {matrix_id} is complete and never changes")
+    start, stop = part_range(request.headers, matrix.size)
+    digest = announced_digest(request.headers)
+    path = uploads.content_path(matrix_id, service.settings)
+    writer = await to_thread.run_sync(PartWriter, path, matrix, start, stop)
+    try:
+        _, durable = await to_thread.run_sync(_load, service, matrix_id, account)
+        whole = await _receive(request, writer.knows(durable))
+        if whole or digest is not None:
+            writer.check(digest)
+        request.app.state.metrics.bytes_in.inc(writer.position - start)
+        info = await to_thread.run_sync(_acknowledge, service, writer, matrix, account)
+    finally:
+        writer.close()
+    return JSONResponse(info)
+
+
+async def _receive(request: Request, writer: PartWriter) -> bool:
+    """Write what comes; say whether it came to its end, and not to a broken connection."""
+    buffer = bytearray()
+    try:
+        async for chunk in request.stream():
+            buffer += chunk
+            if len(buffer) >= _BUFFER:
+                await to_thread.run_sync(writer.feed, buffer)
+                buffer = bytearray()
+    except ClientDisconnect:
+        return False
+    finally:
+        if buffer:
+            await to_thread.run_sync(writer.feed, buffer)
+    return True
+
+
+def _acknowledge(
+    service: Service, writer: PartWriter, matrix: StoredMatrix, account: Account
+) -> dict[str, Any]:
+    writer.sync()
+    with service.database.write() as conn:
+        uploads.get(conn, matrix.id, account.id)
+        uploads.acknowledge(conn, matrix.id, writer.start, writer.position)
+        return matrix_info(matrix, uploads.ranges(conn, matrix.id))
+
+
+@router.post("/matrices/{matrix_id}/complete", response_model=None,
+             responses={**_INFO, **responses(404, 409)})  # fmt: skip
+def complete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Check that all is there and what was announced; from then on it never changes."""
+    matrix, received = _load(service, matrix_id, account)
+    if matrix.completed is None:
+        if matrix.size and received != [(0, matrix.size)]:
+            raise ProblemError(
+                409, "incomplete", "not all of the content is there", received=received,
+                size=matrix.size,
+            )  # fmt: skip
+        path = uploads.content_path(matrix_id, service.settings)
+        etag = uploads.check_content(matrix, path)
+        with service.database.write() as conn:
+            uploads.complete(conn, matrix_id, etag, service.database.now(conn))
+        matrix, received = _load(service, matrix_id, account)
+    return JSONResponse(matrix_info(matrix, received))
+
+
+@router.head("/matrices/{matrix_id}/content", include_in_schema=False)
+@router.get("/matrices/{matrix_id}/content", response_model=None,
+            responses={**STREAMED, **responses(404, 409, 413, 416)})  # fmt: skip
+async def get_content(
+    request: Request,
+    matrix_id: MatrixId,
+    service: TheService,
+    account: TheAccount,
+    rows: Span = None,
+    cols: Span = None,
+) -> Response:
+    """Return a matrix as .npy: all of it, a byte range, or the rectangle `rows`, `cols`."""
+    matrix, _ = await to_thread.run_sync(_load, service, matrix_id, account)
+    uploads.refuse_incomplete(matrix)
+    path = uploads.content_path(matrix_id, service.settings)
+    file = io.FileIO(path)
+    if rows is None and cols is None:
+        return stream_file(request, file, matrix.etag or "", f"{matrix_id}.npy")
+    return await to_thread.run_sync(rectangle, file, rows, cols)
+
+
+@router.delete("/matrices/{matrix_id}", status_code=204, responses=responses(404, 409))
+def delete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> Response:
+    """Delete a matrix that no unfinished job reads."""
+    with service.database.queue() as conn:
+        uploads.delete(conn, matrix_id, account.id)
+    uploads.content_path(matrix_id, service.settings).unlink(missing_ok=True)
+    return Response(status_code=204)
+
+
+@router.get("/files", response_model=None, responses={200: {"model": FileInfo}, **responses()})
+def describe_file(
+    service: TheService,
+    path: Annotated[str, Query(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")],
+) -> JSONResponse:
+    """Describe a .npy file inside the server's roots, so that it need not be uploaded."""
+    real = paths.resolve(path, service.settings.roots)
+    shape, dtype = references.describe_file(real, service.settings)
+    found = real.stat()
+    return JSONResponse({
+        "path": str(real), "shape": list(shape), "dtype": dtype, "size": found.st_size,
+        "mtime_ns": found.st_mtime_ns, "inode": found.st_ino,
+    })  # fmt: skip

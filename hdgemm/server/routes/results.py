@@ -1,0 +1,153 @@
+"""What a finished job leaves: results, log, trace and picture."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from hdgemm.matrices.npy import read_header
+from hdgemm.server import jobs, paths, references
+from hdgemm.server.content import piece, span, stream_file
+from hdgemm.server.documents import link
+from hdgemm.server.problems import ProblemError, responses
+from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
+from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
+
+if TYPE_CHECKING:
+    from hdgemm.server.records import Job
+    from hdgemm.server.service import Service
+
+router = APIRouter(prefix="/v1/jobs", tags=["results"])
+Span = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}:[0-9]{1,15}$", examples=["0:10"])]
+BYTES: dict[str, Any] = {
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+}
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The .npy file", "content": BYTES},
+    206: {"description": "A range of it", "content": BYTES},
+    304: {"description": "It is what the client has"},
+}
+#: The most of a log that is answered, in bytes: its end.
+_LOG_BYTES = 4 << 20
+
+
+def _job(service: Service, job_id: str, owner: str) -> Job:
+    with service.database.read() as conn:
+        return jobs.get(conn, job_id, owner)
+
+
+def _successful(service: Service, job_id: str, owner: str) -> Job:
+    job = _job(service, job_id, owner)
+    if job.status != "successful":
+        kind = "result-not-ready" if job.finished is None else "no-result"
+        raise ProblemError(
+            409 if job.finished is None else 404, kind, f"job {job_id} is {job.status}",
+            error=job.error,
+        )  # fmt: skip
+    return job
+
+
+@router.get("/{job_id}/results", response_model=None, responses=responses(404, 409))
+def get_results(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Return OGC's results document: the matrix by reference, and the report."""
+    job = _successful(service, job_id, account.id)
+    document: dict[str, Any] = {"report": job.report}
+    if job.output is not None:
+        document["c"] = {
+            **link(f"/v1/jobs/{job_id}/results/c", "item", "application/octet-stream"),
+            **{key: job.output.get(key) for key in ("path", "shape", "dtype", "size", "sha256")},
+        }
+    return JSONResponse(document)
+
+
+@router.head("/{job_id}/results/c", include_in_schema=False)
+@router.get(
+    "/{job_id}/results/c",
+    response_model=None,
+    responses={**STREAMED, **responses(404, 409, 413, 416)},
+)
+async def get_result(
+    request: Request,
+    job_id: JobId,
+    service: TheService,
+    account: TheAccount,
+    rows: Span = None,
+    cols: Span = None,
+) -> Response:
+    """Return the product as .npy: all of it, a byte range, or the rectangle `rows`, `cols`."""
+    job = await to_thread.run_sync(_successful, service, job_id, account.id)
+    if job.output is None:
+        raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")
+    file = await to_thread.run_sync(_open_result, service, job)
+    if rows is None and cols is None:
+        return stream_file(request, file, job.output["sha256"], "c.npy")
+    return await to_thread.run_sync(rectangle, file, rows, cols)
+
+
+def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
+    """Answer with a piece of an open .npy file."""
+    with file:
+        header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))
+        chosen = (span(rows, header.shape[0], "rows"), span(cols, header.shape[1], "cols"))
+        data = piece(file, header, *chosen)
+    return Response(data, media_type="application/octet-stream")
+
+
+def _open_result(service: Service, job: Job) -> io.FileIO:
+    """Open a result, which somebody may have changed if it lies where others write."""
+    output = job.output or {}
+    path = references.result_path(job.id, output, service.settings)
+    roots = (*service.settings.roots, service.settings.job_dir(job.id))
+    with ExitStack() as stack:
+        fd = stack.enter_context(paths.opened(path, roots))
+        file = io.FileIO(os.dup(fd))
+    if os.fstat(file.fileno()).st_size != output["size"]:
+        file.close()
+        raise ProblemError(409, "changed", f"{path} was changed since the job wrote it")
+    return file
+
+
+@router.get("/{job_id}/log", response_class=Response, responses={
+    200: {"description": "The log", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    **responses(404)})  # fmt: skip
+def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return the end of a job's log."""
+    _job(service, job_id, account.id)
+    text = b""
+    path = service.settings.job_dir(job_id) / "log.txt"
+    if path.exists():
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            text = stream.read()
+    return Response(text, media_type="text/plain; charset=utf-8")
+
+
+@router.get("/{job_id}/trace", response_class=Response, responses={
+    200: {"description": "Chrome's trace format", "content": {"application/json": {}}},
+    **responses(404)})  # fmt: skip
+def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return what happened, for Perfetto."""
+    return _file_of(service, job_id, account.id, "trace.json", "application/json")
+
+
+@router.get("/{job_id}/gantt.png", response_class=Response, responses={
+    200: {"description": "The Gantt chart", "content": {"image/png": {}}},
+    **responses(404)})  # fmt: skip
+def get_gantt(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return what happened, as a picture."""
+    return _file_of(service, job_id, account.id, "gantt.png", "image/png")
+
+
+def _file_of(service: Service, job_id: str, owner: str, name: str, media_type: str) -> Response:
+    _job(service, job_id, owner)
+    path = service.settings.job_dir(job_id) / name
+    if not path.is_file():
+        raise ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet")
+    return Response(path.read_bytes(), media_type=media_type)

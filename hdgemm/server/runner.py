@@ -1,0 +1,103 @@
+"""A job's own process: `python -m hdgemm.server.runner`, with its order on standard input.
+
+The order is one line of JSON; what follows on that pipe is its end, when the supervisor dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+from hdgemm.errors import (
+    CancelledRunError,
+    DeviceError,
+    DoesNotFitError,
+    HdgemmError,
+    InputError,
+)
+from hdgemm.server import jobs
+from hdgemm.server.attempt import Attempt, LeaseLostError
+from hdgemm.server.database import Database
+from hdgemm.server.documents import finite
+from hdgemm.server.heart import Heart
+from hdgemm.server.leases import Held
+from hdgemm.server.library import load_library
+from hdgemm.server.lifeline import LEASE_LOST, Lifeline, die_with_parent, read_order
+from hdgemm.server.settings import Settings
+
+log = logging.getLogger("hdgemm.server.runner")
+#: Jobs give way to the server, which has to answer while they run.
+_NICENESS = 5
+
+
+def main() -> int:
+    """Run the one job that standard input names; return the exit status."""
+    die_with_parent()
+    order = read_order(sys.stdin.fileno())
+    settings = Settings(**order["settings"])
+    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds)
+    os.nice(_NICENESS)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    held = Held(order["job"], order["fence"])
+    database = Database(settings.url)
+    heart = Heart(settings, database, held, lifeline)
+    try:
+        return _run(settings, database, heart)
+    except LeaseLostError:
+        log.warning("another worker holds this job now")
+        return LEASE_LOST
+
+
+def _run(settings: Settings, database: Database, heart: Heart) -> int:
+    with database.read() as conn:
+        job = jobs.find(conn, heart.held.job_id)
+    if job is None or job.fence != heart.held.fence:
+        raise LeaseLostError
+    log.info("attempt %d of job %s (%s)", job.fence, job.id, job.process)
+    try:
+        Attempt(settings, database, load_library(settings.library), job, heart).run()
+    except CancelledRunError as error:
+        _end(database, heart, "dismissed", str(error), None)
+    except HdgemmError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message says it all
+        _end(database, heart, "failed", str(error), describe(error))
+    except LeaseLostError:
+        raise
+    except Exception as error:
+        log.exception("the job failed")
+        _end(database, heart, "failed", f"{type(error).__name__}: {error}", describe(error))
+    return 0
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return an error as a job shows it: whose it is to mend, its kind, sentence and numbers."""
+    by_user = isinstance(error, (InputError, DoesNotFitError)) and not isinstance(
+        error, DeviceError
+    )
+    numbers = error.numbers if isinstance(error, HdgemmError) else {}
+    return {
+        "origin": "user" if by_user else "system",
+        "type": type(error).__name__,
+        "detail": str(error) or type(error).__name__,
+        "numbers": finite(numbers),
+        "where": traceback.format_exception_only(error)[-1].strip(),
+    }
+
+
+def _end(
+    database: Database, heart: Heart, status: Any, message: str, error: dict[str, Any] | None
+) -> None:
+    heart.stop()
+    with database.write() as conn:
+        now = database.now(conn)
+        if not heart.held.finish(conn, now, status, message[:2000], error=error, publication=None):
+            raise LeaseLostError
+
+
+if __name__ == "__main__":
+    sys.exit(main())

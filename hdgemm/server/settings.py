@@ -1,0 +1,120 @@
+"""How one service is set up: folders, database, limits and clocks."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+import psutil
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def default_memory() -> int:
+    """Return 60 % of the memory that is free now, in bytes, at most the container's limit."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        limit = "max"
+    if limit.isdigit():
+        free = min(free, int(limit))
+    return free * 6 // 10
+
+
+class Settings(BaseSettings):
+    """Everything that server, workers and job processes share; ``HDGEMM_*`` sets what is not given.
+
+    Parameters
+    ----------
+    data_dir
+        Where matrices, results, logs and, by default, the database lie.
+    database_url
+        A SQLAlchemy URL; empty means SQLite under `data_dir`.
+    roots
+        Folders whose files jobs may name as inputs and outputs; ``HDGEMM_ROOTS`` parts them with
+        colons.
+    memory
+        Bytes of host memory that the jobs of one worker may hold together.
+    devices
+        Devices of one worker; each runs one job at a time.
+    library
+        ``module:Class`` of the `Library` that plans and multiplies.
+    lease_seconds, beat_seconds
+        A job whose process has not renewed its lease for so long is taken up again; and how often
+        it renews.
+    max_crashes, max_attempts
+        A job whose process died so often, or that was started so often, fails.
+    min_free_disk
+        Bytes of disk that admission leaves free.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HDGEMM_", frozen=True, extra="ignore")
+
+    data_dir: Path = Field(default_factory=lambda: platformdirs.user_data_path("hdgemm") / "server")
+    database_url: str = ""
+    roots: Annotated[tuple[Path, ...], NoDecode] = ()
+    memory: int = Field(default_factory=default_memory, ge=1 << 20)
+    devices: Annotated[tuple[str, ...], NoDecode] = ("host",)
+    library: str = "hdgemm.server.engine:HdgemmLibrary"
+    lease_seconds: float = 20.0
+    beat_seconds: float = 2.0
+    poll_seconds: float = 0.5
+    grace_seconds: float = 10.0
+    max_crashes: int = 5
+    max_attempts: int = 50
+    max_queue: int = 10_000
+    min_free_disk: int = 64 << 20
+    header_seconds: float = 10.0
+    body_seconds: float = 20.0
+    max_json_bytes: int = 1 << 20
+    max_matrix_bytes: int = 1 << 50
+
+    @field_validator("roots", mode="before")
+    @classmethod
+    def _split_roots(cls, value: object) -> object:
+        return (
+            [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+        )
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _split_devices(cls, value: object) -> object:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+    @field_validator("roots")
+    @classmethod
+    def _real_roots(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(root.resolve() for root in value)
+
+    @property
+    def url(self) -> str:
+        """The database's URL, with the default filled in."""
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'service.db'}"
+
+    @property
+    def matrices_dir(self) -> Path:
+        """Uploaded matrices, one file each."""
+        return self.data_dir.resolve() / "matrices"
+
+    def job_dir(self, job_id: str) -> Path:
+        """One job's log, trace, picture and, unless it goes elsewhere, its result."""
+        return self.data_dir.resolve() / "jobs" / job_id
+
+    def make_folders(self) -> None:
+        """Create the data folder for this user alone."""
+        for folder in (self.matrices_dir, self.data_dir / "jobs"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

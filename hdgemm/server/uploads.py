@@ -1,0 +1,212 @@
+"""Matrices that are uploaded: reserved, filled part by part, checked, and then never changed.
+
+An acknowledged byte is never written again: a part that comes a second time is compared with what
+is there. So a broken, repeated or hostile upload cannot spoil what was acknowledged before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.npy import read_header
+from hdgemm.server import jobs
+from hdgemm.server.problems import ProblemError
+from hdgemm.server.records import StoredMatrix, new_id
+from hdgemm.server.tables import matrices, parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hdgemm.server.models import NewMatrix
+    from hdgemm.server.settings import Settings
+
+#: Raw elements begin here in the file: the alignment that direct reads want.
+RAW_OFFSET: Final = 4096
+_CHUNK: Final = 1 << 22
+
+
+def content_path(matrix_id: str, settings: Settings) -> Path:
+    """Return where a matrix's file lies."""
+    return settings.matrices_dir / f"{matrix_id}.npy"
+
+
+def content_size(new: NewMatrix) -> int:
+    """Return how many bytes will be uploaded."""
+    elements = new.shape[0] * new.shape[1] * np.dtype(new.dtype).itemsize
+    if new.format == "npy":
+        return elements + 128 if new.size is None else new.size
+    if new.size not in {None, elements}:
+        raise ProblemError(
+            422, "bad-input", f"{elements} bytes are the elements of that shape, not {new.size}",
+            expected=elements, got=new.size,
+        )  # fmt: skip
+    return elements
+
+
+def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> StoredMatrix:
+    """Note a matrix that is to be uploaded."""
+    row = conn.execute(
+        sa.insert(matrices)
+        .values(
+            id=new_id(), owner=owner, name=new.name, rows=new.shape[0], cols=new.shape[1],
+            dtype=new.dtype, order=new.order, format=new.format, size=content_size(new),
+            offset=RAW_OFFSET if new.format == "raw" else 0, sha256=new.sha256, created=now,
+        )
+        .returning(*matrices.c)
+    ).one()  # fmt: skip
+    return StoredMatrix.of(row)
+
+
+def create_file(matrix: StoredMatrix, path: Path) -> None:
+    """Reserve the disk and, for raw content, write the header.
+
+    Raises
+    ------
+    ProblemError
+        507 when the disk refuses.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if matrix.file_size:
+            os.posix_fallocate(fd, 0, matrix.file_size)
+        if matrix.format == "raw":
+            os.pwrite(fd, raw_header(matrix), 0)
+        os.fsync(fd)
+    except OSError as error:
+        path.unlink()
+        raise ProblemError(
+            507, "disk-full", f"cannot reserve {matrix.file_size} bytes: {error.strerror}",
+            requested=matrix.file_size,
+        ) from error  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+def raw_header(matrix: StoredMatrix) -> bytes:
+    """Return a .npy header of `RAW_OFFSET` bytes."""
+    fields = {
+        "descr": np.dtype(matrix.dtype).newbyteorder("<").str,
+        "fortran_order": matrix.order == "F",
+        "shape": (matrix.rows, matrix.cols),
+    }
+    length = RAW_OFFSET - 10
+    return (
+        b"\x93NUMPY\x01\x00"
+        + length.to_bytes(2, "little")
+        + repr(fields).encode("ascii").ljust(length - 1)
+        + b"\n"
+    )
+
+
+def get(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
+    """Return an owner's matrix or raise a 404: another's looks just like none."""
+    query = sa.select(matrices).where(matrices.c.id == matrix_id, matrices.c.owner == owner)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise ProblemError(404, "no-such-matrix", f"there is no matrix {matrix_id}")
+    return StoredMatrix.of(row)
+
+
+def page(conn: sa.Connection, owner: str, before: int | None, limit: int) -> list[StoredMatrix]:
+    """Return an owner's matrices, newest first."""
+    query = sa.select(matrices).where(matrices.c.owner == owner)
+    if before is not None:
+        query = query.where(matrices.c.seq < before)
+    rows = conn.execute(query.order_by(matrices.c.seq.desc()).limit(limit))
+    return [StoredMatrix.of(row) for row in rows]
+
+
+def refuse_incomplete(matrix: StoredMatrix) -> None:
+    """Raise a 409 for a matrix that is not whole yet."""
+    if matrix.completed is None:
+        raise ProblemError(
+            409, "incomplete", f"matrix {matrix.id} is not complete: upload it, then POST complete"
+        )
+
+
+def ranges(conn: sa.Connection, matrix_id: str) -> list[tuple[int, int]]:
+    """Return the durable ranges of a matrix's content, merged, in order."""
+    query = (
+        sa.select(parts.c.start, parts.c.stop)
+        .where(parts.c.matrix == matrix_id)
+        .order_by(parts.c.start)
+    )
+    merged: list[tuple[int, int]] = []
+    for start, stop in conn.execute(query):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> None:
+    """Note that a range is durable; call it after fsync."""
+    if start < stop:
+        conn.execute(sa.insert(parts).values(matrix=matrix_id, start=start, stop=stop))
+
+
+def check_content(matrix: StoredMatrix, path: Path) -> str:
+    """Check digest and header of a whole file; return the SHA-256 of the file.
+
+    Raises
+    ------
+    ProblemError
+        422 when the content is not what was announced.
+    """
+    whole, content = hashlib.sha256(), hashlib.sha256()
+    with path.open("rb") as stream:
+        head = stream.read(matrix.offset)
+        whole.update(head)
+        while chunk := stream.read(_CHUNK):
+            whole.update(chunk)
+            if matrix.sha256 is not None and matrix.offset:
+                content.update(chunk)
+    found = (content if matrix.offset else whole).hexdigest()
+    if matrix.sha256 is not None and found != matrix.sha256:
+        raise ProblemError(
+            422, "digest-mismatch", "the content's SHA-256 is not the announced one",
+            expected=matrix.sha256, found=found,
+        )  # fmt: skip
+    _check_header(matrix, path)
+    return whole.hexdigest()
+
+
+def _check_header(matrix: StoredMatrix, path: Path) -> None:
+    try:
+        header = read_header(path)
+    except InputError as error:
+        message = str(error).replace(str(path), "the content")
+        raise ProblemError(422, "bad-input", message) from error
+    found: dict[str, Any] = {
+        "shape": list(header.shape), "dtype": header.dtype.name,
+        "order": "F" if header.fortran else "C",
+    }  # fmt: skip
+    said = {"shape": [matrix.rows, matrix.cols], "dtype": matrix.dtype, "order": matrix.order}
+    if found != said:
+        raise ProblemError(
+            422, "header-mismatch", f"the header says {found}, announced was {said}",
+            expected=said, found=found,
+        )  # fmt: skip
+
+
+def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None:
+    """Mark a matrix as whole; its parts are of no interest any more."""
+    conn.execute(
+        sa.update(matrices).where(matrices.c.id == matrix_id).values(etag=etag, completed=now)
+    )
+    conn.execute(sa.delete(parts).where(parts.c.matrix == matrix_id))
+
+
+def delete(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
+    """Remove a matrix's row; its file is the caller's to remove after the commit."""
+    matrix = get(conn, matrix_id, owner)
+    jobs.refuse_if_read(conn, "matrix", matrix_id)
+    conn.execute(sa.delete(matrices).where(matrices.c.id == matrix_id))
+    return matrix

@@ -1,0 +1,231 @@
+"""Claims jobs and runs each in its own process: `python -m hdgemm.server.worker`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from hdgemm.server import leases
+from hdgemm.server.database import Database, open_database
+from hdgemm.server.lifeline import LEASE_LOST, die_with_parent, read_order
+from hdgemm.server.records import new_id
+from hdgemm.server.settings import Settings
+from hdgemm.server.tables import jobs, workers
+
+if TYPE_CHECKING:
+    from hdgemm.server.records import Job
+
+log = logging.getLogger("hdgemm.server.worker")
+#: A cancelled job that has not stopped by itself after so many seconds is killed.
+_STOP_SECONDS: Final = 30.0
+_SWEEP_SECONDS: Final = 2.0
+
+
+@dataclass
+class Child:
+    """A job's process, and when it was first seen to be asked to stop."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    asked_to_stop: float | None = None
+
+    @property
+    def held(self) -> leases.Held:
+        """The right to write about this attempt."""
+        return leases.Held(self.job.id, self.job.fence)
+
+    def kill(self) -> None:
+        """Kill the process and all it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Worker:
+    """Supervises the jobs of one machine, until `stop` is set."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self.stop = threading.Event()
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[:8]}"
+        self._settings = settings
+        self._database = database
+        self._children: dict[str, Child] = {}
+        self._next_sweep = 0.0
+
+    def run(self) -> None:
+        """Work until asked to stop; then finish what finishes soon, and hand the rest back."""
+        log.info("worker %s: %d bytes of memory, devices %s", self.name,
+                 self._settings.memory, ", ".join(self._settings.devices))  # fmt: skip
+        while not self.stop.is_set():
+            try:
+                self._turn()
+            except sa.exc.SQLAlchemyError as error:
+                log.warning("cannot reach the database: %s", error)
+            self.stop.wait(self._settings.poll_seconds)
+        self._leave()
+
+    def _turn(self) -> None:
+        self._reap()
+        if time.monotonic() >= self._next_sweep:
+            self._sweep()
+            self._next_sweep = time.monotonic() + _SWEEP_SECONDS
+        while not self.stop.is_set() and self._start_one():
+            pass
+
+    def _sweep(self) -> None:
+        """Show that this worker lives, take jobs of dead ones back, kill what does not stop."""
+        with self._database.write() as conn:
+            now = self._database.now(conn)
+            self._register(conn, now)
+            leases.take_back_expired(conn, now, self._settings.max_attempts)
+            conn.execute(sa.delete(workers).where(workers.c.seen < now - 60))
+        self._kill_deaf()
+
+    def _register(self, conn: sa.Connection, now: float) -> None:
+        seen = sa.update(workers).where(workers.c.id == self.name).values(seen=now)
+        if conn.execute(seen).rowcount == 0:
+            conn.execute(
+                sa.insert(workers).values(
+                    id=self.name, host=socket.gethostname(), pid=os.getpid(),
+                    memory=self._settings.memory, devices=list(self._settings.devices),
+                    started=now, seen=now,
+                )
+            )  # fmt: skip
+
+    def _kill_deaf(self) -> None:
+        with self._database.read() as conn:
+            query = sa.select(jobs.c.id).where(
+                jobs.c.id.in_(list(self._children)), jobs.c.cancel.is_(True)
+            )
+            cancelled = set(conn.execute(query).scalars())
+        for job_id in cancelled:
+            child = self._children[job_id]
+            child.asked_to_stop = child.asked_to_stop or time.monotonic()
+            if time.monotonic() - child.asked_to_stop > _STOP_SECONDS:
+                child.kill()
+                with self._database.write() as conn:
+                    now = self._database.now(conn)
+                    child.held.finish(conn, now, "dismissed", "killed: it did not stop by itself")
+
+    def _capacity(self) -> leases.Capacity:
+        running = [child.job for child in self._children.values()]
+        every = frozenset(self._settings.devices)
+        busy = {device for job in running for device in job.devices}
+        return leases.Capacity(
+            self.name,
+            self._settings.memory - sum(job.host_bytes for job in running),
+            self._settings.memory,
+            frozenset() if "auto" in busy else every - busy,
+            every,
+        )
+
+    def _start_one(self) -> bool:
+        capacity = self._capacity()
+        if not capacity.idle_devices:
+            return False
+        with self._database.read() as conn:
+            if not conn.execute(
+                sa.select(jobs.c.id).where(jobs.c.status == "accepted").limit(1)
+            ).all():
+                return False
+        with self._database.queue() as conn:
+            now = self._database.now(conn)
+            job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
+        if job is None:
+            return False
+        self._children[job.id] = Child(job, self._spawn(job))
+        return True
+
+    def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
+        folder = self._settings.job_dir(job.id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        order = {"job": job.id, "fence": job.fence,
+                 "settings": self._settings.model_dump(mode="json")}  # fmt: skip
+        with (folder / "log.txt").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hdgemm.server.runner"],
+                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        log.info("job %s: process %d, attempt %d", job.id, process.pid, job.fence)
+        if process.stdin is not None:
+            try:
+                process.stdin.write(json.dumps(order).encode() + b"\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                log.warning("job %s: its process died at once", job.id)
+        return process
+
+    def _reap(self) -> None:
+        for job_id, child in list(self._children.items()):
+            status = child.process.poll()
+            if status is None:
+                continue
+            del self._children[job_id]
+            if child.process.stdin is not None:
+                child.process.stdin.close()
+            child.kill()
+            if status == LEASE_LOST:
+                log.warning("job %s: lost its lease", job_id)
+            self._settle(child, status)
+
+    def _settle(self, child: Child, status: int) -> None:
+        """Queue a job again whose process died before it wrote its end, or fail it at last."""
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        with self._database.write() as conn:
+            now = self._database.now(conn)
+            crashes = conn.execute(
+                sa.select(jobs.c.crashes).where(jobs.c.id == child.job.id)
+            ).scalar()
+            if (crashes or 0) + 1 < self._settings.max_crashes:
+                message = f"its process died ({how}); queued again"
+                child.held.hand_back(conn, now, message, crashed=True)
+                return
+            detail = f"its process died {(crashes or 0) + 1} times, the last time by {how}"
+            error = {"origin": "system", "type": "process-died", "detail": detail}
+            child.held.finish(conn, now, "failed", detail, error=error)
+
+    def _leave(self) -> None:
+        until = time.monotonic() + self._settings.grace_seconds
+        while self._children and time.monotonic() < until:
+            self._reap()
+            time.sleep(0.1)
+        for child in self._children.values():
+            child.kill()
+            with self._database.write() as conn:
+                message = "its worker was shut down; queued again"
+                child.held.hand_back(conn, self._database.now(conn), message, crashed=False)
+        with self._database.write() as conn:
+            conn.execute(sa.delete(workers).where(workers.c.id == self.name))
+        log.info("worker %s: left", self.name)
+
+
+def run_worker(settings: Settings) -> None:
+    """Work in this process until SIGTERM or SIGINT."""
+    worker = Worker(settings, open_database(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop.set())
+    worker.run()
+
+
+def main() -> None:
+    """Work as a child of `hdgemm serve`: its settings come, and its end shows, on stdin."""
+    die_with_parent()
+    order = read_order(sys.stdin.fileno())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run_worker(Settings(**order))
+
+
+if __name__ == "__main__":
+    main()
