@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
@@ -210,6 +211,7 @@ def summarize(plan: Plan) -> dict[str, Any]:
     }
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return versions of Python, the platform and the installed packages a run depends on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
