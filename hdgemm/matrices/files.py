@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, MatrixIOError
@@ -28,6 +29,17 @@ SHORT: Final = 256 << 10
 #: Errors by which a file system says that it does not do direct I/O, or not like this.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def check_regular(path: Path) -> None:
+    """Raise `InputError` unless `path` is a file that can be opened without waiting."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise InputError(f"{path} is {kind}; a matrix is kept in a file", path=str(path))
 
 
 class BlockFile:
@@ -50,6 +62,7 @@ class BlockFile:
 
     def __init__(self, path: Path, *, writable: bool = False, direct: bool = True) -> None:
         self.path = path
+        check_regular(path)
         mode = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         try:
             self._fd = os.open(path, mode)

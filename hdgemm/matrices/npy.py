@@ -15,7 +15,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import Draft, reserve
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.files import BlockFile, check_regular
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def read_header(path: Path) -> NpyHeader:
     InputError
         When it is no .npy file, holds pickled objects, or is shorter than its header promises.
     """
+    check_regular(path)
     try:
         with path.open("rb") as stream:
             start = stream.read(12)
