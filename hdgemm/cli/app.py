@@ -10,8 +10,8 @@ import typer
 
 from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
 
-#: Modules of this package, each with a `command` function of the module's name. They import the
-#: library inside that function: `hdgemm --help` must not wait for NumPy.
+#: Modules of this package, each with a `command` function of the module's name. They import
+#: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
 COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo")
 
 app = typer.Typer(

@@ -37,9 +37,9 @@ def stage_table(report: Report) -> Table:
     table.add_column("stage")
     for heading in ("operations", "bytes", "planned", "busy", "rate", "of the run"):
         table.add_column(heading, justify="right")
+    table.add_column("")
     for name, stage in report.stages.items():
         share = stage.seconds / report.seconds if report.seconds > 0 else 0.0
-        mark = " ◂ bottleneck" if name == report.limit else ""
         table.add_row(
             name,
             f"{stage.operations}",
@@ -47,7 +47,8 @@ def stage_table(report: Report) -> Table:
             format_bytes(stage.planned_bytes) if stage.planned_bytes else "–",
             f"{stage.seconds:.2f} s",
             _rate(stage),
-            f"{100 * share:.1f} %{mark}",
+            f"{100 * share:.1f} %",
+            "◂ bottleneck" if name == report.limit else "",
         )
     return table
 
