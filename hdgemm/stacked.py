@@ -48,6 +48,9 @@ def matmul_plain(a: Any, b: Any, out: Any = None) -> Any:
     if out is not None:
         if type(out) is not np.ndarray or out.dtype.kind not in "fciu":
             return None
+        # NumPy would write one product several times into an `out` of more dimensions.
+        if a.ndim and b.ndim:
+            check_shape(out.shape, _product_shape(a.shape, b.shape), "non-broadcastable out")
         _refuse_overlap(out, a, b)
     try:
         return np.matmul(a, b, out=out)
@@ -135,9 +138,7 @@ def _stack(
     if out is None:
         result = np.empty(shape, computed)
     else:
-        drop = slice(0, -2), slice(-2, -2 if rows else -1), slice(-1, -1 if columns else None)
-        expected = tuple(extent for part in drop for extent in shape[part])
-        check_shape(out.shape, expected, "non-broadcastable out")
+        check_shape(out.shape, _dropped(shape, vector), "non-broadcastable out")
         check_out_dtype(out.dtype, computed)
         _refuse_overlap(out, a, b)
         result = _widened(out, rows=rows, columns=columns)
@@ -163,6 +164,19 @@ def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
             a_shape=a, b_shape=b,
         ) from error  # fmt: skip
     return (*stack, a[-2], b[-1])
+
+
+def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    vector = len(a) == 1, len(b) == 1
+    if not any(vector) and len(a) == len(b) == 2 and a[1] == b[0]:
+        return a[0], b[1]
+    return _dropped(_stack_shape((1, *a) if vector[0] else a, (*b, 1) if vector[1] else b), vector)
+
+
+def _dropped(shape: tuple[int, ...], vector: tuple[bool, bool]) -> tuple[int, ...]:
+    """Leave out the axes of operands that are vectors."""
+    rows, columns = vector
+    return shape[:-2] + (() if rows else shape[-2:-1]) + (() if columns else shape[-1:])
 
 
 def _operand(x: Any, what: str) -> Any:
