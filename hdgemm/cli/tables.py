@@ -37,7 +37,6 @@ def stage_table(report: Report) -> Table:
     table.add_column("stage")
     for heading in ("operations", "bytes", "planned", "busy", "rate", "of the run"):
         table.add_column(heading, justify="right")
-    table.add_column("")
     for name, stage in report.stages.items():
         share = stage.seconds / report.seconds if report.seconds > 0 else 0.0
         table.add_row(
@@ -48,7 +47,6 @@ def stage_table(report: Report) -> Table:
             f"{stage.seconds:.2f} s",
             _rate(stage),
             f"{100 * share:.1f} %",
-            "◂ bottleneck" if name == report.limit else "",
         )
     return table
 
@@ -59,8 +57,10 @@ def summary_lines(report: Report) -> list[str]:
     equal = report.moved_bytes == report.planned_bytes
     against = "as planned, stage by stage" if equal else f"{moved - planned:+d} against the plan"
     allowed = format_bytes(report.plan["host_limit"])
+    bottleneck = f"; {report.limit} was the bottleneck" if report.limit is not None else ""
+    devices = ", ".join(report.devices)
     return [
-        f"{report.seconds:.2f} s, {report.gflops:.1f} GFLOP/s on {', '.join(report.devices)}",
+        f"{report.seconds:.2f} s, {report.gflops:.1f} GFLOP/s on {devices}{bottleneck}",
         f"bytes moved: {moved} ({format_bytes(moved)}), {against}",
         f"peak memory added: {format_bytes(report.peak_memory_bytes)} of {allowed} allowed",
     ]
