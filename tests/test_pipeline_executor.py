@@ -13,7 +13,8 @@ from hdgemm.errors import CancelledRunError, DeviceError
 from hdgemm.matrices.memory import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
-from hdgemm.pipeline.executor import run_plan
+from hdgemm.pipeline.executor import run_feed, run_plan
+from hdgemm.pipeline.growing import Batch
 from hdgemm.pipeline.plan import OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands
@@ -269,6 +270,56 @@ def test_other_dtypes_and_conjugation_on_the_way(dtype, conj):
     run_plan(plan, device, Operands(ArrayMatrix(a), ArrayMatrix(b), store, store, conj_a=conj))
     assert_close_in_eps(out, a.conj() if conj else a, b)
     assert reference_gemm(1.0, a, b).dtype == out.dtype
+    device.close()
+
+
+class PlanFeed:
+    """Gives a plan's own units, one at a time."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.left = list(plan.units)
+        self.stopped = False
+
+    def draw(self):
+        if not self.left or self.stopped:
+            return None
+        unit = self.left.pop(0)
+        steps = self.plan.steps[unit.first : unit.last + 1]
+        loads = [load for load in self.plan.loads if unit.first <= load.step <= unit.last]
+        return Batch(unit, steps, tuple(loads))
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_units_drawn_one_by_one_compute_the_same_bits(unified):
+    case = Case((13, 11, 9), (3, 4, 2), beta=0.5, unified=unified)
+    device = HostDevice() if unified else RecordingDevice()
+    planned = case.run(device)
+    bits = case.out.tobytes()
+    case.out[...] = case.c
+    store = ArrayMatrix(case.out)
+    operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
+    feed = PlanFeed(case.plan)
+    grown = run_feed(case.plan, feed, device, operands, alpha=case.alpha, beta=case.beta)
+    assert case.out.tobytes() == bits
+    assert grown.stages().keys() == planned.stages().keys()
+    assert feed.stopped
+    device.close()
+
+
+def test_a_fault_ends_a_run_whose_feed_would_go_on():
+    case = Case((13, 11, 9), (3, 4, 2))
+    device = RecordingDevice(fault=Fault(20))
+    store = ArrayMatrix(np.zeros((13, 11)))
+    operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
+    feed = PlanFeed(case.plan)
+    with pytest.raises(DeviceError, match="injected"):
+        run_feed(case.plan, feed, device, operands)
+    assert feed.stopped
+    assert device.buffers == 0
     device.close()
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from hdgemm.errors import CancelledRunError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -63,10 +61,6 @@ class Board:
             if self._error is None and not isinstance(error, Stopped):
                 self._error = error
             self._changed.notify_all()
-
-    def cancel(self) -> None:
-        """Stop all lanes because the caller no longer wants the product."""
-        self.stop(CancelledRunError("the run was cancelled; C is not finished"))
 
     @property
     def error(self) -> BaseException | None:

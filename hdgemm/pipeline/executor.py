@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from typing import TYPE_CHECKING
 
-from hdgemm.pipeline.board import Board, Stopped
-from hdgemm.pipeline.devices.protocol import DONE
+from hdgemm.errors import CancelledRunError
+from hdgemm.pipeline.board import Board
+from hdgemm.pipeline.growing import GrowingSchedule
+from hdgemm.pipeline.lane import Clock, Lane
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.stages import Stages
-from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.pipeline.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable
 
-    from hdgemm.pipeline.devices.protocol import Completion, Device
-    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.pipeline.growing import Feed
+    from hdgemm.pipeline.lane import Source
+    from hdgemm.pipeline.plan import Ledger, Plan, Stage
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands
-    from hdgemm.pipeline.timeline import Observer
-
-#: Operations that one lane may have enqueued on a device and not yet seen finished: enough that
-#: the device never waits for the host, few enough that cancelling is quick.
-DEPTH = 3
+    from hdgemm.pipeline.timeline import Observer, Timeline
 
 
 def run_plan(
@@ -65,23 +62,77 @@ def run_plan(
         When `cancel` was set.
     """
     validate(plan)
-    schedule = build_schedule(plan)
+    source = _Fixed(plan)
+    return _execute(plan, source, device, operands, (alpha, beta), observer=observer, cancel=cancel)
+
+
+def run_feed(
+    plan: Plan,
+    feed: Feed,
+    device: Device,
+    operands: Operands,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Timeline:
+    """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
+
+    Parameters
+    ----------
+    plan
+        What the slots, rings and paths are taken from; every batch must fit them.
+    """
+    source = GrowingSchedule(plan, feed)
+    return _execute(plan, source, device, operands, (alpha, beta), observer=observer, cancel=cancel)
+
+
+class _Fixed:
+    """A plan's own operations, all known beforehand."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.ledger: Ledger = plan
+        self._schedule = build_schedule(plan)
+        self.stages: list[Stage] = [stage for stage, ops in self._schedule.items() if ops]
+
+    def ops(self, stage: Stage) -> Iterable[Op]:
+        return self._schedule[stage]
+
+    def finished(self, _op: Op, /) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+
+def _execute(
+    plan: Plan,
+    source: Source,
+    device: Device,
+    operands: Operands,
+    factors: tuple[complex, complex],
+    *,
+    observer: Observer | None,
+    cancel: threading.Event | None,
+) -> Timeline:
     board = Board()
     with SlotMemory(plan, device, operands) as memory:
-        stages = Stages(plan, device, memory, operands, alpha, beta)
-        clock = _Clock(plan.device.name, observer)
+        stages = Stages(plan, source.ledger, device, memory, operands, *factors)
+        clock = Clock(plan.device.name, observer)
         lanes = [
-            _Lane(ops, stages.function(stage), board, clock)
-            for stage, ops in schedule.items()
-            if ops
+            Lane(stage, source, stages.function(stage), board, clock) for stage in source.stages
         ]
-        _run(lanes, board, cancel)
+        try:
+            _run(lanes, board, cancel)
+        finally:
+            source.stop()
         if board.error is not None:
             raise board.error
     return clock.timeline()
 
 
-def _run(lanes: list[_Lane], board: Board, cancel: threading.Event | None) -> None:
+def _run(lanes: list[Lane], board: Board, cancel: threading.Event | None) -> None:
     if len(lanes) == 1 and cancel is None:  # nothing to overlap: a direct product needs no thread
         lanes[0].run()
         return
@@ -96,93 +147,16 @@ def _run(lanes: list[_Lane], board: Board, cancel: threading.Event | None) -> No
             try:
                 thread.join(timeout=0.05 if cancel is not None else 1.0)
                 if cancel is not None and cancel.is_set():
-                    board.cancel()
+                    _stop(lanes, board, _cancelled())
             except BaseException as error:  # noqa: BLE001  (Ctrl-C: stop the lanes, then raise it)
-                board.stop(error)
+                _stop(lanes, board, error)
 
 
-class _Clock:
-    """Collects events on one time axis that starts with the run."""
-
-    def __init__(self, device: str, observer: Observer | None) -> None:
-        self._device = device
-        self._observer = observer
-        self._events: list[Event] = []
-        self._start = time.perf_counter()
-
-    def record(self, op: Op, start: float, end: float) -> None:
-        event = Event(
-            self._device,
-            op.stage,
-            op.number,
-            op.unit,
-            op.step,
-            start - self._start,
-            end - self._start,
-            op.nbytes,
-            op.flops,
-        )
-        self._events.append(event)  # appending to a list is atomic
-        if self._observer is not None:
-            self._observer(event)
-
-    def timeline(self) -> Timeline:
-        seconds = time.perf_counter() - self._start
-        return Timeline(tuple(sorted(self._events, key=lambda event: event.start)), seconds)
+def _stop(lanes: list[Lane], board: Board, error: BaseException) -> None:
+    board.stop(error)
+    for lane in lanes:
+        lane.source.stop()
 
 
-class _Lane:
-    """One stage's operations, in order."""
-
-    def __init__(
-        self,
-        ops: list[Op],
-        function: Callable[[Op, Sequence[Completion]], Completion],
-        board: Board,
-        clock: _Clock,
-    ) -> None:
-        self.stage: Stage = ops[0].stage
-        self._ops = ops
-        self._function = function
-        self._board = board
-        self._clock = clock
-        self._enqueued: deque[tuple[Op, Completion, float]] = deque()
-        # Host stages touch memory that the device reads or writes, so they must see it finished.
-        self._on_host = self.stage in ("load1", "store2")
-
-    def run(self) -> None:
-        try:
-            for op in self._ops:
-                self._do(op)
-            while self._enqueued:
-                self._finish()
-        except BaseException as error:  # noqa: BLE001  (a lane may not die silently)
-            self._board.stop(error)
-
-    def _do(self, op: Op) -> None:
-        after = self._board.wait(op.needs)
-        if self._on_host:
-            for completion in after:
-                completion.wait()
-            self._board.wait(())
-            after = []
-        start = time.perf_counter()
-        completion = self._function(op, after)
-        if completion is DONE:
-            self._clock.record(op, start, time.perf_counter())
-            self._board.issue(op.stage, op.number, None)
-            return
-        self._board.issue(op.stage, op.number, completion)
-        self._enqueued.append((op, completion, start))
-        if len(self._enqueued) > DEPTH:
-            self._finish()
-
-    def _finish(self) -> None:
-        op, completion, start = self._enqueued.popleft()
-        completion.wait()
-        interval = completion.interval() or (start, time.perf_counter())
-        self._clock.record(op, *interval)
-        self._board.retire(op.stage, op.number)
-
-
-__all__ = ["DEPTH", "Stopped", "run_plan"]
+def _cancelled() -> CancelledRunError:
+    return CancelledRunError("the run was cancelled; C is not finished")

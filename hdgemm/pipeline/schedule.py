@@ -15,7 +15,7 @@ from hdgemm.pipeline.pieces import piece_bytes, pieces
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Stage, Step, WorkUnit
+    from hdgemm.pipeline.plan import Ledger, Load, Operand, Plan, Rect, Stage, Step, WorkUnit
 
 Need = tuple["Stage", int]
 
@@ -57,24 +57,27 @@ Schedule = dict["Stage", list[Op]]
 
 def build_schedule(plan: Plan) -> Schedule:
     """List the operations of every stage of a plan, each stage in its own order."""
-    builder = _Builder(plan)
-    following = 0
-    for step in plan.steps:
-        while following < len(plan.loads) and plan.loads[following].step <= step.number:
-            builder.load(following, plan.loads[following])
-            following += 1
-        unit = plan.units[step.unit]
-        builder.multiply(step, unit)
-        if step.number == unit.last:
-            builder.store(unit)
+    builder = ScheduleBuilder(plan, plan)
+    for unit in plan.units:
+        builder.append(unit)
     return builder.schedule
 
 
-class _Builder:
-    """Appends operations in plan order and remembers who was last in each slot."""
+class ScheduleBuilder:
+    """Appends operations unit by unit and remembers who was last in each slot.
 
-    def __init__(self, plan: Plan) -> None:
+    Parameters
+    ----------
+    plan
+        Slots, rings, paths and overlap.
+    ledger
+        Where loads, units and steps are looked up: the plan itself, or one that grows.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger) -> None:
         self.plan = plan
+        self.ledger = ledger
+        self.following = 0  # the next load to be scheduled
         self.schedule: Schedule = {stage: [] for stage in STAGES}
         self.last_load: Stage = "load1" if plan.device.unified else "load2"
         self.drains = plan.overlap.c_on_device and not plan.device.unified
@@ -83,7 +86,17 @@ class _Builder:
         self.stored: dict[int, Need] = {}  # C slot → when its last tile has left it
         self.rings: dict[str, list[int]] = defaultdict(list)
 
-    def load(self, number: int, load: Load) -> None:
+    def append(self, unit: WorkUnit) -> None:
+        """Schedule the next unit: its steps, the loads that they are first to read, its stores."""
+        loads = self.ledger.loads
+        for number in range(unit.first, unit.last + 1):
+            while self.following < len(loads) and loads[self.following].step <= number:
+                self._load(self.following, loads[self.following])
+                self.following += 1
+            self._multiply(self.ledger.steps[number], unit)
+        self._store(unit)
+
+    def _load(self, number: int, load: Load) -> None:
         plan, spec = self.plan, self.plan.problem.spec(load.operand)
         itemsize = plan.problem.itemsize
         free: list[Need] = self._before_load(load)
@@ -131,12 +144,12 @@ class _Builder:
         needs: list[Need] = [("mult1", load.step)]
         return [*needs, ("store2", stored)] if stored else needs
 
-    def multiply(self, step: Step, unit: WorkUnit) -> None:
+    def _multiply(self, step: Step, unit: WorkUnit) -> None:
         needs: list[Need] = []
         for operand, number in (("A", step.a), ("B", step.b)):
             if number >= 0:
                 needs.append(self.ready[number])
-                self.reader[operand, self.plan.loads[number].slot] = step.number  # type: ignore[index]
+                self.reader[operand, self.ledger.loads[number].slot] = step.number  # type: ignore[index]
         if step.number == unit.first:
             if (stored := self.stored.get(unit.slot)) is not None:
                 needs.append(stored)
@@ -146,7 +159,7 @@ class _Builder:
         flops = area * step.kb * flops_per_multiply_add(self.plan.problem.dtype)
         self._add("mult1", "C", unit.rect, needs, unit=unit.number, step=step.number, flops=flops)
 
-    def store(self, unit: WorkUnit) -> None:
+    def _store(self, unit: WorkUnit) -> None:
         plan, spec = self.plan, self.plan.problem.c
         if spec.path == "resident":
             return
@@ -194,7 +207,7 @@ class _Builder:
     ) -> Op:
         ops = self.schedule[stage]
         if unit < 0:
-            unit = self.plan.steps[step].unit
+            unit = self.ledger.steps[step].unit
         op = Op(stage, len(ops), operand, unit, step, load, rect, ring, nbytes, flops, tuple(needs))
         ops.append(op)
         return op

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Completion, Device
-    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage
+    from hdgemm.pipeline.plan import Ledger, Operand, Plan, Rect, Stage
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
@@ -26,6 +26,7 @@ class Stages:
     def __init__(
         self,
         plan: Plan,
+        ledger: Ledger,
         device: Device,
         memory: SlotMemory,
         operands: Operands,
@@ -33,6 +34,7 @@ class Stages:
         beta: complex,
     ) -> None:
         self._plan = plan
+        self._ledger = ledger
         self._device = device
         self._memory = memory
         self._operands = operands
@@ -73,7 +75,7 @@ class Stages:
 
     def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """C tile += alpha · A block · B block; the first step of a unit starts it."""
-        step, unit = self._plan.steps[op.step], self._plan.units[op.unit]
+        step, unit = self._ledger.steps[op.step], self._ledger.units[op.unit]
         rect = unit.rect
         a = self._input("A", step.a, rect._replace(col=step.k0, cols=step.kb))
         b = self._input("B", step.b, rect._replace(row=step.k0, rows=step.kb))
@@ -124,15 +126,15 @@ class Stages:
         if number < 0:
             tile = self._memory.resident_tile(operand)
             return self._memory.block(tile, part._replace(row=0, col=0), part)
-        load = self._plan.loads[number]
+        load = self._ledger.loads[number]
         return self._memory.block(self._memory.load_tile(load), load.rect, part)
 
     def _load_block(self, op: Op) -> Block:
-        load = self._plan.loads[op.load]
+        load = self._ledger.loads[op.load]
         return self._memory.block(self._memory.load_tile(load), load.rect, op.rect)
 
     def _c_block(self, op: Op) -> Block:
-        unit = self._plan.units[op.unit]
+        unit = self._ledger.units[op.unit]
         tile = self._memory.c_tile(unit.rect, unit.slot)
         return self._memory.block(tile, unit.rect, op.rect)
 
