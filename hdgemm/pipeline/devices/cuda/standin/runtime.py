@@ -151,7 +151,10 @@ class Runtime:
             raise CUDARuntimeError(INVALID_VALUE, f"rows of {width} overlap")
         sides = (DEVICE, PINNED) if kind == _HOST_TO_DEVICE else (PINNED, DEVICE)
         for address, pitch, side in ((dst, dpitch, sides[0]), (src, spitch, sides[1])):
-            if not self._standin.memory.check(address, (height - 1) * pitch + width, (side,)):
+            extent = (height - 1) * pitch + width
+            if side == PINNED and self._standin.pageable:
+                continue
+            if not self._standin.memory.check(address, extent, (side,)):
                 raise CUDARuntimeError(INVALID_VALUE, f"{address:#x} is not memory of kind {side}")
         shape = (height, width)
 

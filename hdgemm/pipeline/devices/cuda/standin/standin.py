@@ -60,6 +60,9 @@ class StandIn:
         Device memory of all of them together, and host memory that can be page-locked.
     faults
         Calls that fail.
+    pageable
+        Take host memory that is not page-locked in asynchronous copies, as CUDA does, which then
+        copies it before the call returns. The library never relies on it.
     """
 
     def __init__(
@@ -71,11 +74,13 @@ class StandIn:
         device_bytes: int = 1 << 30,
         host_bytes: int = 1 << 30,
         faults: Sequence[Fault] = (),
+        pageable: bool = False,
     ) -> None:
         self.calls: list[Call] = []
         self.memory = Memory(device_bytes, host_bytes)
         self.streams = Streams(order, seed)
         self.current = Current()
+        self.pageable = pageable
         self._faults = tuple(faults)
         self._counts: dict[str, int] = {}
         self._lock = threading.RLock()

@@ -1,0 +1,109 @@
+"""What one run of the CUDA benchmark keeps: sizes, data, results, and the time that is left."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.cuda_data import residual
+from bench.harness import spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from bench.cuda_data import Data
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: extents, bytes and repeats.
+
+    `squares` are the pipeline's n, `paper` its (m = n, k), `blocks` cuBLASXt's tile edges beside
+    its default.
+    """
+
+    squares: tuple[int, ...] = (16384, 32768, 49152)
+    kernels: int = 16384
+    paper: tuple[tuple[int, int], ...] = tuple(
+        (n, k) for n in (16384, 24576, 32768) for k in (1536, 2048, 4096)
+    )
+    ladder: tuple[int, int] = (16384, 4096)
+    peers: tuple[int, ...] = (16384, 32768)
+    blocks: tuple[int | None, ...] = (None, 2048, 4096, 8192)
+    link_bytes: int = 1 << 30
+    pin_bytes: int = 1 << 30
+    device_memory: int = 8 * 10**9
+    repeats: int = 3
+
+
+#: For dry runs.
+TINY: Final = Sizes(
+    squares=(256, 384),
+    kernels=128,
+    paper=((256, 96),),
+    ladder=(256, 128),
+    peers=(256,),
+    blocks=(None, 64),
+    link_bytes=1 << 16,
+    pin_bytes=1 << 16,
+    device_memory=2 << 20,
+    repeats=2,
+)
+
+
+@dataclass
+class Run:
+    """One run of the benchmark: what it measures on, has found, and how long it may take."""
+
+    device: str
+    sizes: Sizes
+    data: Data
+    deadline: float
+    dry: bool
+    results: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    ceilings: dict[int, float] = field(default_factory=dict)
+
+    def turns(self, what: str, cases: Iterable[Any], seconds: float) -> Iterator[Any]:
+        """Yield cases while `seconds` for one more are left; name the others."""
+        for case in cases:
+            if time.perf_counter() + seconds > self.deadline:
+                self.left_out.append(f"{what} {case}: no time left")
+                continue
+            yield case
+
+    def note(self, section: str, entry: dict[str, Any]) -> None:
+        """Keep one result and show it."""
+        self.results.setdefault(section, []).append(entry)
+        line = f"{section:14} {entry['label']:42}"
+        if "tflops" in entry and not self.dry:
+            line += f" {entry['tflops']:8.2f} Tflop/s"
+        if "share_of_ceiling" in entry and not self.dry:
+            line += f"  {entry['share_of_ceiling']:6.1%} of cuBLAS on resident data"
+        print(line, flush=True)
+
+    def timed(self, section: str, label: str, extents: tuple[int, int, int],
+              seconds: Sequence[float], **more: Any) -> None:  # fmt: skip
+        """Keep a product's times, beside the ceiling of its extents where one was measured."""
+        m, n, k = extents
+        median = statistics.median(seconds)
+        entry = {"label": label, "m": m, "n": n, "k": k, "seconds": spread(seconds)}
+        entry["tflops"] = 2 * m * n * k / median / 1e12
+        ceiling = self.ceilings.get(n) if m == n == k else max(self.ceilings.values(), default=None)
+        if ceiling:
+            entry |= {
+                "ceiling_tflops": ceiling,
+                "share_of_ceiling": entry["tflops"] / ceiling,
+            }
+        self.note(section, entry | more)
+
+    def checked(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], what: str) -> float:
+        """Return the residual of a product; a wrong one ends the benchmark."""
+        found = residual(a, b, c)
+        if not found < 1:
+            raise SystemExit(f"{what}: wrong product, residual {found:.3g} rounding units")
+        return found
