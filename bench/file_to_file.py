@@ -30,6 +30,7 @@ from bench.harness import (
 )
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import parse_size
+from hdgemm.verify import verify
 
 #: What a process needs besides the run's own memory: the interpreter, NumPy, SciPy, BLAS.
 ALLOWANCE = 300 * 10**6
@@ -98,9 +99,7 @@ def ceiling(case: Case) -> list[float]:
 
 def verified(folder: Path) -> str:
     """Check the product that lies in the folder; return what the check says."""
-    import hdgemm
-
-    result = hdgemm.verify(*(folder / f"{name}.npy" for name in "ABC"))
+    result = verify(*(folder / f"{name}.npy" for name in "ABC"))
     if not result.passed:
         raise SystemExit(f"the product is wrong: {result}")
     return str(result)

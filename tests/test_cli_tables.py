@@ -90,9 +90,8 @@ def test_a_plan_tells_tiles_order_time_and_limit():
     text = "\n".join(plan_lines(PLAN))
     assert "C (1000 × 1000) := A (1000 × 2000) · B (2000 × 1000), float64" in text
     assert "C 1000 × 1000, A 1000 × 2000, B 2000 × 1000" in text
-    assert "1 work units in 1 bars" in text
-    assert "1 steps, 2 loads" in text
-    assert "2.00 s, 2.0 GFLOP/s; mult1 limits" in text
+    assert "wriggled order: bars 1, work units 1, steps 1, loads 2" in text
+    assert "2.00 s, 2.0 GFLOP/s, limited by mult1" in text
 
 
 def test_a_plan_tells_bytes_per_stage():

@@ -86,14 +86,14 @@ def plan_lines(plan: Plan) -> list[str]:
     else:
         bars = len({unit.bar for unit in plan.units})
         lines.append(
-            f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}; {len(plan.units)} work units"
-            f" in {bars} bars, wriggled; {len(plan.steps)} steps, {len(plan.loads)} loads"
+            f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}; wriggled order: bars {bars},"
+            f" work units {len(plan.units)}, steps {len(plan.steps)}, loads {len(plan.loads)}"
         )
     if plan.expected is not None:
         seconds = plan.expected.seconds
         speed = p.flops / seconds / 1e9 if seconds > 0 else 0.0
         lines.append(
-            f"expected: {seconds:.2f} s, {speed:.1f} GFLOP/s; {plan.expected.limit} limits"
+            f"expected: {seconds:.2f} s, {speed:.1f} GFLOP/s, limited by {plan.expected.limit}"
         )
     return lines
 
