@@ -2,48 +2,57 @@
  *
  * ELEMENT is a whole element (float, double, float2, double2), WIDTH the panels' width. A panel
  * holds WIDTH neighbours along m (of A) or n (of B) for each k: neighbour w of step k lies at
- * panel * (extent * WIDTH) + k * WIDTH + w, extent being the tile's k. A panel that the tile does
- * not fill is filled with zeros.
+ * p * panel + k * WIDTH + w in the target. The rectangle covers `across` neighbours from `first`
+ * on; neighbours at and after `extent`, the tile's end, are filled with zeros.
  *
- * One work-item packs one panel's `CHUNK` k steps.
+ * A work-group of LANES work-items packs CHUNK steps of one panel.
  */
 
-/* Stored with k along the rows (A of op 'T', B of op 'N'): a step is a contiguous piece. */
-__kernel void pack_rows(const long steps, const long across,
-                        __global const ELEMENT *restrict source, const long start, const long ld,
-                        __global ELEMENT *restrict target, const long origin, const long panel)
-{
-    const long p = get_global_id(0);
-    const long first = (long)get_global_id(1) * CHUNK;
-    const long last = min(first + CHUNK, steps);
-    const long filled = min(across - p * WIDTH, (long)WIDTH);
-    __global const ELEMENT *from = source + start + p * WIDTH;
+#define ARGUMENTS                                                                            \
+    const long steps, const long first, const long across, const long extent,                \
+        __global const ELEMENT *restrict source, const long start, const long ld,            \
+        __global ELEMENT *restrict target, const long origin, const long panel
+
+#if LANES > 1
+#define PANEL(FROM)                                                                          \
+    for (long t = begin * WIDTH + get_local_id(0); t < end * WIDTH; t += LANES) {            \
+        const long k = t / WIDTH, w = t % WIDTH;                                             \
+        if (w >= low && w < high) to[t] = FROM;                                              \
+        else if (w >= filled) to[t] = (ELEMENT)(0);                                          \
+    }
+#else
+#define PANEL(FROM)                                                                          \
+    if (low == 0 && high == WIDTH)                                                           \
+        for (long k = begin; k < end; k++)                                                   \
+            _Pragma("unroll") for (int w = 0; w < WIDTH; w++) to[k * WIDTH + w] = FROM;      \
+    else                                                                                     \
+        for (long k = begin; k < end; k++) {                                                 \
+            for (long w = low; w < high; w++) to[k * WIDTH + w] = FROM;                      \
+            for (long w = filled; w < WIDTH; w++) to[k * WIDTH + w] = (ELEMENT)(0);          \
+        }
+#endif
+
+#define PLACE                                                                                \
+    const long p = first / WIDTH + get_group_id(0);                                          \
+    const long begin = (long)get_group_id(1) * CHUNK;                                        \
+    const long end = min(begin + CHUNK, steps);                                              \
+    const long low = max(first - p * WIDTH, 0L);                                             \
+    const long high = min(first + across - p * WIDTH, (long)WIDTH);                          \
+    const long filled = clamp(extent - p * WIDTH, 0L, (long)WIDTH);                          \
     __global ELEMENT *to = target + origin + p * panel;
-    if (filled == WIDTH)
-        for (long k = first; k < last; k++)
-            _Pragma("unroll") for (int w = 0; w < WIDTH; w++) to[k * WIDTH + w] = from[k * ld + w];
-    else
-        for (long k = first; k < last; k++)
-            for (int w = 0; w < WIDTH; w++)
-                to[k * WIDTH + w] = w < filled ? from[k * ld + w] : (ELEMENT)(0);
+
+/* Stored with k along the rows (A transposed, or B): a step is a contiguous piece. */
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void pack_rows(ARGUMENTS)
+{
+    PLACE
+    __global const ELEMENT *from = source + start + (p * WIDTH - first);
+    PANEL(from[k * ld + w])
 }
 
-/* Stored with k along the columns (A of op 'N', B of op 'T'): WIDTH rows are interleaved. */
-__kernel void pack_columns(const long steps, const long across,
-                           __global const ELEMENT *restrict source, const long start, const long ld,
-                           __global ELEMENT *restrict target, const long origin, const long panel)
+/* Stored with k along the columns (A, or B transposed): WIDTH rows are interleaved. */
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void pack_columns(ARGUMENTS)
 {
-    const long p = get_global_id(0);
-    const long first = (long)get_global_id(1) * CHUNK;
-    const long last = min(first + CHUNK, steps);
-    const long filled = min(across - p * WIDTH, (long)WIDTH);
-    __global const ELEMENT *from = source + start + p * WIDTH * ld;
-    __global ELEMENT *to = target + origin + p * panel;
-    if (filled == WIDTH)
-        for (long k = first; k < last; k++)
-            _Pragma("unroll") for (int w = 0; w < WIDTH; w++) to[k * WIDTH + w] = from[w * ld + k];
-    else
-        for (long k = first; k < last; k++)
-            for (int w = 0; w < WIDTH; w++)
-                to[k * WIDTH + w] = w < filled ? from[w * ld + k] : (ELEMENT)(0);
+    PLACE
+    __global const ELEMENT *from = source + start + (p * WIDTH - first) * ld;
+    PANEL(from[w * ld + k])
 }

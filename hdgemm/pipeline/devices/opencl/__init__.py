@@ -1,0 +1,8 @@
+"""OpenCL devices: any vendor's GPU, and CPUs through Intel's runtime or PoCL.
+
+Names are ``opencl:0``, ``opencl:1``, … and ``opencl:0/2:0`` for the first of two equal parts.
+"""
+
+from hdgemm.pipeline.devices.opencl.find import list_devices, open_device, parts
+
+__all__ = ["list_devices", "open_device", "parts"]

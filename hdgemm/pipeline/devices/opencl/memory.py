@@ -1,0 +1,172 @@
+"""Memory of an OpenCL device, and host memory that it reaches without a copy or by DMA."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyopencl as cl
+
+from hdgemm.errors import DeviceError, DoesNotFitError
+from hdgemm.pipeline.devices.opencl.driver import driver_errors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PAGE = mmap.PAGESIZE
+
+
+class DeviceBuffer:
+    """Device memory; freed once."""
+
+    def __init__(self, nbytes: int, memory: cl.Buffer) -> None:
+        self.nbytes = nbytes
+        self.memory = memory
+
+    def release(self) -> None:
+        """Give the memory back to the driver."""
+        self.memory.release()
+
+
+class StagingBuffer(DeviceBuffer):
+    """Host memory that the device reaches; `array` holds at least `nbytes`, page-aligned."""
+
+    def __init__(self, nbytes: int, memory: cl.Buffer, array: NDArray[np.uint8], skip: int) -> None:
+        super().__init__(nbytes, memory)
+        self.array = array
+        #: Bytes from the start of `memory` to `array`.
+        self.skip = skip
+        self.address = array.ctypes.data
+
+
+class MappedStaging(StagingBuffer):
+    """Staging that the driver allocated (pinned), mapped while the host may use it."""
+
+    def __init__(self, context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> None:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        memory = cl.Buffer(context, flags, nbytes + _PAGE)
+        self._whole = self._map(queue, memory)
+        skip = -self._whole.ctypes.data % _PAGE
+        super().__init__(nbytes, memory, self._whole[skip : skip + nbytes], skip)
+
+    @staticmethod
+    def _map(queue: cl.CommandQueue, memory: cl.Buffer) -> NDArray[np.uint8]:
+        flags = cl.map_flags.READ | cl.map_flags.WRITE
+        return cl.enqueue_map_buffer(queue, memory, flags, 0, (memory.size,), np.uint8)[0]
+
+    def unmap(self, queue: cl.CommandQueue, wait_for: list[cl.Event]) -> cl.Event:
+        """Let the device write what the host may then not touch."""
+        event: cl.Event = self._whole.base.release(queue, wait_for=wait_for)
+        return event
+
+    def remap(self, queue: cl.CommandQueue) -> cl.Event:
+        """Let the host see what the device wrote, where it saw it before."""
+        flags = cl.map_flags.READ | cl.map_flags.WRITE
+        before = self._whole.ctypes.data
+        self._whole, event = cl.enqueue_map_buffer(
+            queue, self.memory, flags, 0, (self.memory.size,), np.uint8, is_blocking=False
+        )
+        if self._whole.ctypes.data != before:
+            raise DeviceError("the OpenCL driver moved mapped staging memory; use data-placement")
+        return event
+
+
+class Memory:
+    """What one device gave out, counted against what it may hold."""
+
+    def __init__(
+        self, context: cl.Context, limit: int, max_buffer: int, *, zero_copy: bool
+    ) -> None:
+        self._context = context
+        self._limit = limit
+        self._max_buffer = max_buffer
+        self._zero_copy = zero_copy
+        self._lock = threading.Lock()
+        self._held = 0
+        self._staging: list[StagingBuffer] = []
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """Take device memory; see `Device.allocate`."""
+        with self._lock:
+            available = min(self._max_buffer, self._limit - self._held)
+            if nbytes > available:
+                raise DoesNotFitError(
+                    f"{nbytes:,} bytes asked of the OpenCL device, {self._held:,} of "
+                    f"{self._limit:,} held, {self._max_buffer:,} at most in one buffer",
+                    requested=nbytes, available=available, missing=nbytes - available,
+                )  # fmt: skip
+            self._held += nbytes
+        try:
+            with driver_errors("allocating device memory", requested=nbytes):
+                memory = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(1, nbytes))
+        except BaseException:
+            self._give_back(nbytes)
+            raise
+        return DeviceBuffer(nbytes, memory)
+
+    def allocate_staging(self, nbytes: int, queue: cl.CommandQueue) -> StagingBuffer:
+        """Take host memory; see `Device.allocate_staging`."""
+        with driver_errors("allocating staging memory", requested=nbytes):
+            staging = (
+                self._wrap(nbytes)
+                if self._zero_copy
+                else MappedStaging(self._context, queue, max(1, nbytes))
+            )
+        with self._lock:
+            bisect.insort(self._staging, staging, key=lambda each: each.address)
+        return staging
+
+    def _wrap(self, nbytes: int) -> StagingBuffer:
+        array = np.frombuffer(mmap.mmap(-1, -(-max(1, nbytes) // _PAGE) * _PAGE), np.uint8)
+        return StagingBuffer(nbytes, self.use_host(array), array[: max(1, nbytes)], 0)
+
+    def use_host(self, array: NDArray[np.uint8]) -> cl.Buffer:
+        """Make host memory a buffer that a CPU device reads and writes in place."""
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        return cl.Buffer(self._context, flags, hostbuf=array)
+
+    def reach(self, array: NDArray[Any]) -> tuple[cl.Buffer, int]:
+        """Return a buffer whose memory is `array`'s, and the bytes to its first element.
+
+        Only where the device works in host memory. Memory that is not staging is wrapped in
+        whole pages for this one use.
+        """
+        address, nbytes = array.ctypes.data, span_bytes(array)
+        with self._lock:
+            at = bisect.bisect_right(self._staging, address, key=lambda each: each.address) - 1
+            if at >= 0:
+                staging = self._staging[at]
+                if address + nbytes <= staging.address + staging.array.nbytes:
+                    return staging.memory, staging.skip + address - staging.address
+        begin = address // _PAGE * _PAGE
+        end = -(-(address + nbytes) // _PAGE) * _PAGE
+        return self.use_host(bytes_at(begin, end - begin)), address - begin
+
+    def free(self, buffer: DeviceBuffer) -> None:
+        """Give memory back; see `Device.free`."""
+        if isinstance(buffer, StagingBuffer):
+            with self._lock:
+                self._staging.remove(buffer)
+        else:
+            self._give_back(buffer.nbytes)
+        with driver_errors("freeing memory"):
+            buffer.release()
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self._held -= nbytes
+
+
+def span_bytes(array: NDArray[Any]) -> int:
+    """Bytes from the first element of a 2-D array to the end of its last."""
+    rows, cols = array.shape
+    return (rows - 1) * array.strides[0] + cols * array.itemsize
+
+
+def bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
+    """Show memory that someone else keeps alive."""
+    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)

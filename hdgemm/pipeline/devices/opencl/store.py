@@ -1,0 +1,129 @@
+"""The shape for a device: what a tuning run found on it, or a shipped default for its class.
+
+Tuned shapes lie in the user's cache folder, one small JSON file per device and dtype. An entry
+that another driver version was tuned for is not used, and said to be stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from hdgemm.errors import DeviceUnavailableError
+from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.devices.opencl.driver import Facts
+
+_LOG: Final = logging.getLogger(__name__)
+_FORMAT: Final = 1
+
+#: Where a shape comes from; ``stale`` is a default in place of one tuned for another driver.
+Origin = Literal["tuned", "default", "stale"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A shape, where it comes from, and the GFLOP/s it was measured at (0 if it was not)."""
+
+    shape: Shape
+    origin: Origin
+    gflops: float = 0.0
+
+
+class Store:
+    """Tuned shapes in one folder; None is the user's cache folder."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or user_cache_path("hdgemm") / "opencl"
+
+    def path(self, facts: Facts, dtype: np.dtype[Any]) -> Path:
+        """Return the file of one device and dtype; parts of a device have their own."""
+        identity = f"{facts.platform}\n{facts.device}\n{facts.compute_units}"
+        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        return self._folder / f"{key}-{dtype.name}.json"
+
+    def save(self, facts: Facts, dtype: np.dtype[Any], shape: Shape, gflops: float) -> Path:
+        """Keep a tuned shape: written beside and moved into place, so never half there."""
+        path = self.path(facts, dtype)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {
+            "format": _FORMAT, "platform": facts.platform, "device": facts.device,
+            "driver": facts.driver, "gflops": gflops, "shape": shape.to_json(),
+        }  # fmt: skip
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(entry, file, indent=1)
+        os.replace(file.name, path)
+        return path
+
+    def choose(self, facts: Facts, dtype: np.dtype[Any]) -> Choice:
+        """Return the tuned shape, or the default where there is none that fits this driver."""
+        default = default_shape(facts, dtype)
+        try:
+            entry = json.loads(self.path(facts, dtype).read_text(encoding="utf-8"))
+            shape, driver = Shape.from_json(entry["shape"]), entry["driver"]
+            gflops = float(entry["gflops"])
+        except FileNotFoundError:
+            return Choice(default, "default")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            _LOG.warning("ignoring %s: %s", self.path(facts, dtype), error)
+            return Choice(default, "default")
+        if driver != facts.driver:
+            return Choice(default, "stale")
+        return Choice(shape, "tuned", gflops)
+
+
+@cache
+def _defaults() -> list[dict[str, Any]]:
+    text = files(__package__).joinpath("defaults.json").read_text(encoding="utf-8")
+    entries: list[dict[str, Any]] = json.loads(text)
+    return entries
+
+
+def default_shape(facts: Facts, dtype: np.dtype[Any]) -> Shape:
+    """Return the shipped shape of the first class that a device belongs to.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When the device has no double precision and the dtype needs it.
+    """
+    if real_bytes(dtype) == 8 and not facts.has_double:
+        raise DeviceUnavailableError(f"{facts.device} has no double precision: no {dtype.name}")
+    for entry in _defaults():
+        if all(getattr(facts, name) == value for name, value in entry["when"].items()):
+            return Shape.from_json(entry["shapes"][dtype.name])
+    raise DeviceUnavailableError(f"no default shape is shipped for {facts.device}")
+
+
+@cache
+def _hint(name: str, device: str, reason: str) -> None:
+    """Log once in a process."""
+    _LOG.info(
+        "%s (%s) %s; `hdgemm tune --device %s` may make it faster", name, device, reason, name
+    )
+
+
+def shapes_for(name: str, facts: Facts, store: Store | None = None) -> dict[np.dtype[Any], Shape]:
+    """Choose a shape for each dtype that a device multiplies; hint where double is not tuned."""
+    store = store or Store()
+    dtypes = [np.dtype(each) for each in DTYPES]
+    usable = [each for each in dtypes if facts.has_double or real_bytes(each) == 4]
+    choices = {dtype: store.choose(facts, dtype) for dtype in usable}
+    origins = {choice.origin for choice in choices.values()}
+    if "stale" in origins:
+        _hint(name, facts.device, "was tuned for another driver version")
+    elif "tuned" not in origins:
+        _hint(name, facts.device, "uses a shipped kernel shape, untuned")
+    return {dtype: choice.shape for dtype, choice in choices.items()}

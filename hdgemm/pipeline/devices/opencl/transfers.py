@@ -1,0 +1,176 @@
+"""What crosses between host and device: uploads that pack on the way, and downloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyopencl as cl
+
+from hdgemm.pipeline.devices.opencl.driver import driver_errors
+from hdgemm.pipeline.devices.opencl.generator import PACK_CHUNK
+from hdgemm.pipeline.devices.opencl.memory import bytes_at, span_bytes
+from hdgemm.pipeline.devices.opencl.packing import (
+    element_origin,
+    k_along_rows,
+    panel_width,
+    panels,
+    pieces,
+)
+from hdgemm.pipeline.devices.protocol import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.opencl.memory import Memory
+    from hdgemm.pipeline.devices.opencl.programs import Programs
+    from hdgemm.pipeline.devices.opencl.shape import Shape
+
+    Work: TypeAlias = Callable[[cl.CommandQueue, list[cl.Event]], tuple[cl.Event, cl.Event]]
+
+#: Device memory that rows pass through before they are packed, where the device cannot read
+#: staging in place; kept out of what slots may take.
+SCRATCH_BYTES: Final = 16 << 20
+
+
+class Uploads:
+    """Prepares uploads for the upload lane."""
+
+    def __init__(
+        self, context: cl.Context, memory: Memory, programs: Programs, *, zero_copy: bool
+    ) -> None:
+        self._context = context
+        self._memory = memory
+        self._programs = programs
+        self._zero_copy = zero_copy
+        self._scratch: cl.Buffer | None = None
+
+    def prepare(
+        self, source: NDArray[Any], target: Block, slot: cl.Buffer, shape: Shape
+    ) -> tuple[Work, Any]:
+        """Return what to enqueue, and what must live until it is done."""
+        tile = target.tile
+        if tile.operand == "C" or not shape.packed:
+            start = element_origin(tile) + target.row * tile.ld + target.col
+            return lambda queue, events: write_block(queue, source, slot, start, tile.ld, events), (
+                source, slot,
+            )  # fmt: skip
+        width = panel_width(shape, tile.operand, tile.dtype)
+        if self._zero_copy and _whole_elements(source):
+            memory, skip = self._memory.reach(source)
+            start, ld = skip // source.itemsize, source.strides[0] // source.itemsize
+            return lambda queue, events: self._pack(
+                queue, target, width, (memory, start, ld), slot, events
+            ), (source, memory, slot)
+        scratch = self._scratch_buffer()
+        return lambda queue, events: self._pass_through(
+            queue, source, target, width, scratch, slot, events
+        ), (source, slot)
+
+    def _pass_through(
+        self,
+        queue: cl.CommandQueue,
+        source: NDArray[Any],
+        target: Block,
+        width: int,
+        scratch: cl.Buffer,
+        slot: cl.Buffer,
+        events: list[cl.Event],
+    ) -> tuple[cl.Event, cl.Event]:
+        """Write a piece into scratch memory, pack it, write the next over it: the queue is in order."""
+        commands = []
+        for row, col, rows, cols in pieces(*source.shape, SCRATCH_BYTES // source.itemsize):
+            part = source[row : row + rows, col : col + cols]
+            block = Block(target.tile, target.row + row, target.col + col, rows, cols)
+            commands += write_block(queue, part, scratch, 0, cols, events)
+            commands += self._pack(queue, block, width, (scratch, 0, cols), slot, [])
+            events = []
+        return commands[0], commands[-1]
+
+    def _pack(
+        self,
+        queue: cl.CommandQueue,
+        target: Block,
+        width: int,
+        source: tuple[cl.Buffer, int, int],
+        slot: cl.Buffer,
+        events: list[cl.Event],
+    ) -> tuple[cl.Event, cl.Event]:
+        part = panels(target, width)
+        memory, start, ld = source
+        kernel = self._programs.pack(
+            target.tile.dtype, width, k_along_rows=k_along_rows(target.tile)
+        )
+        kernel.set_args(
+            *map(np.int64, (part.steps, part.first, part.across, part.extent)),
+            memory, *map(np.int64, (start, ld)),
+            slot, *map(np.int64, (part.start, part.stride)),
+        )  # fmt: skip
+        lanes = self._programs.pack_lanes
+        grid = (part.count * lanes, -(-part.steps // PACK_CHUNK))
+        event = cl.enqueue_nd_range_kernel(queue, kernel, grid, (lanes, 1), wait_for=events)
+        return event, event
+
+    def _scratch_buffer(self) -> cl.Buffer:
+        if self._scratch is None:
+            with driver_errors("allocating scratch memory", requested=SCRATCH_BYTES):
+                flags = cl.mem_flags.READ_WRITE
+                self._scratch = cl.Buffer(self._context, flags, SCRATCH_BYTES)
+        return self._scratch
+
+    def close(self) -> None:
+        """Free the scratch memory."""
+        if self._scratch is not None:
+            self._scratch.release()
+            self._scratch = None
+
+
+def _whole_elements(source: NDArray[Any]) -> bool:
+    return source.strides[0] % source.itemsize == 0 and source.ctypes.data % source.itemsize == 0
+
+
+def write_block(
+    queue: cl.CommandQueue,
+    source: NDArray[Any],
+    memory: cl.Buffer,
+    start: int,
+    ld: int,
+    events: list[cl.Event],
+) -> tuple[cl.Event, cl.Event]:
+    """Copy a 2-D array's rows to `memory`, `ld` elements apart from element `start` on."""
+    event = cl.enqueue_copy(
+        queue, memory, bytes_at(source.ctypes.data, span_bytes(source)),
+        is_blocking=False, wait_for=events, **_rectangle(source, start, ld),
+    )  # fmt: skip
+    return event, event
+
+
+def read_block(
+    queue: cl.CommandQueue,
+    memory: cl.Buffer,
+    start: int,
+    ld: int,
+    target: NDArray[Any],
+    events: list[cl.Event],
+) -> cl.Event:
+    """Copy rows from `memory`, `ld` elements apart from element `start` on, into a 2-D array."""
+    return cl.enqueue_copy(
+        queue, bytes_at(target.ctypes.data, span_bytes(target)), memory,
+        is_blocking=False, wait_for=events, **_rectangle(target, start, ld),
+    )  # fmt: skip
+
+
+def _rectangle(host: NDArray[Any], start: int, ld: int) -> dict[str, tuple[int, ...]]:
+    size = host.itemsize
+    rows, cols = host.shape
+    pitch = ld * size
+    host_pitch = host.strides[0] if rows > 1 else cols * size
+    return {
+        "buffer_origin": (start * size % pitch, start * size // pitch, 0),
+        "host_origin": (0, 0, 0),
+        "region": (cols * size, rows, 1),
+        "buffer_pitches": (pitch, 0),
+        "host_pitches": (host_pitch, 0),
+    }
