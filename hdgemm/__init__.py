@@ -14,6 +14,7 @@ from hdgemm.errors import (
 )
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import list_devices as devices
+from hdgemm.verify import Verification, verify
 
 __all__ = [
     "CancelledRunError",
@@ -25,10 +26,12 @@ __all__ = [
     "InputTypeError",
     "MatrixIOError",
     "Options",
+    "Verification",
     "devices",
     "dgemm",
     "execute",
     "matmul",
     "multiply",
     "plan_gemm",
+    "verify",
 ]

@@ -16,6 +16,7 @@ from hdgemm.matrices.npy import create_npy
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.multiplication import Multiplication
 from hdgemm.options import Options
+from hdgemm.verify import verify_operands
 
 if TYPE_CHECKING:
     import threading
@@ -132,8 +133,6 @@ class Call:
         )
 
     def _verify(self, c: Operand) -> None:
-        from hdgemm.verify import verify_operands
-
         check = verify_operands(
             self.a, self.b, c, alpha=self.product.alpha, beta=self.product.beta, old=self.old
         )

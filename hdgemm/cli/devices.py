@@ -11,6 +11,7 @@ def command(*, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from rich.console import Console
+    from rich.markup import escape
 
     import hdgemm
     from hdgemm.cli.tables import format_bytes, new_table
@@ -27,6 +28,6 @@ def command(*, as_json: Json = False) -> None:
             device.name,
             format_bytes(device.memory_bytes) if device.memory_bytes else "–",
             "yes" if device.usable else "no",
-            f"{device.description}; {device.note}" if device.note else device.description,
+            escape(f"{device.description}; {device.note}" if device.note else device.description),
         )
     Console().print(table)

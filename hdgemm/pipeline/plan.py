@@ -245,6 +245,8 @@ class Plan:
         The bytes the plan was made for.
     direct
         Everything is in RAM and one BLAS call on the caller's arrays does it: no loads, no slots.
+    done
+        Rectangles of C that an earlier run has stored, and this plan leaves as they are.
     """
 
     problem: Problem
@@ -264,10 +266,22 @@ class Plan:
     device_limit: int
     direct: bool = False
     expected: Expectation | None = None
+    done: tuple[Rect, ...] = ()
 
     def slots(self, operand: Operand) -> Slots:
         """Return the slots of one operand's tiles."""
         return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
+
+    @property
+    def cells(self) -> int:
+        """Elements of C that the plan computes."""
+        stored = sum(rect.rows * rect.cols for rect in self.done)
+        return self.problem.m * self.problem.n - stored
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of its units."""
+        return self.cells * self.problem.k * flops_per_multiply_add(self.problem.dtype)
 
     @property
     def scratch_bytes(self) -> int:
@@ -293,3 +307,9 @@ class Plan:
     def host_bytes(self) -> int:
         """Bytes of host memory held."""
         return self.staging_bytes + (self.device_bytes if self.device.unified else 0)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text; `hdgemm.pipeline.planjson` reads it back."""
+        from hdgemm.pipeline.planjson import to_json
+
+        return to_json(self)
