@@ -67,9 +67,7 @@ class Work:
     @classmethod
     def of(cls, plan: Plan, planned_bytes: Mapping[Stage, int]) -> Work:
         """Take the totals from a plan and the bytes that each stage is to move."""
-        return cls(
-            plan.problem.flops, len(plan.steps), len(plan.units), planned_bytes.get("store2", 0)
-        )
+        return cls(plan.flops, len(plan.steps), len(plan.units), planned_bytes.get("store2", 0))
 
 
 class ProgressMeter:

@@ -71,6 +71,7 @@ def _plan(fields: dict[str, Any]) -> Plan:
                 for number, bar, rect, *rest in fields["units"]
             ),
             "steps": tuple(Step(*step) for step in fields["steps"]),
+            "done": tuple(Rect(*rect) for rect in fields["done"]),
             "expected": None if expected is None else Expectation(**expected),
         }
     )

@@ -54,7 +54,7 @@ def _check_units(plan: Plan) -> None:
             raise PlanError(f"unit {number} uses slot {unit.slot} of {plan.c_slots.count}")
     if expected_first != len(plan.steps):
         raise PlanError(f"units have {expected_first} steps, the plan {len(plan.steps)}")
-    _check_cover([unit.rect for unit in plan.units], m, n)
+    _check_cover([*plan.done, *(unit.rect for unit in plan.units)], m, n)
 
 
 def _check_cover(rects: Sequence[Rect], m: int, n: int) -> None:

@@ -155,7 +155,7 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
             moved["load2"] += area * problem.itemsize
     if plan.direct or problem.c.path == "resident":
         return moved
-    area = problem.m * problem.n
+    area = plan.cells
     if plan.overlap.c_on_device and not unified:
         moved["store1"] = area * problem.itemsize
     if problem.c.path == "staged":

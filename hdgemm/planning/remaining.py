@@ -1,0 +1,86 @@
+"""What is left of a plan once some of its work units are stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hdgemm.pipeline.validate import validate
+from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from hdgemm.pipeline.plan import Load, Operand, Plan, Step
+
+
+def remaining(plan: Plan, done: Collection[int]) -> Plan:
+    """Return the plan for the work units that are not `done`, by number, of the same C.
+
+    The units left keep their tiles, their order, and each its own sweep over k, so that they
+    compute the same bits as in the whole plan. Units, steps and loads are numbered anew; which
+    tiles must be loaded follows from the shorter order. `Plan.done` says what is left out.
+    """
+    if not done:
+        return plan
+    kept = [unit for unit in plan.units if unit.number not in done]
+    sweeps = [plan.steps[unit.first : unit.last + 1] for unit in kept]
+    old = [step for sweep in sweeps for step in sweep]
+    a, b = (_residence(plan, "A", old), _residence(plan, "B", old))
+    loads, places = _merged(plan, old, (a, b))
+    units, steps = [], []
+    for number, (unit, sweep) in enumerate(zip(kept, sweeps, strict=True)):
+        first = len(steps)
+        for step in sweep:
+            at = len(steps)
+            steps.append(step._replace(number=at, unit=number, a=places[0][at], b=places[1][at]))
+        slot = number % plan.c_slots.count if plan.c_slots.count else -1
+        units.append(unit._replace(number=number, slot=slot, first=first, last=len(steps) - 1))
+    rest = replace(
+        plan,
+        loads=loads,
+        units=tuple(units),
+        steps=tuple(steps),
+        done=plan.done + tuple(unit.rect for unit in plan.units if unit.number in done),
+        expected=None,
+    )
+    validate(rest)
+    return rest
+
+
+def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence | None:
+    """Decide anew which tile is fetched when; a tile is named by the plan's first load of it."""
+    if plan.problem.spec(operand).path == "resident":
+        return None
+    loads = [step.a if operand == "A" else step.b for step in steps]
+    count = plan.slots(operand).count
+    if not plan.overlap.loads:
+        # Every load of the whole plan stands for one owner of its tile.
+        return fetch_always(loads, loads, count)
+    first: dict[tuple[int, ...], int] = {}
+    tiles = [first.setdefault(tuple(plan.loads[load].rect), load) for load in loads]
+    return keep_nearest(tiles, count)
+
+
+def _merged(
+    plan: Plan, steps: Sequence[Step], residences: tuple[Residence | None, Residence | None]
+) -> tuple[tuple[Load, ...], tuple[list[int], list[int]]]:
+    """Return both operands' loads by first reader, and for each step which of them it reads."""
+    fetches = sorted(
+        (fetch.step, side, number, fetch)
+        for side, residence in enumerate(residences)
+        if residence is not None
+        for number, fetch in enumerate(residence.fetches)
+    )
+    loads = []
+    place: dict[tuple[int, int], int] = {}
+    for step, side, number, fetch in fetches:
+        place[side, number] = len(loads)
+        loads.append(plan.loads[fetch.tile]._replace(slot=fetch.slot, step=step))
+    reads = tuple(
+        [-1] * len(steps)
+        if residence is None
+        else [place[side, fetch] for fetch in residence.reads]
+        for side, residence in enumerate(residences)
+    )
+    return tuple(loads), (reads[0], reads[1])
