@@ -191,5 +191,6 @@ def create_npy(
     def open_matrix(part: Path) -> FileMatrix:
         return FileMatrix(BlockFile(part, writable=True), (rows, cols), stored, ALIGNMENT)
 
+    path = path.resolve()  # a link keeps its name, its target is replaced
     part = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize)
     return Draft(path, part, open_matrix(part), trans=order == "F")
