@@ -90,6 +90,17 @@ def test_never_worse_than_staging(lockable, seconds, rate):
         assert direct == (operand.locked or name in choice.register)
 
 
+def test_where_copies_are_hidden_two_plans_are_made():
+    made = []
+
+    def expected(problem):
+        made.append(problem)
+        return 10.0
+
+    choose_paths(PROBLEM, dict.fromkeys("ABC", Lockable(10**9)), USUAL, expected)
+    assert len(made) == 2
+
+
 def test_with_the_planners_own_expectation():
     """Slow copies on a fast GPU: registering pays. Free copies: it never does."""
     n = 16384

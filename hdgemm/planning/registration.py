@@ -105,6 +105,9 @@ def choose_paths(
     staged = expected_seconds(base)
     best = PathChoice(base, (), staged, 0.0, staged)
     others = [name for name in lockable if name not in free]
+    # No choice can beat all of them at no cost: where that saves nothing, the search is over.
+    if not others or expected_seconds(_direct(base, others)) >= (1 - MARGIN) * staged:
+        return best
     for size in range(1, len(others) + 1):
         for names in combinations(others, size):
             lock = sum(cost.seconds(lockable[name].nbytes) for name in names)

@@ -20,7 +20,7 @@ from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.cuda.numa import node_of
 from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
-from hdgemm.pipeline.devices.cuda.registration import Lease, Pins, is_pinned
+from hdgemm.pipeline.devices.cuda.registration import Lease, Pins, PinSeconds, is_pinned
 from hdgemm.pipeline.devices.dense import first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -191,6 +191,10 @@ class CudaDevice:
     def register(self, array: NDArray[Any]) -> Lease:
         """Page-lock an application array for as long as the lease is held."""
         return self.pins.register(self.driver, array)
+
+    def pin_cost(self) -> PinSeconds:
+        """Return the seconds per byte of page-locking, measured once in a process."""
+        return self.pins.cost(self.driver)
 
     def synchronize(self) -> None:
         """Wait for everything enqueued.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.cuda.driver import Driver
 
-_SAMPLE_BYTES: Final = 256 << 20
+_SAMPLE_BYTES: Final = 64 << 20
 
 
 class PinSeconds(NamedTuple):
@@ -77,6 +77,14 @@ class Pins:
         # wait for them anyway.
         self._lock = threading.Lock()
         self._pins: list[_Pin] = []
+        self._cost: PinSeconds | None = None
+
+    def cost(self, driver: Driver) -> PinSeconds:
+        """Return what locking costs on this machine; measured at the first question."""
+        with self._lock:
+            if self._cost is None:
+                self._cost = measure_pinning(driver)
+            return self._cost
 
     def register(self, driver: Driver, array: NDArray[Any]) -> Lease:
         """Lock the memory of an array, or join those who have.
