@@ -119,8 +119,10 @@ class Stages:
             part = tile[first : first + rows]
             old = np.ndarray(part.shape, dtype, scratch.array)
             self._operands.old_c.read(rect.row + first, rect.col, old)
-            old *= dtype.type(self._beta)
-            part += old
+            # BLAS raises no floating-point signals: NaN and Inf are results like others.
+            with np.errstate(all="ignore"):
+                old *= dtype.type(self._beta)
+                part += old
 
     def _input(self, operand: Operand, number: int, part: Rect) -> Block:
         if number < 0:
