@@ -36,6 +36,7 @@ class Sizes:
     blocks: tuple[int | None, ...] = (None, 2048, 4096, 8192)
     link_bytes: int = 1 << 30
     pin_bytes: int = 1 << 30
+    copy_bytes: int = 1 << 30
     device_memory: int = 8 * 10**9
     repeats: int = 3
 
@@ -50,6 +51,7 @@ TINY: Final = Sizes(
     blocks=(None, 64),
     link_bytes=1 << 16,
     pin_bytes=1 << 16,
+    copy_bytes=1 << 20,
     device_memory=2 << 20,
     repeats=2,
 )

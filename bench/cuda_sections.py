@@ -14,6 +14,7 @@ from hdgemm.blas import multiply
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 from hdgemm.pipeline.devices.cuda.registration import measure_pinning
+from hdgemm.profiling.copy_threads import copy_rates, copy_threads
 
 if TYPE_CHECKING:
     from bench.cuda_run import Run
@@ -46,13 +47,21 @@ def measure_device(run: Run) -> None:
             entry = kernel(device, (run.sizes.kernels,) * 3, dtype, run.sizes.repeats)
             run.note("kernels", {"label": f"{dtype} n={run.sizes.kernels}, resident", **entry})
         run.results["link"] = link(device, run.sizes.link_bytes, run.sizes.repeats)
+        rates = copy_rates(run.sizes.copy_bytes)
+        run.results["host_copy"] = {
+            "gbs_by_threads": {threads: rate / 1e9 for threads, rate in rates.items()},
+            "threads_to_fill_the_link": copy_threads(
+                rates, run.results["link"]["pinned_up_gbs"] * 1e9
+            ),
+        }
         pin = measure_pinning(device.driver, run.sizes.pin_bytes)
         run.results["pinning_seconds_per_gb"] = {
             "register": pin.register * 1e9,
             "unregister": pin.unregister * 1e9,
         }
         if not run.dry:
-            print(json.dumps({key: run.results[key] for key in ("link", "pinning_seconds_per_gb")}))
+            shown = ("link", "host_copy", "pinning_seconds_per_gb")
+            print(json.dumps({key: run.results[key] for key in shown}))
     finally:
         device.close()
 
