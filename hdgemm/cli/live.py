@@ -62,7 +62,7 @@ class LiveBar:
 
         self._bar = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
+            BarColumn(bar_width=16),
             TextColumn("{task.percentage:5.1f} %"),
             TextColumn("{task.fields[state]}"),
             console=console,
