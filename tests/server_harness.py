@@ -41,7 +41,7 @@ def make_settings(folder: Path, **values: Any) -> Settings:
     return Settings(
         **{
             "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
-            "lease_seconds": 4.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
+            "lease_seconds": 3.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
             **values,
         }
     )  # fmt: skip
@@ -201,3 +201,12 @@ def submit(client: Any, process: str = "gemm", **inputs: Any) -> str:
     answer = client.post(f"/v1/processes/{process}/execution", json={"inputs": inputs})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["jobID"])
+
+
+def databases(*, always_both: bool = False) -> list[str]:
+    """Return the names of the fixtures that give a database's URL; the empty one is SQLite.
+
+    Tests that start processes meet PostgreSQL only where ``HDGEMM_TEST_POSTGRES`` is set, unless
+    they are about several workers.
+    """
+    return ["", "postgres"] if always_both or "HDGEMM_TEST_POSTGRES" in os.environ else [""]

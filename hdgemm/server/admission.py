@@ -148,9 +148,15 @@ def product_of(inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source])
 
 
 def library_options(wanted: JobOptions, settings: Settings) -> Options:
-    """Turn a request's options into the library's; memory is what a worker has by default."""
+    """Turn a request's options into the library's.
+
+    Memory is what a worker has by default; "auto" is its first accelerator, or else the host: a
+    job never touches a device that its worker was not given.
+    """
+    accelerators = [name for name in settings.devices if name != "host"]
+    best = accelerators[0] if accelerators else "host"
     return Options(
-        devices="auto" if wanted.devices == "auto" else tuple(wanted.devices),
+        devices=(best,) if wanted.devices == "auto" else tuple(wanted.devices),
         host_memory=settings.memory if wanted.host_memory is None else wanted.host_memory,
         device_memory=wanted.device_memory,
         threads=wanted.threads,

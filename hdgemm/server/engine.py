@@ -75,12 +75,12 @@ class HdgemmLibrary:
 
 
 def _device_spec(options: Options) -> Any:
-    """Return what is known of the device a plan is for; "auto" is planned for the host."""
+    """Return what is known of the device a plan is for."""
     from hdgemm.pipeline.devices.registry import open_device
     from hdgemm.pipeline.plan import DeviceSpec
 
     name = options.devices if isinstance(options.devices, str) else options.devices[0]
-    if name in {"auto", "host"}:
+    if name == "host":
         return DeviceSpec()
     device = open_device(name, options.device_bytes)
     try:

@@ -60,7 +60,7 @@ PathText = Annotated[
 ]
 Size = Annotated[
     Annotated[int, Field(ge=1, le=1 << 62)]
-    | Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?[KMGT]?i?B?$", max_length=24)],
+    | Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?[KMGTkmgt]?i?[Bb]?$")],
     AfterValidator(_size),
     Field(examples=["1.5GB"]),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -123,6 +124,9 @@ def serve(settings: Settings, host: str, port: int, *, with_worker: bool = True)
         log_config=None,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it is done; there is still a worker to end then.
+        signal.signal(number, signal.SIG_IGN)
     if keeper is not None:
         keeper.start()
     try:
