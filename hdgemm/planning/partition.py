@@ -76,11 +76,13 @@ class Shapes(NamedTuple):
     a_slots: NDArray[np.int64]
     b_slots: NDArray[np.int64]
     c_slots: NDArray[np.int64]
+    halvings: NDArray[np.int64]
 
     @classmethod
     def of(cls, shape: Shape) -> Shapes:
         """Return one shape as arrays of one element."""
-        fields = (*shape.tile, shape.a_depth, shape.b_depth, shape.bars == "rows", *shape.slots)
+        fields = (*shape.tile, shape.a_depth, shape.b_depth, shape.bars == "rows", *shape.slots,
+                  shape.halvings)  # fmt: skip
         return cls(*(np.array([int(value)]) for value in fields))
 
     @property
@@ -97,14 +99,19 @@ class Shapes(NamedTuple):
             "C": (mb, nb),
         }
 
+    def halved(self, times: int) -> Shapes:
+        """Return the same shapes with the last C tile halved so often."""
+        return self._replace(halvings=np.full_like(self.mb, times))
+
     def take(self, which: NDArray[Any]) -> Shapes:
         """Return the shapes at these places, or where a mask is true."""
         return Shapes(*(field[which] for field in self))
 
     def shape(self, place: int) -> Shape:
         """Return one of them."""
-        mb, nb, kb, a_depth, b_depth, rows, a, b, c = (int(field[place]) for field in self)
-        return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), "rows" if rows else "columns")
+        mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings = (int(x[place]) for x in self)
+        bars: Bars = "rows" if rows else "columns"
+        return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), bars, halvings)
 
 
 def sizes(extent: int, least: int, quantum: int) -> list[int]:
@@ -156,7 +163,7 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shap
         b_deep > 0
     ) + kb * (b_deep == 0)
     none = np.zeros_like(mb)
-    return Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none)
+    return Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none, none)
 
 
 def _deepenings(problem: Problem, operand: Operand) -> list[int]:

@@ -9,12 +9,14 @@ from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import OVERLAPS, Limits, build_plan, direct_plan
 from hdgemm.planning.fit import does_not_fit, least_need
 from hdgemm.planning.machines import assumed
+from hdgemm.planning.memory import PIECE_BYTES, planned_bytes
+from hdgemm.planning.model import expect
 from hdgemm.planning.partition import Shape, Shapes
 from hdgemm.planning.pricing import price
 from hdgemm.planning.search import search, tile_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Overlap, Plan, Problem
@@ -25,6 +27,12 @@ _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (
 #: C tiles that one work unit of the paper is cut into (HDGEMM, section 4.3.2: four stores run
 #: while one unit multiplies).
 _BLOCKS: Final = 4
+#: Simulations are worth this part of the run that they shorten, and this many seconds at most,
+#: at so many seconds for each operation of a plan built and simulated.
+_WORTH: Final = 0.03
+_MOST_SECONDS: Final = 0.5
+_OPERATION_SECONDS: Final = 25e-6
+_TRIALS: Final = 32
 
 
 def plan_problem(
@@ -58,10 +66,8 @@ def plan_problem(
     if device.unified and paths == {"resident"} and options.tile is None:
         return direct_plan(problem, device, options.strategy, limits)
     machine = machine or assumed(device)
-    shape = _shape(problem, options, device, limits, machine)
-    plan = build_plan(problem, device, options.strategy, shape, limits)
-    priced = price(problem, device, plan.overlap, Shapes.of(shape), machine)
-    plan = replace(plan, expected=priced.expectation(0))
+    shapes = _shapes(problem, options, device, limits, machine)
+    plan = _fastest(problem, device, options.strategy, shapes, limits, machine)
     validate(plan)
     return plan
 
@@ -79,15 +85,66 @@ def _staged(spec: OperandSpec) -> OperandSpec:
     return replace(spec, path="staged") if spec.path == "direct" else spec
 
 
-def _shape(
+def _fastest(
+    problem: Problem,
+    device: DeviceSpec,
+    strategy: str,
+    shapes: Sequence[Shape],
+    limits: Limits,
+    machine: Machine,
+) -> Plan:
+    """Build the first shape, or simulate as many as the run is worth and take the fastest.
+
+    What the closed form averages, stalls at the turns above all, only the simulation sees. How
+    many are tried depends on counts alone, so that the same call makes the same plan.
+    """
+    first = _price(problem, device, strategy, shapes[0], limits, machine)
+    left = min(_MOST_SECONDS, _WORTH * _seconds(first))
+    best: Plan | None = None
+    for shape in shapes[:_TRIALS]:
+        plan = first if best is None else build_plan(problem, device, strategy, shape, limits)
+        left -= _OPERATION_SECONDS * _operations(plan)
+        if left < 0:
+            break
+        plan = replace(plan, expected=expect(plan, machine))
+        if best is None or _seconds(plan) < _seconds(best):
+            best = plan
+    return best or first
+
+
+def _price(
+    problem: Problem,
+    device: DeviceSpec,
+    strategy: str,
+    shape: Shape,
+    limits: Limits,
+    machine: Machine,
+) -> Plan:
+    """Build a plan that carries the closed form's price."""
+    plan = build_plan(problem, device, strategy, shape, limits)
+    prices = price(problem, device, plan.overlap, Shapes.of(shape), machine)
+    return replace(plan, expected=prices.expectation(0))
+
+
+def _seconds(plan: Plan) -> float:
+    return plan.expected.seconds if plan.expected is not None else float("inf")
+
+
+def _operations(plan: Plan) -> int:
+    """Estimate the operations of all stages."""
+    moved = sum(planned_bytes(plan).values())
+    return len(plan.steps) + 2 * len(plan.loads) + 2 * len(plan.units) + moved // PIECE_BYTES
+
+
+def _shapes(
     problem: Problem, options: Options, device: DeviceSpec, limits: Limits, machine: Machine
-) -> Shape:
+) -> list[Shape]:
     overlap = OVERLAPS[options.strategy]
     if options.tile is None:
-        shape = search(problem, device, overlap, limits, machine)
+        found = search(problem, device, overlap, limits, machine)
         smallest = Shape((1, 1, 1), 1, 1, (1, 1, 1))
-        if shape is not None:
-            return _blocked(problem, device, overlap, limits, shape)
+        if found:
+            return [_blocked(problem, device, overlap, limits, shape) for shape in found]
     else:
         shapes = list(_forced(problem, options.tile, device, overlap, limits))
         fitting = [
@@ -95,7 +152,7 @@ def _shape(
             if least_need(problem, device, overlap, one).fits(device, limits)
         ]  # fmt: skip
         if fitting:
-            return _faster_bars(problem, device, overlap, fitting[0], machine)
+            return [_faster_bars(problem, device, overlap, fitting[0], machine)]
         smallest = shapes[-1]
     need = least_need(problem, device, overlap, smallest)
     raise does_not_fit(device, need, limits, forced=options.tile)

@@ -13,24 +13,26 @@ import numpy as np
 from hdgemm.pipeline.plan import STAGES, Expectation
 from hdgemm.planning.memory import PIECE_BYTES, ceil_div
 from hdgemm.planning.rates import RESOURCES
-from hdgemm.planning.traffic import load_traffic, store_traffic
+from hdgemm.planning.traffic import average_tile, unit_counts, unit_loads
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Overlap, Problem
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, Overlap, Problem
     from hdgemm.planning.partition import Shapes
     from hdgemm.planning.rates import Machine
-    from hdgemm.planning.traffic import Traffic
+    from hdgemm.planning.traffic import PerUnit
 
 #: Seconds, an array with one element a shape.
 Seconds: TypeAlias = Any
+#: Seconds by stage or by resource.
+Busy: TypeAlias = dict[str, Seconds]
 
 
 class Prices(NamedTuple):
     """For each shape its seconds in all, and busy seconds by stage and by resource."""
 
     seconds: Seconds
-    stages: dict[str, Seconds]
-    resources: dict[str, Seconds]
+    stages: Busy
+    resources: Busy
 
     def expectation(self, place: int) -> Expectation:
         """Return one shape's price as a plan carries it."""
@@ -47,7 +49,7 @@ def price(
 
 
 class _Pricing:
-    """The terms of one call to `price`, each an array with one element a shape."""
+    """The terms of one call to `price`."""
 
     def __init__(
         self,
@@ -57,135 +59,186 @@ class _Pricing:
         shapes: Shapes,
         machine: Machine,
     ) -> None:
-        self.problem, self.device, self.shapes, self.machine = problem, device, shapes, machine
-        self.overlap = overlap
-        self.a = load_traffic(problem, shapes, "A", reuse=overlap.loads)
-        self.b = load_traffic(problem, shapes, "B", reuse=overlap.loads)
-        self.c = store_traffic(problem, shapes)
-        self.steps = self.c.loads * ceil_div(problem.k, shapes.kb)
-        self.zero = np.zeros(len(shapes.mb))
+        self.problem, self.device, self.overlap = problem, device, overlap
+        self.shapes, self.machine = shapes, machine
+        self.tiles = {operand: self._tile(operand) for operand in ("A", "B", "C")}
+        self.chunks = ceil_div(problem.k, shapes.kb)
+        self.counts = unit_counts(problem, shapes)
+        self.units = sum(self.counts[1:], start=self.counts[0])
 
     def prices(self) -> Prices:
-        stages = self._stages()
-        resources = self._resources(stages)
-        if not self.overlap.loads:
-            return Prices(self._in_turn(stages), stages, resources)
-        ends = self._prologue() + self._epilogue() + self._bursts(stages)
-        busy = np.max(np.stack([*resources.values(), *stages.values()]), axis=0)
-        return Prices(busy + ends, stages, resources)
-
-    def _in_turn(self, stages: dict[str, Seconds]) -> Seconds:
-        """Seconds where nothing is loaded while the device multiplies."""
-        loading = np.maximum(stages["load1"], stages["load2"])
-        if self.overlap.stores:
-            return loading + np.maximum(stages["mult1"], stages["store2"]) + self._epilogue()
-        return loading + stages["mult1"] + stages["store2"]
-
-    def _stages(self) -> dict[str, Seconds]:
-        problem, machine, shapes = self.problem, self.machine, self.shapes
-        each = machine.operation_seconds
-        efficiency = machine.efficiency(
-            np.minimum(shapes.mb, problem.m), np.minimum(shapes.nb, problem.n), shapes.kb
+        """Add up the units of each kind, and the ends."""
+        names = (*STAGES, *RESOURCES)
+        totals: Busy = {name: np.zeros(len(self.shapes.mb)) for name in names}
+        paced = np.zeros(len(self.shapes.mb))
+        a, b = (
+            unit_loads(self.problem, self.shapes, operand, reuse=self.overlap.loads)
+            for operand in ("A", "B")
         )
-        rate = machine.flop_rate(problem.dtype)
-        stages: dict[str, Seconds] = dict.fromkeys(STAGES, self.zero)
-        stages["mult1"] = problem.flops / (rate * efficiency) + self.steps * each
-        for traffic, spec in ((self.a, problem.a), (self.b, problem.b)):
-            stages["load1"] = stages["load1"] + self._application(traffic, spec, write=False)
-            stages["load2"] = stages["load2"] + self._link(traffic, spec, machine.pcie_up)
-        stages["store2"] = self._application(self.c, problem.c, write=True)
-        stages["store1"] = self._link(self.c, problem.c, machine.pcie_down)
-        return stages
+        multiply = self._multiply()
+        unit: Busy = {}
+        for count, a_loads, b_loads in zip(self.counts, a, b, strict=True):
+            unit = self._unit(multiply, a_loads, b_loads)
+            for name in names:
+                totals[name] = totals[name] + count * unit[name]
+            paced = paced + count * self._pace(unit)
+        if self.overlap.loads:
+            paced = paced + self._prologue() + self._bursts(multiply["mult1"], a.unit, b.unit)
+            paced = paced + self._taper(multiply, a, b)
+        if self.overlap.stores:
+            paced = paced + self._epilogue()
+        stages, resources = ({n: totals[n] for n in part} for part in (STAGES, RESOURCES))
+        return Prices(paced, stages, resources)
 
-    def _application(self, traffic: Traffic, spec: OperandSpec, *, write: bool) -> Seconds:
-        """Return the seconds of load1 or store2 for one operand."""
-        if spec.path != "staged":
-            return self.zero
-        machine = self.machine
-        if spec.place == "memory":
-            return self.zero + traffic.nbytes / machine.copy
-        if not write:
-            return self.zero + traffic.nbytes / machine.disk_read
-        one = traffic.nbytes / traffic.passes
-        return self.zero + one / machine.disk_write + (traffic.passes - 1) * one / machine.disk_read
+    def _unit(
+        self,
+        multiply: Busy,
+        a_loads: Seconds,
+        b_loads: Seconds,
+        part: Seconds = 1.0,
+        stored: Seconds = 1.0,
+    ) -> Busy:
+        """Seconds that a unit with so many loads, or part of one, takes of everything.
 
-    def _link(self, traffic: Traffic, spec: OperandSpec, rate: float) -> Seconds:
-        """Return the seconds of load2 or store1 for one operand."""
-        if self.device.unified or spec.path == "resident":
-            return self.zero
-        nbytes = traffic.nbytes / spec.itemsize * self.problem.itemsize
-        if traffic is self.c:
-            nbytes = nbytes / traffic.passes
-        return self.zero + nbytes / rate
+        `stored` is the part of a C tile that is stored meanwhile.
+        """
+        unit = {name: part * seconds for name, seconds in multiply.items()}
+        for loads, operand in ((a_loads, "A"), (b_loads, "B"), (stored, "C")):
+            for name, seconds in self.tiles[operand].items():
+                unit[name] = unit[name] + loads * seconds
+        return unit
 
-    def _resources(self, stages: dict[str, Seconds]) -> dict[str, Seconds]:
-        problem, machine = self.problem, self.machine
-        resources = dict.fromkeys(RESOURCES, self.zero)
-        resources["device"] = stages["mult1"]
-        resources["pcie_up"], resources["pcie_down"] = stages["load2"], stages["store1"]
-        for traffic, spec, write in (
-            (self.a, problem.a, False),
-            (self.b, problem.b, False),
-            (self.c, problem.c, True),
-        ):
-            seconds = self._application(traffic, spec, write=write)
-            if spec.path != "staged":
-                continue
-            if spec.place == "file":
-                resources["disk"] = resources["disk"] + seconds
-                core_seconds = traffic.requests * machine.request_seconds
-            else:
-                bus = 2 * traffic.nbytes / machine.memory
-                resources["host_memory"] = resources["host_memory"] + bus
-                # A copying stage keeps one core busy, whoever else multiplies.
-                core_seconds = seconds
-            resources["cores"] = resources["cores"] + core_seconds / machine.cores
+    def _taper(self, multiply: Busy, a: PerUnit, b: PerUnit) -> Seconds:
+        """Seconds more for the last unit where it is halved: every part sweeps k for itself."""
+        halvings = self.shapes.halvings
+        extra = 0.0 * multiply["mult1"]
+        turned = self._turned(a), self._turned(b)
+        loads = self._last(a), self._last(b)
+        rest = self._rest()
+        whole = self._pace(self._unit(multiply, *loads, part=rest))
+        for number in range(1, int(np.max(halvings, initial=0)) + 1):
+            # While a part is computed, the part before it is stored, twice as large.
+            part = rest * 0.5**number
+            pace = self._pace(self._unit(multiply, *loads, part=part, stored=2 * part))
+            extra = extra + pace * (number <= halvings)
+            loads = turned
+        smallest = rest * 0.5**halvings
+        last = self._pace(self._unit(multiply, *turned, part=smallest, stored=smallest))
+        extra = extra + last * (halvings > 0)
+        return extra - whole * (halvings > 0)
+
+    def _rest(self) -> Seconds:
+        """Return the rows of the last unit, as a part of the average unit's."""
+        m, n, shapes = self.problem.m, self.problem.n, self.shapes
+        rows = ceil_div(m, shapes.mb)
+        edge = (m - (rows - 1) * shapes.mb) / (m / rows)
+        ends_below = (shapes.rows == 1) | (ceil_div(n, shapes.nb) % 2 == 1)
+        return np.where(ends_below, edge, shapes.mb / (m / rows))
+
+    def _last(self, loads: PerUnit) -> Seconds:
+        """Return the loads of the last unit."""
+        alone = np.where(self.counts.bar > 0, loads.bar, loads.run)
+        among = np.where(self.counts.bar > 0, loads.unit, loads.first_bar)
+        return np.where(self.counts.first_bar > 0, among, alone)
+
+    def _turned(self, loads: PerUnit) -> Seconds:
+        """Return the loads of one more sweep of k over the same panel: what no slot holds."""
+        return np.minimum(np.minimum(loads.first_bar, loads.bar), loads.run)
+
+    def _pace(self, unit: Busy) -> Seconds:
+        """Seconds of one unit in the steady run: what overlaps counts by the longest."""
+        if self.overlap.loads:
+            return np.max(np.stack(list(unit.values())), axis=0)
+        loading = np.maximum(unit["load1"], unit["load2"])
+        if self.overlap.stores:
+            return loading + np.maximum(unit["mult1"], unit["store2"])
+        return loading + unit["mult1"] + unit["store2"]
+
+    def _multiply(self) -> Busy:
+        """Seconds of one unit's steps."""
+        problem, machine, (mb, nb) = self.problem, self.machine, self._c_tile()
+        rate = machine.flop_rate(problem.dtype) * machine.efficiency(mb, nb, self.shapes.kb)
+        kernel = problem.flops / rate / self.units
+        busy: Busy = dict.fromkeys((*STAGES, *RESOURCES), 0.0 * kernel)
+        if not self.overlap.c_on_device and not self.device.unified:
+            # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
+            link = self.chunks * mb * nb * problem.itemsize / machine.pcie_down
+            busy["pcie_down"] = link
+            kernel = kernel + link
+        busy["device"] = kernel
+        busy["mult1"] = kernel + self.chunks * machine.operation_seconds
         if self.device.unified:
-            resources["cores"] = resources["cores"] + stages["mult1"]
-        return resources
+            busy["cores"] = kernel
+        return busy
+
+    def _c_tile(self) -> tuple[Seconds, Seconds]:
+        mb, nb = self.shapes.extents(self.problem)["C"]
+        m, n = self.problem.m, self.problem.n
+        return m / ceil_div(m, mb), n / ceil_div(n, nb)
+
+    def _tile(self, operand: Operand) -> Busy:
+        """Seconds that one tile takes of its stages and of what they use."""
+        problem, machine, spec = self.problem, self.machine, self.problem.spec(operand)
+        tile = average_tile(problem, self.shapes, operand)
+        nbytes = tile.elements * spec.itemsize
+        near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
+        link = "pcie_down" if operand == "C" else "pcie_up"
+        busy: Busy = {}
+        if spec.path == "resident":
+            return busy
+        on_device = operand != "C" or self.overlap.c_on_device
+        if not self.device.unified and on_device:
+            rate = machine.pcie_down if operand == "C" else machine.pcie_up
+            busy[far] = busy[link] = tile.elements * problem.itemsize / rate
+        if spec.path != "staged":
+            return busy
+        again = 1 if operand == "C" and problem.reads_c else 0
+        if spec.place == "file":
+            rate = machine.disk_write if operand == "C" else machine.disk_read
+            busy[near] = busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
+            requests = tile.requests * (1 + again)
+            busy["cores"] = requests * machine.request_seconds / machine.cores
+        else:
+            moved = nbytes * (1 + again)
+            busy[near] = moved / machine.copy
+            busy["host_memory"] = 2 * moved / machine.memory
+            busy["cores"] = moved / machine.copy / machine.cores
+        return busy
+
+    def _through(self, operand: Operand) -> Seconds:
+        """Seconds from one end of a tile's way to the other: the slower stage, then a piece."""
+        busy, machine = self.tiles[operand], self.machine
+        near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
+        seconds = np.maximum(busy.get(near, 0.0), busy.get(far, 0.0))
+        if near in busy and far in busy:
+            elements = average_tile(self.problem, self.shapes, operand).elements
+            piece = np.minimum(1.0, PIECE_BYTES / (elements * self.problem.itemsize))
+            seconds = seconds + piece * np.minimum(busy[near], busy[far])
+        return seconds + machine.operation_seconds * (len(busy) > 0)
 
     def _prologue(self) -> Seconds:
         """Seconds until the first step has both its tiles."""
-        problem, machine = self.problem, self.machine
-        seconds = self.zero
-        for traffic, spec in ((self.a, problem.a), (self.b, problem.b)):
-            seconds = seconds + self._tile(traffic, spec, write=False)
-            if not self.device.unified and spec.path == "staged":
-                seconds = seconds + np.minimum(traffic.tile_bytes, PIECE_BYTES) / machine.pcie_up
-        return seconds
-
-    def _tile(self, traffic: Traffic, spec: OperandSpec, *, write: bool) -> Seconds:
-        """Seconds of one tile through the slower of its two stages."""
-        rate = self.machine.pcie_down if write else self.machine.pcie_up
-        slower = np.maximum(
-            self._application(traffic, spec, write=write), self._link(traffic, spec, rate)
-        )
-        return slower / traffic.loads
+        return self._through("A") + self._through("B")
 
     def _epilogue(self) -> Seconds:
         """Seconds after the last step: the last C tile's way home."""
-        seconds = self._tile(self.c, self.problem.c, write=True)
-        if not self.device.unified and self.problem.c.path == "staged":
-            piece = np.minimum(self.c.tile_bytes, PIECE_BYTES)
-            seconds = seconds + piece / self.machine.pcie_down
-        return seconds
+        return self._through("C") * self._rest() * 0.5**self.shapes.halvings
 
-    def _bursts(self, stages: dict[str, Seconds]) -> Seconds:
+    def _bursts(self, multiply: Seconds, a_loads: Seconds, b_loads: Seconds) -> Seconds:
         """Seconds in which a long load of one operand outlasts what is held of the other.
 
         Loads go in the order of need, so while a deep load is under way the other operand lives
         on what its slots hold.
         """
-        shapes, step = self.shapes, stages["mult1"] / self.steps
-        stall = self.zero
-        for long, other, depth, slots, specs in (
-            (self.a, self.b, shapes.b_depth, shapes.b_slots, (self.problem.a, self.problem.b)),
-            (self.b, self.a, shapes.a_depth, shapes.a_slots, (self.problem.b, self.problem.a)),
+        shapes, step = self.shapes, multiply / self.chunks
+        stall = 0.0 * multiply
+        for operand, loads, others, depth, slots in (
+            ("A", a_loads, b_loads, shapes.b_depth, shapes.b_slots),
+            ("B", b_loads, a_loads, shapes.a_depth, shapes.a_slots),
         ):
-            if "resident" in (specs[0].path, specs[1].path):
-                continue
-            seconds = self._tile(long, specs[0], write=False)
+            busy = self.tiles["A" if operand == "A" else "B"]
+            seconds = np.maximum(busy.get("load1", 0.0), busy.get("load2", 0.0))
             ahead = np.maximum(slots - 1, 0) * (depth // shapes.kb) * step
-            more = np.maximum(0.0, seconds - ahead) * (long.loads < other.loads)
-            stall = stall + more * np.maximum(long.loads - 1, 0)
+            more = np.maximum(0.0, seconds - ahead) * (loads < others)
+            stall = stall + more * loads * (self.units - 1)
         return stall

@@ -12,6 +12,8 @@ from hdgemm.planning.partition import Shapes, grid
 from hdgemm.planning.pricing import price
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hdgemm.pipeline.plan import DeviceSpec, Overlap, Problem
     from hdgemm.planning.build import Limits
     from hdgemm.planning.memory import Count
@@ -25,18 +27,46 @@ _DEEPEST_STEP: Final = 4096
 #: Tiles of A and B to hold; None stands for as many as the memory left over takes.
 _SLOTS: Final = ((2, 2), (2, 3), (3, 2), (3, 3), (2, None), (None, 2), (3, None), (None, 3))
 
+#: How often the last C tile may be halved.
+_HALVINGS: Final = (0, 1, 2, 3, 4, 5)
+#: Shapes that are priced a second time, and from which the simulation may choose.
+_SHORTLIST: Final = 200
+
 
 def search(
     problem: Problem, device: DeviceSpec, overlap: Overlap, limits: Limits, machine: Machine
-) -> Shape | None:
-    """Return the fastest shape that fits, None where none does."""
+) -> list[Shape]:
+    """Return shapes that fit, fastest first by the closed form; none where none fits.
+
+    Shapes that differ in slots alone, or in how often they are halved, are represented by their
+    fastest.
+    """
     for least in _LEAST_EXTENTS:
         for slots in (_SLOTS, ((1, 1),)) if overlap.loads else (((1, 1),),):
             shapes = fitting(problem, device, overlap, limits, least, slots)
             if len(shapes.mb):
-                seconds = price(problem, device, overlap, shapes, machine).seconds
-                return shapes.shape(int(np.argmin(seconds)))
-    return None
+                return _shortlist(problem, device, overlap, shapes, machine)
+    return []
+
+
+def _shortlist(
+    problem: Problem, device: DeviceSpec, overlap: Overlap, shapes: Shapes, machine: Machine
+) -> list[Shape]:
+    halvings = _HALVINGS if overlap.loads else (0,)
+    # The first pass asks whether halving helps; the second, of the best, how often.
+    bounds = [
+        price(problem, device, overlap, shapes.halved(times), machine).seconds
+        for times in {halvings[0], halvings[-1]}
+    ]
+    order = np.argsort(np.min(bounds, axis=0), kind="stable")
+    best = join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])
+    seconds = price(problem, device, overlap, best, machine).seconds
+    found: dict[tuple[object, ...], Shape] = {}
+    for place in np.argsort(seconds, kind="stable"):
+        shape = best.shape(int(place))
+        cut = (shape.tile, shape.a_depth, shape.b_depth, shape.bars, shape.halvings > 0)
+        found.setdefault(cut, shape)
+    return list(found.values())
 
 
 def fitting(
@@ -50,8 +80,8 @@ def fitting(
     """Return every shape with extents from `least` up that fits with these slots of A and B."""
     base = grid(problem, device, least, _DEEPEST_STEP)
     a_all, b_all, c_all = tile_counts(problem, base)
-    # C tiles drain while the next is computed; A and B need one to read and one to fill.
-    base = base._replace(c_slots=np.minimum(2 if overlap.stores else 1, c_all))
+    # C tiles drain while the next is computed, were it a part of the only one.
+    base = base._replace(c_slots=np.minimum(2 if overlap.stores else 1, 2 * c_all))
     base = base.take(_fit(problem, device, overlap, limits, base))
     a_all, b_all, _ = tile_counts(problem, base)
     found = []
@@ -63,7 +93,12 @@ def fitting(
         if want_a is None or want_b is None:
             shapes = _fill(problem, device, overlap, limits, shapes, grow_a=want_a is None)
         found.append(shapes)
-    return Shapes(*(np.concatenate(fields) for fields in zip(*found, strict=True)))
+    return join(found)
+
+
+def join(parts: Sequence[Shapes]) -> Shapes:
+    """Return the shapes of all parts, one after the other."""
+    return Shapes(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
 def tile_counts(problem: Problem, shapes: Shapes) -> tuple[Count, Count, Count]:

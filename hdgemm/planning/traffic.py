@@ -18,75 +18,73 @@ if TYPE_CHECKING:
     from hdgemm.planning.partition import Shapes
 
 
-class Traffic(NamedTuple):
-    """What one operand's tiles cost over a run.
-
-    `loads` are tiles brought (or stored, for C), `passes` how many times the whole operand goes
-    through, `nbytes` as the application stores them, `tile_bytes` for one tile, `requests` to
-    files.
+class PerUnit(NamedTuple):
+    """One figure for each kind of unit: the run's first, the others of the first bar, the first
+    of a later bar, and the others of later bars.
     """
 
-    loads: Count
-    passes: Count
-    nbytes: Count
-    tile_bytes: Count
+    run: Count
+    first_bar: Count
+    bar: Count
+    unit: Count
+
+
+class Tile(NamedTuple):
+    """An average tile of an operand: its elements, and the requests that a file needs for it."""
+
+    elements: Count
     requests: Count
 
 
-def count_loads(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: bool) -> Count:
-    """Return how many loads of A or B a shape needs; without `reuse` a whole panel every unit.
+def unit_counts(problem: Problem, shapes: Shapes) -> PerUnit:
+    """Return how many units of each kind there are."""
+    bars, per_bar = _bars(problem, shapes)
+    return PerUnit(1, per_bar - 1, bars - 1, (bars - 1) * (per_bar - 1))
 
-    The operand that changes with every unit of a bar finds its last tiles again where the bar
-    turns; the one that stays finds them again at every unit, since k is swept to and fro.
+
+def unit_loads(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: bool) -> PerUnit:
+    """Return how many tiles of A or B each kind of unit loads; without `reuse` the whole panel.
+
+    The operand that stays along a bar finds its last tiles again at every unit, since k is swept
+    to and fro. The other finds its last tiles again where the bars turn.
     """
-    per_panel = ceil_div(problem.k, shapes.a_depth if operand == "A" else shapes.b_depth)
-    p, q = ceil_div(problem.m, shapes.mb), ceil_div(problem.n, shapes.nb)
+    panel: Count = ceil_div(problem.k, shapes.a_depth if operand == "A" else shapes.b_depth)
+    if problem.spec(operand).path == "resident":
+        return PerUnit(*[0 * panel] * 4)
     if not reuse:
-        return p * q * per_panel
+        return PerUnit(*[panel] * 4)
+    _, per_bar = _bars(problem, shapes)
     slots = shapes.a_slots if operand == "A" else shapes.b_slots
+    turned = panel - np.minimum(slots, panel)
     stays = shapes.rows == (1 if operand == "A" else 0)
-    bars: Count = np.where(shapes.rows, p, q)
-    per_bar: Count = np.where(shapes.rows, q, p)
-    kept = np.minimum(slots, per_panel)
-    staying = bars * (per_panel + (per_bar - 1) * (per_panel - kept))
-    panels = per_bar * per_panel
-    changing = bars * panels - (bars - 1) * np.minimum(slots, panels)
-    return np.where(stays, staying, changing)
+    others = (per_bar - 1) * panel
+    older = np.minimum(np.maximum(0, slots - panel), others)
+    changing = (others - older) / np.maximum(1, per_bar - 1)
+    return PerUnit(
+        panel,
+        np.where(stays, turned, panel),
+        np.where(stays, panel, turned),
+        np.where(stays, turned, changing),
+    )
 
 
-def load_traffic(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: bool) -> Traffic:
-    """Return what bringing A or B costs."""
-    spec = problem.spec(operand)
-    a = operand == "A"
-    across = problem.m if a else problem.n
-    extent = np.minimum(shapes.mb if a else shapes.nb, across)
-    depth = np.minimum(shapes.a_depth if a else shapes.b_depth, problem.k)
-    loads = count_loads(problem, shapes, operand, reuse=reuse)
-    tiles = ceil_div(across, extent) * ceil_div(problem.k, depth)
-    passes = loads / tiles
-    tile_bytes = extent * depth * spec.itemsize
-    # A is stored by rows of k elements, B by rows of n; a transpose turns that round.
-    rows, whole = (extent, depth == problem.k) if a != spec.trans else (depth, extent == across)
-    requests = _requests(problem, operand, loads, rows, whole, tile_bytes)
-    nbytes = passes * (across * problem.k * spec.itemsize)
-    return Traffic(loads, passes, nbytes, tile_bytes, requests)
+def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> Tile:
+    """Return an operand's average tile; edges make it smaller than the largest."""
+    spec, extents = problem.spec(operand), shapes.extents(problem)[operand]
+    m, n, k = problem.m, problem.n, problem.k
+    rows, cols = {"A": (m, k), "B": (k, n), "C": (m, n)}[operand]
+    tile_rows = rows / ceil_div(rows, extents[0])
+    tile_cols = cols / ceil_div(cols, extents[1])
+    elements = tile_rows * tile_cols
+    if spec.place != "file":
+        return Tile(elements, 0 * elements)
+    across, whole = (
+        (tile_cols, extents[0] == rows) if spec.trans else (tile_rows, extents[1] == cols)
+    )
+    together = np.ceil(elements * spec.itemsize / REQUEST_BYTES)
+    return Tile(elements, np.where(whole, together, across))
 
 
-def store_traffic(problem: Problem, shapes: Shapes) -> Traffic:
-    """Return what storing C costs, and reading the old one where beta asks for it."""
-    mb, nb = np.minimum(shapes.mb, problem.m), np.minimum(shapes.nb, problem.n)
-    units = ceil_div(problem.m, mb) * ceil_div(problem.n, nb)
-    tile_bytes = mb * nb * problem.c.itemsize
-    requests = _requests(problem, "C", units, mb, nb == problem.n, tile_bytes)
-    passes = 2 if problem.reads_c else 1
-    nbytes = passes * problem.m * problem.n * problem.c.itemsize
-    return Traffic(units, passes, nbytes, tile_bytes, requests * passes)
-
-
-def _requests(
-    problem: Problem, operand: Operand, tiles: Count, rows: Count, whole: Count, nbytes: Count
-) -> Count:
-    """Return the requests to a file: whole rows go together, part rows one by one."""
-    if problem.spec(operand).place != "file":
-        return 0 * tiles
-    return tiles * np.where(whole, ceil_div(nbytes, REQUEST_BYTES), rows)
+def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
+    p, q = ceil_div(problem.m, shapes.mb), ceil_div(problem.n, shapes.nb)
+    return np.where(shapes.rows, p, q), np.where(shapes.rows, q, p)

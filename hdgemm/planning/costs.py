@@ -1,0 +1,85 @@
+"""What one operation of a stage costs: its seconds alone, and what it takes of shared resources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.rates import REQUEST_BYTES
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.schedule import Op
+    from hdgemm.planning.rates import Machine
+
+
+class Cost(NamedTuple):
+    """Seconds that an operation takes when alone, and seconds of each resource it uses up.
+
+    A demand never exceeds `seconds`: an operation alone is held back by no one.
+    """
+
+    seconds: float
+    demands: tuple[tuple[str, float], ...]
+
+
+def op_cost(plan: Plan, machine: Machine, op: Op) -> Cost:
+    """Price one operation of a plan's schedule."""
+    if op.stage == "mult1":
+        return _multiply(plan, machine, op)
+    if op.stage == "load2":
+        return _cost(machine, {"pcie_up": op.nbytes / machine.pcie_up})
+    if op.stage == "store1":
+        return _cost(machine, {"pcie_down": op.nbytes / machine.pcie_down})
+    if plan.problem.spec(op.operand).place == "file":
+        return _file(plan, machine, op)
+    seconds = op.nbytes / machine.copy
+    bus = 2 * op.nbytes / machine.memory
+    return _cost(machine, {"host_memory": bus, "cores": seconds / machine.cores}, seconds)
+
+
+def _cost(machine: Machine, demands: dict[str, float], seconds: float = 0.0) -> Cost:
+    longest = max(seconds, *demands.values()) + machine.operation_seconds
+    return Cost(longest, tuple(demands.items()))
+
+
+def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
+    problem, kb = plan.problem, plan.steps[op.step].kb
+    rate = machine.flop_rate(problem.dtype) * machine.efficiency(op.rect.rows, op.rect.cols, kb)
+    seconds = op.flops / rate
+    if plan.device.unified:
+        return _cost(machine, {"device": seconds, "cores": seconds})
+    if plan.overlap.c_on_device:
+        return _cost(machine, {"device": seconds})
+    # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
+    link = op.rect.rows * op.rect.cols * problem.itemsize / machine.pcie_down
+    return _cost(machine, {"device": seconds + link, "pcie_down": link})
+
+
+def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
+    problem, rect = plan.problem, op.rect
+    if op.stage == "store2":
+        one = rect.rows * rect.cols * problem.c.itemsize
+        seconds = one / machine.disk_write + (op.nbytes - one) / machine.disk_read
+    else:
+        seconds = op.nbytes / machine.disk_read
+    requests = file_requests(plan, op) * (2 if op.operand == "C" and problem.reads_c else 1)
+    cores = requests * machine.request_seconds / machine.cores
+    return _cost(machine, {"disk": seconds, "cores": cores})
+
+
+def file_requests(plan: Plan, op: Op) -> int:
+    """Return the contiguous pieces of a file that a rectangle consists of, cut to request size."""
+    problem, rect = plan.problem, op.rect
+    spec = problem.spec(op.operand)
+    extents = {
+        "A": (problem.m, problem.k),
+        "B": (problem.k, problem.n),
+        "C": (problem.m, problem.n),
+    }
+    rows, cols = (rect.cols, rect.rows) if spec.trans else (rect.rows, rect.cols)
+    whole = extents[op.operand][0 if spec.trans else 1]
+    if cols < whole:
+        return rows
+    nbytes = rows * cols * spec.itemsize
+    return int(ceil_div(nbytes, REQUEST_BYTES))

@@ -1,0 +1,68 @@
+"""The model: a plan in virtual time, over the very operations that the executor runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.pipeline.plan import Expectation
+from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.planning.costs import op_cost
+from hdgemm.planning.lanes import Task, run_lanes
+from hdgemm.planning.rates import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.planning.costs import Cost
+    from hdgemm.planning.rates import Machine
+
+
+def simulate(plan: Plan, machine: Machine) -> Timeline:
+    """Return the timeline that this machine would give this plan.
+
+    Each stage is a lane whose operations run in the schedule's order when what they need is
+    done; operations that run at once share the machine's resources.
+    """
+    schedule = build_schedule(plan)
+    lanes: dict[Hashable, list[Task]] = {
+        stage: [Task(op_cost(plan, machine, op), op.needs) for op in ops]
+        for stage, ops in schedule.items()
+    }
+    ran = run_lanes(lanes)
+    events = [
+        Event(
+            plan.device.name,
+            stage,
+            op.number,
+            op.unit,
+            op.step,
+            interval.start,
+            interval.end,
+            op.nbytes,
+            op.flops,
+        )
+        for stage, ops in schedule.items()
+        for op, interval in zip(ops, ran[stage], strict=True)
+    ]
+    events.sort(key=lambda event: event.start)
+    return Timeline(tuple(events), max((event.end for event in events), default=0.0))
+
+
+def expect(plan: Plan, machine: Machine) -> Expectation:
+    """Return what `simulate` expects: seconds, each stage's busy seconds, and what limits.
+
+    The limit is the resource whose operations, run one by one, would take longest.
+    """
+    timeline = simulate(plan, machine)
+    busy: dict[str, float] = {stage: stats.seconds for stage, stats in timeline.stages().items()}
+    used = dict.fromkeys(RESOURCES, 0.0)
+    for cost in _costs(plan, machine):
+        for resource, seconds in cost.demands:
+            used[resource] += seconds
+    return Expectation(timeline.seconds, busy, max(used, key=used.__getitem__))
+
+
+def _costs(plan: Plan, machine: Machine) -> list[Cost]:
+    return [op_cost(plan, machine, op) for ops in build_schedule(plan).values() for op in ops]
