@@ -9,7 +9,7 @@ import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.lanes import Lane
+from hdgemm.pipeline.devices.opencl.lanes import DrivenLane, EventLane, Lane
 from hdgemm.pipeline.devices.opencl.launch import Product, Source, Target, enqueue_gemm
 from hdgemm.pipeline.devices.opencl.memory import (
     DeviceBuffer,
@@ -68,9 +68,9 @@ class OpenCLDevice:
     ) -> None:
         with driver_errors(f"opening {name}"):
             self._context = cl.Context([device])
-            self._upload = Lane(self._context, device)
-            self._compute = Lane(self._context, device)
-            self._download = Lane(self._context, device)
+            make = DrivenLane if facts.waiting_threads_work else EventLane
+            self._lanes: tuple[Lane, ...] = tuple(make(self._context, device) for _ in range(3))
+        self._upload, self._compute, self._download = self._lanes
         self._programs = Programs(self._context, shapes, in_step=facts.simd_width > 1)
         limit = facts.memory_bytes - SCRATCH_BYTES
         if memory_bytes is not None:
@@ -169,12 +169,13 @@ class OpenCLDevice:
 
     def synchronize(self) -> None:
         """Wait for all three queues."""
-        for lane in (self._upload, self._compute, self._download):
+        for lane in self._lanes:
             lane.finish()
 
     def close(self) -> None:
-        """Wait, and free what uploads pass through."""
-        self.synchronize()
+        """Wait, end the lanes, and free what uploads pass through."""
+        for lane in self._lanes:
+            lane.close()
         self._uploads.close()
 
     def _shape(self, dtype: np.dtype[Any]) -> Shape:

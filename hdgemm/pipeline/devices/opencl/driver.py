@@ -74,6 +74,11 @@ class Facts:
     resident_items: int
     has_double: bool
 
+    @property
+    def waiting_threads_work(self) -> bool:
+        """Whether the runtime lets a thread that waits for a command work on it."""
+        return self.kind == "cpu" and self.platform.startswith("Intel")
+
 
 def read_facts(device: cl.Device) -> Facts:
     """Ask a device's driver for its limits."""

@@ -21,7 +21,7 @@ _NAMES = "an OpenCL device's name is like 'opencl:0', a part of one like 'opencl
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """``opencl:INDEX``, or part number `part` of `parts` equal ones: ``opencl:INDEX/PARTS:PART``."""
+    """``opencl:INDEX``, or number `part` of `parts` equal parts: ``opencl:INDEX/PARTS:PART``."""
 
     index: int
     parts: int = 1
@@ -120,7 +120,8 @@ def _divide(whole: Found, name: Name, text: str) -> tuple[Facts, Any]:
             units=whole.facts.compute_units, parts=name.parts,
         )  # fmt: skip
     try:
-        divided = whole.handle.create_sub_devices([cl.device_partition_property.EQUALLY, units])
+        how: list[Any] = [cl.device_partition_property.EQUALLY, units]
+        divided = whole.handle.create_sub_devices(how)
     except cl.Error as error:
         raise DeviceUnavailableError(
             f"opencl:{name.index} cannot be divided into {name.parts} parts: {error}"

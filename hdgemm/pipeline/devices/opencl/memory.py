@@ -49,27 +49,31 @@ class MappedStaging(StagingBuffer):
     def __init__(self, context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> None:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         memory = cl.Buffer(context, flags, nbytes + _PAGE)
-        self._whole = self._map(queue, memory)
+        self._whole, _ = self._map(queue, memory)
         skip = -self._whole.ctypes.data % _PAGE
         super().__init__(nbytes, memory, self._whole[skip : skip + nbytes], skip)
 
     @staticmethod
-    def _map(queue: cl.CommandQueue, memory: cl.Buffer) -> NDArray[np.uint8]:
-        flags = cl.map_flags.READ | cl.map_flags.WRITE
-        return cl.enqueue_map_buffer(queue, memory, flags, 0, (memory.size,), np.uint8)[0]
+    def _map(
+        queue: cl.CommandQueue, memory: cl.Buffer, *, blocking: bool = True
+    ) -> tuple[NDArray[np.uint8], cl.Event]:
+        flags: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        mapped: Any = cl.enqueue_map_buffer(
+            queue, memory, flags, 0, (memory.size,), np.dtype(np.uint8), is_blocking=blocking
+        )
+        array, event = mapped
+        return array, event
 
     def unmap(self, queue: cl.CommandQueue, wait_for: list[cl.Event]) -> cl.Event:
         """Let the device write what the host may then not touch."""
-        event: cl.Event = self._whole.base.release(queue, wait_for=wait_for)
+        mapping: Any = self._whole.base
+        event: cl.Event = mapping.release(queue, wait_for=wait_for)
         return event
 
     def remap(self, queue: cl.CommandQueue) -> cl.Event:
         """Let the host see what the device wrote, where it saw it before."""
-        flags = cl.map_flags.READ | cl.map_flags.WRITE
         before = self._whole.ctypes.data
-        self._whole, event = cl.enqueue_map_buffer(
-            queue, self.memory, flags, 0, (self.memory.size,), np.uint8, is_blocking=False
-        )
+        self._whole, event = self._map(queue, self.memory, blocking=False)
         if self._whole.ctypes.data != before:
             raise DeviceError("the OpenCL driver moved mapped staging memory; use data-placement")
         return event
@@ -164,9 +168,9 @@ class Memory:
 def span_bytes(array: NDArray[Any]) -> int:
     """Bytes from the first element of a 2-D array to the end of its last."""
     rows, cols = array.shape
-    return (rows - 1) * array.strides[0] + cols * array.itemsize
+    return int((rows - 1) * array.strides[0] + cols * array.itemsize)
 
 
 def bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
     """Show memory that someone else keeps alive."""
-    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

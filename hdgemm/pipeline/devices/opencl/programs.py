@@ -32,7 +32,8 @@ def build(context: cl.Context, source: str) -> cl.Program:
     """
     with warnings.catch_warnings(), driver_errors("building an OpenCL kernel"):
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        return cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        program: cl.Program = cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        return program
 
 
 class Programs:

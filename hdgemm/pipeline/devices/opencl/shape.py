@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy as np
 
 #: The four dtypes the kernel multiplies, by their names.
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -64,8 +63,7 @@ class Store:
         }  # fmt: skip
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(entry, file, indent=1)
-        os.replace(file.name, path)
-        return path
+        return Path(file.name).replace(path)
 
     def choose(self, facts: Facts, dtype: np.dtype[Any]) -> Choice:
         """Return the tuned shape, or the default where there is none that fits this driver."""

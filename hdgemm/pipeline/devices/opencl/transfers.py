@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyopencl as cl
@@ -20,15 +20,12 @@ from hdgemm.pipeline.devices.opencl.packing import (
 from hdgemm.pipeline.devices.protocol import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from hdgemm.pipeline.devices.opencl.lanes import Work
     from hdgemm.pipeline.devices.opencl.memory import Memory
     from hdgemm.pipeline.devices.opencl.programs import Programs
     from hdgemm.pipeline.devices.opencl.shape import Shape
-
-    Work: TypeAlias = Callable[[cl.CommandQueue, list[cl.Event]], tuple[cl.Event, cl.Event]]
 
 #: Device memory that rows pass through before they are packed, where the device cannot read
 #: staging in place; kept out of what slots may take.
@@ -79,9 +76,10 @@ class Uploads:
         slot: cl.Buffer,
         events: list[cl.Event],
     ) -> tuple[cl.Event, cl.Event]:
-        """Write a piece into scratch memory, pack it, write the next over it: the queue is in order."""
-        commands = []
-        for row, col, rows, cols in pieces(*source.shape, SCRATCH_BYTES // source.itemsize):
+        """Write a piece into scratch memory, pack it, write the next over it, in order."""
+        commands: list[cl.Event] = []
+        most = SCRATCH_BYTES // source.itemsize
+        for row, col, rows, cols in pieces(target.rows, target.cols, most):
             part = source[row : row + rows, col : col + cols]
             block = Block(target.tile, target.row + row, target.col + col, rows, cols)
             commands += write_block(queue, part, scratch, 0, cols, events)
