@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
+from hdgemm.pinning import chosen_paths
 from hdgemm.pipeline.devices.registry import list_devices, open_device
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Overlap, Plan, Problem
@@ -23,11 +25,13 @@ from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
+from hdgemm.residents import accept_residents, home
 from hdgemm.scaling import run_scaling
 
 if TYPE_CHECKING:
     import threading
 
+    from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.multiplication import Multiplication
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path, Place
@@ -115,6 +119,7 @@ def run_multiplication(
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Report:
     """Compute a product that was checked before; alpha and k are not zero, C is not empty.
 
@@ -123,19 +128,39 @@ def run_multiplication(
     plan
         A plan made before for the same extents; it is made anew, with the same tile and limits,
         where it does not fit the way these operands are stored.
+    checkpoint
+        The durable run that this is, with the plan to go on with where there is one.
     """
     product = product.row_major()
     m, n, k = product.extents
-    name = plan.device.name if plan is not None else choose_device(options, 2 * m * n * k)
+    if checkpoint is not None:
+        plan = checkpoint.plan_for(options) or plan
+    name = plan.device.name if plan is not None else _device_name(product, options, 2 * m * n * k)
     with ExitStack() as stack:
         if options.threads is not None:
             stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
         device = open_device(name, options.device_bytes)
         stack.callback(device.close)
         problem = product.problem(device.spec)
-        if plan is None or plan.problem != problem:
+        if not device.spec.unified:
+            accept_residents(product, problem, device)
+            host_limit = options.host_bytes or default_host_bytes()
+            paths = chosen_paths(product, problem, options, device, host_limit)
+            choice = stack.enter_context(paths)
+            problem = problem if choice is None else choice.problem
+        if checkpoint is not None and checkpoint.plan is not None:
+            checkpoint.check_plan(problem, options, device.spec)
+        elif plan is None or plan.problem != problem:
             plan = make_plan(problem, options, device)
-        return _run(plan, product, device, progress, observer, cancel)
+        if checkpoint is not None:
+            plan = checkpoint.begin(plan)
+        return _run(plan, product, device, progress, observer, cancel, checkpoint)
+
+
+def _device_name(product: Multiplication, options: Options, flops: int) -> str:
+    """Return the device that the caller chose, or else where the operands lie."""
+    there = home(product) if options.devices == "auto" else None
+    return there or choose_device(options, flops)
 
 
 def _run(
@@ -145,22 +170,25 @@ def _run(
     progress: ProgressCallback | None,
     observer: Observer | None,
     cancel: threading.Event | None,
+    checkpoint: Checkpoint | None,
 ) -> Report:
     planned = planned_bytes(plan)
     meter = None if progress is None else ProgressMeter(Work.of(plan, planned), progress)
     peak = None if plan.direct else PeakMemory()
+    operands = product.operands()
+    recording = nullcontext(operands.c) if checkpoint is None else checkpoint.recording(operands.c)
     start = time.perf_counter()
-    with peak or nullcontext():
+    with peak or nullcontext(), recording as c:
         timeline = run_plan(
             plan,
             device,
-            product.operands(),
+            replace(operands, c=c),
             alpha=product.alpha,
             beta=product.beta,
             observer=_both(observer, meter),
             cancel=cancel,
         )
-        product.c.matrix.flush()
+        c.flush()
     if meter is not None:
         meter.finish()
     return build_report(
@@ -168,6 +196,7 @@ def _run(
         Timeline(timeline.events, time.perf_counter() - start),
         planned_bytes=planned,
         peak_memory_bytes=peak.nbytes if peak is not None else 0,
+        resumption=None if checkpoint is None else checkpoint.resumption,
     )
 
 

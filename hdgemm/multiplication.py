@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.transposed import Transposed
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import Operands
@@ -72,17 +73,25 @@ class Multiplication:
         matrix = operand.matrix
         return OperandSpec(
             operand.trans,
-            "file" if matrix.array is None else "memory",
+            "memory" if matrix.array is not None or _on_gpu(matrix) else "file",
             self._path(operand, device),
             matrix.dtype.itemsize,
             matrix.chunk,
         )
 
     def _path(self, operand: Operand, device: DeviceSpec) -> Path:
-        if not device.unified or operand.conj or not self._usable(operand.matrix):
+        if operand.conj or not self._in_reach(operand.matrix, device):
             return "staged"
         in_place = operand is not self.c or self.old is None or self.old.matrix is self.c.matrix
         return "resident" if in_place else "staged"
+
+    def _in_reach(self, matrix: Matrix, device: DeviceSpec) -> bool:
+        """Say whether the kernel can take a store where it lies."""
+        if isinstance(matrix, DeviceArrayMatrix):
+            lies_on = matrix.device_array.device
+            at_home = device.name == f"cuda:{lies_on or 0}"
+            return at_home and matrix.dtype == self.dtype
+        return device.unified and self._usable(matrix)
 
     def _usable(self, matrix: Matrix) -> bool:
         """Say whether BLAS can take a store as it lies."""
@@ -108,6 +117,10 @@ class Multiplication:
             conj_a=self.a.conj,
             conj_b=self.b.conj,
         )
+
+
+def _on_gpu(matrix: Matrix) -> bool:
+    return isinstance(matrix, DeviceArrayMatrix)
 
 
 def _transposed(operand: Operand) -> Operand:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.memmaps import find_mapping
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_WORK: Final[Any] = 100_000
 #: Added to file offsets, so that no stand-in lies at address 0.
 _BASE: Final = 1 << 20
+#: Stands for a file's identity where a matrix lies in device memory.
+_DEVICE_MEMORY: Final = (-1, 0)
 
 
 def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
@@ -80,6 +83,10 @@ def _in_file(x: Matrix) -> tuple[tuple[int, int], NDArray[Any]] | None:
     if isinstance(x, FileMatrix):
         strides = (x.pitch, x.dtype.itemsize)
         return x.file.identity, _stand_in(x.offset, x.shape, strides, x.dtype)
+    if isinstance(x, DeviceArrayMatrix):
+        found = x.device_array
+        # Device addresses are unique in a process, whatever the number of GPUs.
+        return _DEVICE_MEMORY, _stand_in(found.pointer, found.shape, found.strides, found.dtype)
     if x.array is None or (mapping := find_mapping(x.array)) is None:
         return None
     identity = _identity(mapping.path)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hdgemm.checks import check_out_dtype, check_shape, result_dtype
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.device_arrays import is_device_array
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.overlap import share_memory
 
@@ -100,6 +101,8 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
     InputTypeError
         For dtypes that cannot be multiplied.
     """
+    if is_device_array(a) or is_device_array(b):  # matrices only; the checks say so
+        return product2d(a, b, out)
     a, b = _operand(a, "a"), _operand(b, "b")
     ndim_a, ndim_b = _ndim(a), _ndim(b)
     if ndim_a == 2 and ndim_b == 2:

@@ -189,14 +189,17 @@ class FakeCupy(SimpleNamespace):
     """The few names of CuPy that copying in and out needs, on host memory."""
 
     def __init__(self):
-        self.synchronized = 0
+        self.waited = []
         stream = SimpleNamespace(synchronize=self._count)
         cuda = SimpleNamespace(
             UnownedMemory=lambda pointer, nbytes, _owner, _device: (pointer, nbytes),
             MemoryPointer=lambda memory, _offset: memory,
             get_current_stream=lambda: stream,
+            runtime=SimpleNamespace(streamSynchronize=self.waited.append),
         )
-        super().__init__(cuda=cuda, asarray=np.asarray, ndarray=self._ndarray, synchronized=0)
+        super().__init__(
+            cuda=cuda, asarray=np.asarray, ndarray=self._ndarray, synchronized=0, waited=self.waited
+        )
 
     def _count(self):
         self.synchronized += 1
@@ -217,7 +220,7 @@ def test_reading_and_writing_rectangles_through_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     x = random((5, 7), "float32")
     expected = x.copy()
-    matrix = from_device_array(Interface(x[:, 1:]), "A").matrix
+    matrix = from_device_array(Interface(x[:, 1:], stream=1), "A").matrix
     out = np.zeros((2, 3))
     matrix.read(1, 2, out)
     np.testing.assert_array_equal(out, expected[1:3, 3:6])
@@ -225,6 +228,7 @@ def test_reading_and_writing_rectangles_through_cupy(monkeypatch):
     expected[3:5, 1:3] = 1
     np.testing.assert_array_equal(x, expected)
     assert cupy.synchronized == 1
+    assert cupy.waited == [1, 1]
     assert matrix.phase(1, 1) == 0
     matrix.flush()
     matrix.close()

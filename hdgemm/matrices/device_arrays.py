@@ -98,10 +98,12 @@ class DeviceArrayMatrix:
         cupy.cuda.get_current_stream().synchronize()
 
     def _view(self) -> Any:
-        """Return the memory as a CuPy array, without a copy."""
+        """Return the memory as a CuPy array, without a copy, once its maker is done with it."""
         import cupy
 
         array, (rows, _) = self.device_array, self.shape
+        if array.stream is not None:
+            cupy.cuda.runtime.streamSynchronize(array.stream)
         nbytes = array.strides[0] * rows
         memory = cupy.cuda.UnownedMemory(
             array.pointer, nbytes, array.owner, -1 if array.device is None else array.device

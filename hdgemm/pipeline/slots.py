@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class SlotMemory:
 
     def resident_tile(self, operand: Operand) -> Tile:
         """Return the caller's own array as one tile."""
-        array = self._operands.matrix(operand).array
+        matrix = self._operands.matrix(operand)
+        array = matrix.device_array if isinstance(matrix, DeviceArrayMatrix) else matrix.array
         if array is None:
             raise InputError(f"the plan uses {operand} in place, but it is not in memory")
         ld = array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1]

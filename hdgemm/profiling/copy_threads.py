@@ -65,7 +65,7 @@ def _seconds(threads: int, source: NDArray[np.uint8], target: NDArray[np.uint8])
 @cache
 def _pool(threads: int) -> Pool:
     """Keep the pools: their threads sleep for good once they are made."""
-    return Pool(threads, "hdgemm-measure")
+    return Pool(threads, "copy-rates")
 
 
 def _copy(target: NDArray[np.uint8], source: NDArray[np.uint8], _bounce: Bounce) -> None:
