@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
-from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
+from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
-COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo")
+COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo",
+                   "serve", "worker", "token")  # fmt: skip
+
+#: What a wrong command line raises; the public names of typer hold only this child of it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="hdgemm",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @app.callback()
-def _about() -> None:
+def _about(context: typer.Context) -> None:
     """Multiply matrices larger than memory: C = alpha·op(A)·op(B) + beta·C, file to file.
 
     Sizes are written like 400MB, 1.5GB or 2GiB.
     """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 for _name in COMMANDS:
@@ -37,9 +43,11 @@ for _name in COMMANDS:
 def main() -> None:
     """Run the command line; exit with 0 done, 2 bad input, 3 does not fit, 130 interrupted."""
     try:
-        app(prog_name="hdgemm")
+        exit_code = app(prog_name="hdgemm", standalone_mode=False)
     except HdgemmError as error:
         _fail(str(error), error.exit_code)
+    except _UsageError as error:
+        _fail(f"{_words(error)}\nhdgemm --help, hdgemm COMMAND --help", InputError.exit_code)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", InputError.exit_code)
@@ -47,10 +55,13 @@ def main() -> None:
         _fail(f"out of memory: {error}; give a smaller --host-memory", DoesNotFitError.exit_code)
     except OSError as error:
         _fail(str(error), HdgemmError.exit_code)
-    except SystemExit as leaving:
-        if leaving.code == 130:
-            _say("interrupted; what was to be written is not finished")
-        raise
+    if exit_code == CancelledRunError.exit_code:
+        _say("interrupted; what was to be written is not finished")
+    raise SystemExit(exit_code or 0)
+
+
+def _words(error: Any) -> str:
+    return str(error.format_message())
 
 
 def _say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 from rich.console import Console
@@ -71,13 +72,22 @@ def run(
     from hdgemm.blas import multiply
 
     outputs.check()
-    factors = factors or {"alpha": 1.0, "beta": 0.0}
-    arguments = {"c": c, "out": out, "trans_a": trans[0], "trans_b": trans[1], "options": options}
+    product = partial(
+        multiply,
+        a,
+        b,
+        **(factors or {"alpha": 1.0, "beta": 0.0}),
+        c=c,
+        trans_a=trans[0],
+        trans_b=trans[1],
+        out=out,
+        options=options,
+    )
     if outputs.quiet:
-        report = multiply(a, b, **factors, **arguments)
+        report = product()
     else:
         with show_progress(out.name) as progress:
-            report = multiply(a, b, **factors, **arguments, progress=progress)
+            report = product(progress=progress)
     outputs.write(report, title(report))
     if not outputs.quiet:
         show_report(report)
