@@ -13,6 +13,7 @@ from hdgemm.stacked import matmul_plain, matmul_stacked
 if TYPE_CHECKING:
     import threading
 
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
@@ -31,6 +32,8 @@ def matmul(
     options: Options | None = None,
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Return A·B by `numpy.matmul`'s rules, for matrices of any size.
 
@@ -45,6 +48,11 @@ def matmul(
         Memory, devices, strategy; see `Options`.
     progress, observer
         Called with snapshots of the run, and with each of its events.
+    checkpoint
+        Keep a journal beside C (or at this path), so that the same call goes on where it was cut
+        off; C must be a file. See `hdgemm.durable`.
+    restart
+        Forget what an earlier run left, and begin again.
 
     Returns
     -------
@@ -58,6 +66,11 @@ def matmul(
     DoesNotFitError
         No plan fits the limits.
     """
+    if checkpoint:
+        call = Call.of(a, b, out=out)
+        call.run(options, progress=progress, observer=observer,
+                 checkpoint=checkpoint, restart=restart)  # fmt: skip
+        return call.result()
     if options is None and progress is None and observer is None and not _wants_device(a, b):
         plain = matmul_plain(a, b, out)
         if plain is not None:
@@ -85,6 +98,8 @@ def dgemm(
     options: Options | None = None,
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Return C := alpha·op(A)·op(B) + beta·C, argument for argument as SciPy's `dgemm`.
 
@@ -101,7 +116,7 @@ def dgemm(
         C's memory may be taken for the result.
     out
         Where the result goes: an array, a memmap, a path, or `c` itself.
-    options, progress, observer
+    options, progress, observer, checkpoint, restart
         As in `matmul`.
 
     Returns
@@ -119,7 +134,8 @@ def dgemm(
     if out is None and overwrite_c and _can_hold(c, a, b):
         out = c
     call = Call.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out)
-    call.run(options, progress=progress, observer=observer)
+    call.run(options, progress=progress, observer=observer,
+             checkpoint=checkpoint, restart=restart)  # fmt: skip
     return call.result()
 
 
@@ -137,6 +153,8 @@ def multiply(
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Report:
     """Do what `dgemm` does, and return the run's `Report` instead of C.
 
@@ -151,7 +169,8 @@ def multiply(
         When `cancel` was set; a C that is not finished is never published.
     """
     call = Call.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out)
-    return call.run(options, progress=progress, observer=observer, cancel=cancel)
+    return call.run(options, progress=progress, observer=observer, cancel=cancel,
+                    checkpoint=checkpoint, restart=restart)  # fmt: skip
 
 
 def execute(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.checks import check_product, trans_flags
+from hdgemm.durable.destination import Destination
+from hdgemm.durable.run import check_whole, run_durably
 from hdgemm.engine import run_multiplication, run_scaling_only
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.matrices.npy import create_npy
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import threading
 
     from hdgemm.checks import Product
+    from hdgemm.durable.checkpoint import Checkpoint
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.matrices.draft import Draft
     from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
@@ -88,6 +92,8 @@ class Call:
         progress: ProgressCallback | None = None,
         observer: Observer | None = None,
         cancel: threading.Event | None = None,
+        checkpoint: Checkpointing = False,
+        restart: bool = False,
     ) -> Report:
         """Compute C; a file appears under its name only when it is whole (and verified)."""
         options = options or Options()
@@ -97,13 +103,19 @@ class Call:
                 "(out=...), or verify=False"
             )
 
-        def compute(c: Operand) -> Report:
-            report = self._compute(c, options, plan, progress, observer, cancel)
+        def compute(c: Operand, durable: Checkpoint | None = None) -> Report:
+            report = self._compute(c, options, plan, progress, observer, cancel, durable)
             if options.verify:
                 self._verify(c)
             return report
 
+        if checkpoint:
+            return run_durably(
+                self.product, self.inputs(), self._destination(), compute,
+                journal=checkpoint, restart=restart,
+            )  # fmt: skip
         if self.in_place is not None:
+            check_whole(self.in_place)
             return compute(self.in_place)
         draft: Draft[Any] = create_npy(
             Path(self.target), (self.product.m, self.product.n), self.product.dtype
@@ -113,6 +125,19 @@ class Call:
             draft.publish()
         return report
 
+    def inputs(self) -> dict[str, Operand]:
+        """Return the operands that are only read, by letter."""
+        found = {"A": self.a, "B": self.b}
+        if self.old is not None and self.old is not self.in_place:
+            found["C"] = self.old
+        return found
+
+    def _destination(self) -> Destination:
+        if self.in_place is not None:
+            return Destination.of_existing(self.in_place, updates=self.old is self.in_place)
+        shape = (self.product.m, self.product.n)
+        return Destination(Path(self.target), shape, self.product.dtype)
+
     def _compute(
         self,
         c: Operand,
@@ -121,6 +146,7 @@ class Call:
         progress: ProgressCallback | None,
         observer: Observer | None,
         cancel: threading.Event | None,
+        durable: Checkpoint | None,
     ) -> Report:
         product = self.product
         work = Multiplication(
@@ -129,8 +155,9 @@ class Call:
         if not product.reads_product:
             return run_scaling_only(work, cancel)
         return run_multiplication(
-            work, options, plan=plan, progress=progress, observer=observer, cancel=cancel
-        )
+            work, options, plan=plan, progress=progress, observer=observer, cancel=cancel,
+            checkpoint=durable,
+        )  # fmt: skip
 
     def _verify(self, c: Operand) -> None:
         check = verify_operands(

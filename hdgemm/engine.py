@@ -148,9 +148,8 @@ def run_multiplication(
             paths = chosen_paths(product, problem, options, device, host_limit)
             choice = stack.enter_context(paths)
             problem = problem if choice is None else choice.problem
-        if checkpoint is not None and checkpoint.plan is not None:
-            checkpoint.check_plan(problem, options, device.spec)
-        elif plan is None or plan.problem != problem:
+        resumed = checkpoint is not None and checkpoint.resumes(problem, options, device.spec)
+        if plan is None or (plan.problem != problem and not resumed):
             plan = make_plan(problem, options, device)
         if checkpoint is not None:
             plan = checkpoint.begin(plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,6 +70,29 @@ class StageReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a durable run found of an earlier one.
+
+    Parameters
+    ----------
+    journal
+        The journal's path.
+    tiles, kept
+        Tiles of C in all, and those that were done already.
+    damaged
+        Stored pieces of C that were found damaged, and computed again.
+    finished
+        The earlier run had finished; nothing was done.
+    """
+
+    journal: str
+    tiles: int
+    kept: int = 0
+    damaged: int = 0
+    finished: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A finished run: how long, how fast, what each stage did, what memory it took.
@@ -93,6 +116,8 @@ class Report:
         Python, the platform, and the packages that a run depends on.
     timeline
         Every event; drawn by `hdgemm.pictures`, left out of the JSON.
+    resumption
+        What a durable run found; None for other runs.
     """
 
     seconds: float
@@ -103,6 +128,7 @@ class Report:
     devices: tuple[str, ...]
     versions: Mapping[str, str]
     timeline: Timeline
+    resumption: Resumption | None = None
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -133,6 +159,7 @@ class Report:
             "plan": dict(self.plan),
             "devices": list(self.devices),
             "versions": dict(self.versions),
+            "resumption": None if self.resumption is None else asdict(self.resumption),
         }
 
     def to_json(self) -> str:
@@ -151,6 +178,7 @@ def build_report(
     planned_bytes: Mapping[Stage, int],
     peak_memory_bytes: int | None = None,
     devices: tuple[str, ...] | None = None,
+    resumption: Resumption | None = None,
 ) -> Report:
     """Make the report of a run of `plan` from what happened.
 
@@ -182,6 +210,7 @@ def build_report(
         devices=devices if devices is not None else (plan.device.name,),
         versions=MappingProxyType(versions()),
         timeline=timeline,
+        resumption=resumption,
     )
 
 

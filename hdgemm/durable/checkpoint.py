@@ -1,0 +1,273 @@
+"""One durable run: begun, taken up again, finished.
+
+What is durable before what:
+
+1. the draft (its space, its name) and the redo log, before the journal's first record;
+2. a slab in the redo log, before C is overwritten (a C that is updated in place);
+3. a slab in C, before its record in the journal; the record, before its redo slot is used again;
+4. all of C and the note that it is about to be published, before the rename;
+5. the rename, before the note that the run is finished.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from hdgemm.durable.earlier import BEGIN_AGAIN, Earlier, first_record
+from hdgemm.durable.fingerprint import differences, fingerprint
+from hdgemm.durable.identity import device_differences, plan_differences
+from hdgemm.durable.journal import Journal, sync_folder
+from hdgemm.durable.recorder import JournaledMatrix
+from hdgemm.durable.recovery import check_restart, recover
+from hdgemm.durable.slabs import redo_log, redo_path, sample, slabs_of, units_done
+from hdgemm.errors import InputError
+from hdgemm.pipeline.timeline import Timeline
+from hdgemm.planning.remaining import remaining
+from hdgemm.report import Resumption, build_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.durable.destination import Destination
+    from hdgemm.durable.identity import Identity
+    from hdgemm.durable.redo import RedoLog
+    from hdgemm.matrices.base import Matrix, Operand
+    from hdgemm.matrices.draft import Draft
+    from hdgemm.options import Options
+    from hdgemm.pipeline.plan import DeviceSpec, Plan, Problem, Rect
+    from hdgemm.report import Report
+
+
+class Checkpoint:
+    """A run that can be taken up where it was cut off; open it as a context manager.
+
+    Parameters
+    ----------
+    identity
+        What command this is.
+    destination
+        Where C goes.
+    journal
+        The journal's path.
+    restart
+        Forget what an earlier run left.
+
+    Attributes
+    ----------
+    c
+        C as the run writes it.
+    finished
+        An earlier run has finished: there is nothing to do.
+    plan
+        The earlier run's plan; None when there was none.
+
+    Raises
+    ------
+    InputError
+        When the journal belongs to another command, another run holds it, or what the earlier run
+        left is gone.
+    DamagedError
+        When a C that is updated in place was damaged.
+    """
+
+    c: Operand
+
+    def __init__(
+        self, identity: Identity, destination: Destination, journal: Path, *, restart: bool = False
+    ) -> None:
+        self._identity = identity
+        self._destination = destination
+        self._draft: Draft[Any] | None = None
+        self._redo: RedoLog | None = None
+        self._done: dict[Rect, int] = {}
+        self._damaged = 0
+        self.finished = False
+        self._journal = Journal(journal)
+        try:
+            self._earlier = self._read(restart=restart)
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; a run that had begun is left as it is, to be taken up later."""
+        if self._redo is not None:
+            self._redo.close()
+        if self._draft is not None and self._journal.records:
+            self._draft.matrix.close()
+        elif self._draft is not None:
+            self._draft.discard()
+        self._draft = self._redo = None
+        self._journal.close()
+
+    def _read(self, *, restart: bool) -> Earlier | None:
+        journal = self._journal
+        if restart:
+            check_restart(journal, self._destination)
+            journal.clear()
+            self._destination.part(journal.path).unlink(missing_ok=True)
+            redo_path(journal.path).unlink(missing_ok=True)
+        earlier = Earlier.read(journal.path, journal.records)
+        if earlier is not None:
+            earlier.check(journal.path, self._identity)
+        return earlier
+
+    def _open(self) -> None:
+        earlier, destination = self._earlier, self._destination
+        if earlier is not None and earlier.finished is not None:
+            self._check_finished(earlier.finished)
+            self.finished = True
+            return
+        if destination.in_place is not None:
+            self.c = destination.in_place
+        elif earlier is None:
+            self._draft = destination.create(self._journal.path)
+        else:
+            self._draft = destination.reopen(self._journal.path)
+        if self._draft is not None:
+            self.c = self._draft.operand
+        elif destination.in_place is None:
+            self.c = self._published()
+        if earlier is not None:
+            self._recover(earlier)
+
+    def _check_finished(self, then: Any) -> None:
+        c = self._destination.in_place or self._destination.finished()
+        now = {} if c is None else fingerprint(c)
+        if found := differences("C", then, now):
+            raise InputError(
+                f"{self._destination.path} was finished, but is no longer what the run left: "
+                f"{'; '.join(found)}; {BEGIN_AGAIN}"
+            )
+
+    def _published(self) -> Operand:
+        """Return the C of a run that was cut off between the rename and the last record."""
+        c = self._destination.finished()
+        if c is None or self._earlier is None or not self._earlier.publishing:
+            part = self._destination.part(self._journal.path)
+            raise InputError(
+                f"{part}, the unfinished C that goes with {self._journal.path}, is gone; "
+                f"{BEGIN_AGAIN}"
+            )
+        return c
+
+    def _recover(self, earlier: Earlier) -> None:
+        found = recover(self._journal, earlier, self.c.matrix, self._destination)
+        self._done, self._damaged = dict(found.done), len(found.damaged)
+        whole = len(units_done(slabs_of(earlier.plan), self._done)) == len(earlier.plan.units)
+        if self._draft is None and self._destination.in_place is None:
+            if not whole:
+                raise InputError(
+                    f"{self._destination.path} was published, and has changed since; {BEGIN_AGAIN}"
+                )
+            self._note_finished(self.c)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The earlier run's plan, None when this is the first."""
+        return None if self._earlier is None else self._earlier.plan
+
+    def plan_for(self, options: Options) -> Plan | None:
+        """Return the earlier run's plan; refuse options that name another device than it."""
+        if self.plan is not None:
+            self._refuse(device_differences(self.plan, options))
+        return self.plan
+
+    def resumes(self, problem: Problem, options: Options, device: DeviceSpec) -> bool:
+        """Say whether there is an earlier run's plan; refuse what it was not made for."""
+        if self.plan is not None:
+            self._refuse(plan_differences(self.plan, problem, options, device))
+        return self.plan is not None
+
+    def _refuse(self, found: list[str]) -> None:
+        if found:
+            raise InputError(
+                f"the run of {self._journal.path} cannot go on: {'; '.join(found)}; {BEGIN_AGAIN}",
+                journal=str(self._journal.path), differences=found,
+            )  # fmt: skip
+
+    def begin(self, plan: Plan) -> Plan:
+        """Make the journal ready for the whole `plan`; return what is left of it."""
+        slabs = slabs_of(plan)
+        if self._earlier is None:
+            self._start(plan, slabs)
+        elif self._destination.updates:
+            self._redo = redo_log(self._journal.path, plan, self._earlier.run)
+        done = units_done(slabs, self._done)
+        self._depth = max(map(len, slabs))
+        self._resumption = Resumption(
+            str(self._journal.path), len(plan.units), len(done), self._damaged
+        )
+        return remaining(plan, done)
+
+    def _start(self, plan: Plan, slabs: list[list[Rect]]) -> None:
+        run = secrets.token_hex(8)
+        samples: list[list[int]] = []
+        if self._destination.updates:
+            self._redo = redo_log(self._journal.path, plan, run, create=True)
+            samples = sample(self.c.matrix, slabs)
+        self._journal.append([first_record(run, plan, self._identity, samples)])
+        sync_folder(self._journal.path.parent)
+
+    @contextmanager
+    def recording(self, matrix: Matrix) -> Iterator[Matrix]:
+        """Give C as store2 is to write it; what it wrote is recorded on leaving, come what may."""
+        recorder = JournaledMatrix(
+            matrix, self._journal, done=self._done, depth=self._depth, redo=self._redo
+        )
+        try:
+            yield recorder
+        finally:
+            recorder.close()
+
+    def finish(self) -> None:
+        """Publish C, and note that the run is finished."""
+        if self._draft is None:
+            self._note_finished(self.c)
+            return
+        self._journal.append([{"publishing": self._draft.part.name}])
+        self._draft.publish()
+        self._draft = None
+        published = self._destination.finished()
+        if published is None:
+            raise InputError(f"{self._destination.path} vanished as soon as it was published")
+        self._note_finished(published)
+
+    def _note_finished(self, c: Operand) -> None:
+        self._journal.append([{"finished": fingerprint(c)}])
+        self.finished = True
+        redo_path(self._journal.path).unlink(missing_ok=True)
+
+    @property
+    def resumption(self) -> Resumption:
+        """What this run found of an earlier one."""
+        return self._resumption
+
+    def report(self) -> Report:
+        """Return the report of a run that had nothing to do.
+
+        Raises
+        ------
+        InputError
+            When no earlier run has finished.
+        """
+        if self._earlier is None or not self.finished:
+            raise InputError(f"the run of {self._journal.path} is not finished")
+        plan = self._earlier.plan
+        tiles = len(plan.units)
+        return build_report(
+            plan,
+            Timeline((), 0.0),
+            planned_bytes={},
+            resumption=Resumption(str(self._journal.path), tiles, tiles, finished=True),
+        )

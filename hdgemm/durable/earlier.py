@@ -1,0 +1,123 @@
+"""What an earlier run left in its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import HdgemmError, InputError
+from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.planjson import from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hdgemm.durable.identity import Identity
+    from hdgemm.pipeline.plan import Plan
+
+#: Changes when a reader of the last format would misread this one.
+FORMAT: Final = 1
+BEGIN_AGAIN: Final = "restart=True (--restart) begins again"
+
+
+class DamagedError(HdgemmError):
+    """What an earlier run left was damaged, and cannot be computed again from what is there."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier run, as its journal tells.
+
+    Parameters
+    ----------
+    run
+        Its name.
+    identity
+        What command it was, see `Identity.to_record`.
+    samples
+        Beginnings of slabs of the C that it found, see `slabs.sample`; for a C that is updated.
+    done
+        Slabs that were durable, with their checksums.
+    publishing
+        All were, and the draft was about to get its name.
+    finished
+        C's fingerprint when it was finished; None when it was not.
+    """
+
+    run: str
+    plan: Plan
+    identity: Mapping[str, Any]
+    samples: Sequence[Sequence[int]]
+    done: Mapping[Rect, int]
+    publishing: bool
+    finished: Mapping[str, Any] | None
+
+    @property
+    def updates(self) -> bool:
+        """Whether its C is read where it is overwritten."""
+        return bool(self.identity["target"]["updates"])
+
+    @classmethod
+    def read(cls, path: Path, records: Sequence[Mapping[str, Any]]) -> Earlier | None:
+        """Make sense of a journal's records; None when no run had begun.
+
+        Raises
+        ------
+        InputError
+            When it is no journal of this format.
+        """
+        if not records:
+            return None
+        begin = records[0].get("begin")
+        if begin is None or begin.get("format") != FORMAT:
+            raise InputError(
+                f"{path} is no journal of format {FORMAT}: another version wrote it; {BEGIN_AGAIN}"
+            )
+        done: dict[Rect, int] = {}
+        finished = None
+        for record in records:
+            if "done" in record:
+                *rect, crc = record["done"]
+                done[Rect(*rect)] = crc
+            finished = record.get("finished", finished)
+        return cls(
+            begin["run"],
+            from_json(begin["plan"]),
+            begin["identity"],
+            begin["samples"],
+            done,
+            any("publishing" in record for record in records),
+            finished,
+        )
+
+    def check(self, path: Path, identity: Identity) -> None:
+        """Refuse to go on with another command.
+
+        Raises
+        ------
+        InputError
+            Which says what is different.
+        """
+        found = identity.differences(self.identity)
+        if found:
+            raise InputError(
+                f"{path} belongs to another run: {'; '.join(found)}. Give the same command to go "
+                f"on with it; {BEGIN_AGAIN}",
+                journal=str(path), differences=found,
+            )  # fmt: skip
+
+
+def first_record(
+    run: str, plan: Plan, identity: Identity, samples: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return the record that begins a journal."""
+    return {
+        "begin": {
+            "format": FORMAT,
+            "run": run,
+            "identity": identity.to_record(),
+            "plan": to_json(plan),
+            "samples": [list(each) for each in samples],
+        }
+    }

@@ -1,0 +1,192 @@
+"""An append-only file of records that tells whole ones from torn ones.
+
+A record is one line: the CRC-32 of its JSON text in eight hexadecimal digits, a space, the text.
+A crash can tear the last line only, since every append is made durable before the next. A bad
+line that good ones follow was damaged later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    Record = dict[str, Any]
+
+_DIGITS: Final = 8
+
+
+class DamagedJournalError(HdgemmError):
+    """A journal has bad records in its middle: `path`, and `lines` by number from 1."""
+
+
+class Journal:
+    """An open journal, locked against other runs until it is closed.
+
+    Parameters
+    ----------
+    path
+        Created where there is none; a new journal has no records.
+
+    Attributes
+    ----------
+    records
+        What was found in it, in order; a torn tail is cut off.
+    damaged
+        Numbers of the bad lines that good ones follow.
+
+    Raises
+    ------
+    InputError
+        When it cannot be opened, or another run holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = _open_locked(path)
+        try:
+            with os.fdopen(os.dup(self._fd), "rb") as stream:
+                content = stream.read()
+            self.records, self.damaged, self._end = _parse(content)
+            if self._end < len(content):
+                os.ftruncate(self._fd, self._end)
+                os.fsync(self._fd)
+        except OSError as error:
+            os.close(self._fd)
+            raise self._error("read", 0, 0, error) from error
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records; return when they are durable.
+
+        Raises
+        ------
+        MatrixIOError
+            When the system refuses; the journal ends where it ended before, or in a torn line.
+        """
+        text = b"".join(map(_line, records))
+        try:
+            done = 0
+            while done < len(text):
+                done += os.pwrite(self._fd, text[done:], self._end + done)
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._error("append to", self._end, len(text), error) from error
+        self._end += len(text)
+        self.records += records
+
+    def clear(self) -> None:
+        """Forget all records, durably."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._error("empty", 0, self._end, error) from error
+        self.records, self.damaged, self._end = [], [], 0
+
+    def close(self) -> None:
+        """Let other runs have it; a journal without records is removed."""
+        if self._fd < 0:
+            return
+        if self._end == 0:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _error(self, verb: str, offset: int, length: int, cause: OSError) -> MatrixIOError:
+        return MatrixIOError(
+            f"cannot {verb} the journal {self.path} at {offset}: {cause.strerror}",
+            path=str(self.path), offset=offset, length=length,
+        )  # fmt: skip
+
+
+def read_journal(path: Path) -> tuple[list[Record], list[int]]:
+    """Return the whole records of a journal and the numbers of its damaged lines; change nothing.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    """
+    try:
+        records, damaged, _ = _parse(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the journal {path}: {error.strerror}") from error
+    return records, damaged
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in a folder are durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def encode(record: Record) -> bytes:
+    """Return a record's line, its newline included."""
+    return _line(record)
+
+
+def decode(line: bytes) -> Record | None:
+    """Return the record of a line without its newline, None where its checksum disagrees."""
+    text = line[_DIGITS + 1 :]
+    try:
+        if int(line[:_DIGITS], 16) != zlib.crc32(text) or line[_DIGITS : _DIGITS + 1] != b" ":
+            return None
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _open_locked(path: Path) -> int:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise InputError(
+            f"cannot open the journal {path}: {error.strerror}", path=str(path)
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise InputError(f"another run is at work with the journal {path}; wait for it",
+                         path=str(path)) from error  # fmt: skip
+    return fd
+
+
+def _line(record: Record) -> bytes:
+    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(content: bytes) -> tuple[list[Record], list[int], int]:
+    """Return the records, the numbers of damaged lines, and where the last whole record ends."""
+    records: list[Record] = []
+    bad: list[int] = []
+    damaged: list[int] = []
+    at = end = 0
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        at += len(line) + 1
+        record = decode(line)
+        if record is None:
+            bad.append(number)
+            continue
+        damaged, end = list(bad), at
+        records.append(record)
+    return records, damaged, end

@@ -1,0 +1,110 @@
+"""Finding out what of an earlier run's work still stands, and mending what can be mended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hdgemm.durable.earlier import BEGIN_AGAIN, DamagedError, Earlier
+from hdgemm.durable.slabs import (
+    apply,
+    begins_otherwise,
+    damaged,
+    redo_log,
+    redo_path,
+    slabs_of,
+)  # fmt: skip
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.durable.destination import Destination
+    from hdgemm.durable.journal import Journal
+    from hdgemm.durable.redo import RedoLog
+    from hdgemm.matrices.base import Matrix
+    from hdgemm.pipeline.plan import Rect
+
+
+class Recovered(NamedTuple):
+    """Slabs that stand, with their checksums, and those that must be computed again."""
+
+    done: Mapping[Rect, int]
+    damaged: Sequence[Rect]
+
+
+def recover(
+    journal: Journal, earlier: Earlier, matrix: Matrix, destination: Destination
+) -> Recovered:
+    """Check every recorded slab against C; complete a C that is updated from the redo log.
+
+    Raises
+    ------
+    DamagedError
+        When a C that is updated in place differs from what the journal says: its old values are
+        gone, so that it cannot be computed again.
+    """
+    known = {slab for slabs in slabs_of(earlier.plan) for slab in slabs}
+    done = {rect: crc for rect, crc in earlier.done.items() if rect in known}
+    if destination.updates:
+        _check_journal(journal)
+        done |= _redo(journal, earlier, matrix)
+    bad = damaged(matrix, done)
+    if destination.updates:
+        untouched = known - done.keys()
+        others = begins_otherwise(matrix, earlier.samples, untouched)
+        if bad or others:
+            raise _damaged_error(matrix, (bad + others)[0], "after it was stored" if bad else
+                                 "by something else than the run")  # fmt: skip
+    return Recovered({rect: crc for rect, crc in done.items() if rect not in bad}, bad)
+
+
+def check_restart(journal: Journal, destination: Destination) -> None:
+    """Refuse to begin again on a C that is half updated.
+
+    Raises
+    ------
+    InputError
+        When C is not as the unfinished run found it.
+    """
+    if not destination.updates or destination.in_place is None or not journal.records:
+        return
+    earlier = Earlier.read(journal.path, journal.records)
+    if earlier is None or earlier.finished is not None:
+        return
+    slabs = (slab for slabs in slabs_of(earlier.plan) for slab in slabs)
+    if begins_otherwise(destination.in_place.matrix, earlier.samples, slabs):
+        raise InputError(
+            f"{destination.path} is half updated by the run of {journal.path}: finish it with the "
+            "same command, or restore the old C first"
+        )
+
+
+def _redo(journal: Journal, earlier: Earlier, matrix: Matrix) -> dict[Rect, int]:
+    """Write to C what the redo log keeps, and record it."""
+    if not redo_path(journal.path).exists():
+        return {}
+    log: RedoLog = redo_log(journal.path, earlier.plan, earlier.run)
+    try:
+        applied = apply(log, matrix)
+    finally:
+        log.close()
+    journal.append([{"done": [*rect, crc]} for rect, crc in applied.items()])
+    return applied
+
+
+def _check_journal(journal: Journal) -> None:
+    if journal.damaged:
+        raise DamagedError(
+            f"{journal.path} is damaged in lines {journal.damaged}: which tiles of C are updated "
+            f"cannot be told; restore the old C, then {BEGIN_AGAIN}",
+            lines=journal.damaged, path=str(journal.path),
+        )  # fmt: skip
+
+
+def _damaged_error(matrix: Matrix, rect: Rect, how: str) -> DamagedError:
+    return DamagedError(
+        f"{matrix.name} was changed {how}, in rows {rect.row} to {rect.row + rect.rows - 1}, "
+        f"columns {rect.col} to {rect.col + rect.cols - 1}: its old values are gone, so it cannot "
+        f"be updated again; restore the old C, then {BEGIN_AGAIN}",
+        path=matrix.name, rect=tuple(rect),
+    )  # fmt: skip

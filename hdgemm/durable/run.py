@@ -1,0 +1,92 @@
+"""A product computed durably: begun, gone on with, or found finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from hdgemm.durable.checkpoint import Checkpoint
+from hdgemm.durable.destination import Destination
+from hdgemm.durable.earlier import Earlier
+from hdgemm.durable.fingerprint import file_of
+from hdgemm.durable.identity import Identity
+from hdgemm.durable.journal import read_journal
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from hdgemm.checks import Product
+    from hdgemm.matrices.base import Operand
+    from hdgemm.report import Report
+
+#: False; True for a journal beside C; or the journal's path.
+Checkpointing: TypeAlias = "bool | str | os.PathLike[str]"
+
+
+def run_durably(
+    product: Product,
+    inputs: Mapping[str, Operand],
+    destination: Destination,
+    compute: Callable[[Operand, Checkpoint], Report],
+    *,
+    journal: Checkpointing,
+    restart: bool = False,
+) -> Report:
+    """Compute C, or what is left of it, and publish it when it is whole.
+
+    Parameters
+    ----------
+    inputs
+        The operands that are only read, by letter.
+    compute
+        Computes C within a checkpoint.
+
+    Raises
+    ------
+    InputError
+        When an earlier run's journal belongs to another command, or is in use.
+    DamagedError
+        When a C that is updated in place was damaged.
+    MatrixIOError
+        When a disk is full or fails; what is done stays, and the same command goes on from there.
+    """
+    if not product.reads_product:
+        raise InputError(
+            "checkpoint is for products, and alpha = 0 or k = 0 leaves beta*C alone: "
+            "leave checkpoint out"
+        )
+    path = destination.journal() if isinstance(journal, bool) else Path(journal)
+    identity = Identity.of(
+        product.alpha, product.beta, product.dtype.name, inputs, destination.target()
+    )
+    with Checkpoint(identity, destination, path, restart=restart) as checkpoint:
+        if checkpoint.finished:
+            return checkpoint.report()
+        report = compute(checkpoint.c, checkpoint)
+        checkpoint.finish()
+    return report
+
+
+def check_whole(c: Operand) -> None:
+    """Refuse to overwrite a C that a durable run has updated in part.
+
+    Raises
+    ------
+    InputError
+        Which says how to finish that run.
+    """
+    path = file_of(c.matrix)
+    if path is None:
+        return
+    journal = Destination.of_existing(c, updates=True).journal()
+    if not journal.exists():
+        return
+    records, _ = read_journal(journal)
+    earlier = Earlier.read(journal, records)
+    if earlier is not None and earlier.updates and earlier.finished is None:
+        raise InputError(
+            f"{path} is half updated by the run of {journal}: finish it with the same command "
+            "and checkpoint, or restore the old C and remove the journal"
+        )
