@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import secrets
 import shutil
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -56,28 +57,39 @@ class Draft(Generic[M]):
         """
         self.matrix.flush()
         try:
-            self.part.replace(self.path)
-            _sync_folder(self.path.parent)
+            self._give_name()
         except OSError as error:
             raise MatrixIOError(
-                f"cannot rename {self.part} to {self.path}: {error.strerror}",
+                f"cannot rename {self.part} to {self.path}: {error}",
                 path=str(self.path), offset=0, length=0,
             ) from error  # fmt: skip
         self._open = False
         self.matrix.close()
+
+    def _give_name(self) -> None:
+        self.part.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def _remove(self) -> None:
+        self.part.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove it; nothing happens when it is published or discarded already."""
         if self._open:
             self._open = False
             self.matrix.close()
-            self.part.unlink(missing_ok=True)
+            self._remove()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.discard()
+
+
+def aside(path: Path) -> Path:
+    """Return a name in the same folder that nothing has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def reserve(path: Path, header: bytes, nbytes: int) -> Path:
@@ -92,7 +104,7 @@ def reserve(path: Path, header: bytes, nbytes: int) -> Path:
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = aside(path)
     try:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -102,13 +114,27 @@ def reserve(path: Path, header: bytes, nbytes: int) -> Path:
         os.pwrite(fd, header, 0)
     except OSError as error:
         part.unlink()
-        raise _no_space(path, nbytes, error) from error
+        raise no_space(path, nbytes, error) from error
     finally:
         os.close(fd)
     return part
 
 
-def _no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
+def require_space(path: Path, nbytes: int) -> None:
+    """Raise unless `nbytes` more are free where `path` is to be, and one file may be so long.
+
+    For stores that would find out by filling the disk, or in the middle of a change to a file.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    code = errno.ENOSPC if nbytes > shutil.disk_usage(path.parent).free else 0
+    if limit != resource.RLIM_INFINITY and nbytes > limit:
+        code = errno.EFBIG
+    if code:
+        raise no_space(path, nbytes, OSError(code, os.strerror(code)))
+
+
+def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
+    """Make the error that says how much was requested and how much is free."""
     available = shutil.disk_usage(path.parent).free
     limit = " (the process's file size limit, see ulimit -f)" if cause.errno == errno.EFBIG else ""
     return MatrixIOError(
@@ -119,7 +145,8 @@ def _no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
     )  # fmt: skip
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Return when the names in this folder are durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

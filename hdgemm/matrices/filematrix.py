@@ -116,14 +116,12 @@ class FileMatrix:
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
         self._check(row, col, out.shape)
-        if out.size:
-            disk_pool().run(self._reads(row, col, out))
+        disk_pool().run(self.read_pieces(row, col, out))
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``, converting to the stored dtype."""
         self._check(row, col, tile.shape)
-        if tile.size:
-            disk_pool().run(self._writes(row, col, tile))
+        disk_pool().run(self.write_pieces(row, col, tile))
 
     def flush(self) -> None:
         """Return when everything written is durable; fail if the file was cut short meanwhile."""
@@ -147,7 +145,10 @@ class FileMatrix:
                 f"{self.shape[0]}×{self.shape[1]} matrix {self.name}"
             )
 
-    def _reads(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
+    def read_pieces(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
+        """Cut a read into pieces for the disk pool, which may run beside other matrices' ones."""
+        if not out.size:
+            return []
         row_bytes = out.shape[1] * self.dtype.itemsize
         lines = self._lines(row, col, out)
         direct = len(lines) == 1 or (row_bytes >= SHORT and all(map(self._in_place, lines)))
@@ -159,7 +160,10 @@ class FileMatrix:
             ]
         return self._pieces(lines, self._read_lines)
 
-    def _writes(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
+    def write_pieces(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
+        """Cut a write into pieces for the disk pool."""
+        if not tile.size:
+            return []
         lines = self._lines(row, col, tile)
         row_bytes = tile.shape[1] * self.dtype.itemsize
         if len(lines) > 1 and row_bytes == self.pitch and row_bytes < SHORT:

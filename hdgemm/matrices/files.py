@@ -62,6 +62,7 @@ class BlockFile:
 
     def __init__(self, path: Path, *, writable: bool = False, direct: bool = True) -> None:
         self.path = path
+        self._fd = self._direct_fd = -1
         check_regular(path)
         mode = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         try:
@@ -154,6 +155,10 @@ class BlockFile:
             if fd >= 0:
                 os.close(fd)
         self._fd = self._direct_fd = -1
+
+    def __del__(self) -> None:
+        # A call that fails while it opens its operands leaves none of them open.
+        self.close()
 
     def _interior(self, offset: int, memory: NDArray[np.uint8]) -> tuple[int, int]:
         """Return the part of a span that can go directly, empty where none can."""

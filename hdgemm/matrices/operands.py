@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.base import Operand
+from hdgemm.matrices.device_arrays import from_device_array, is_device_array
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.location import Location
 from hdgemm.matrices.memmaps import find_mapping
 from hdgemm.matrices.memory import ArrayMatrix
-from hdgemm.matrices.npy import open_npy
+from hdgemm.matrices.stores import from_store, open_location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +35,10 @@ def open_operand(
     ----------
     x
         A 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
-        through its file rather than by page faults where it lies there as rows or columns; or
-        the path of a .npy file.
+        through its file rather than by page faults where it lies there as rows or columns; an
+        array on a GPU; an h5py dataset, a Zarr array or anything with `shape`, `dtype` and
+        rectangle indexing; or a `Location` or its text: ``A.npy``, ``file.h5::/group/A``,
+        ``store.zarr::A``, ``A.bin::2000x3000:float64``.
     what
         What errors call it.
     trans, conj
@@ -56,15 +59,20 @@ def open_operand(
     InputTypeError
         When its dtype is not float32, float64, complex64 or complex128, or it is no matrix.
     """
-    if isinstance(x, str | os.PathLike):
-        matrix: Matrix
-        matrix, flipped = open_npy(Path(x), writable=writable)
+    matrix: Matrix | None
+    if isinstance(x, str | os.PathLike | Location):
+        matrix, flipped = open_location(x, writable=writable)
     elif isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         matrix, flipped = _from_array(x, what, writable=writable)
+    elif is_device_array(x):
+        found = from_device_array(x, what, writable=writable)
+        matrix, flipped = found.matrix, found.trans
+    elif (matrix := from_store(x, what, writable=writable)) is not None:
+        flipped = False
     else:
         raise InputTypeError(
-            f"{what} is a {type(x).__name__}; it must be a 2-D array of numbers or the path of a "
-            ".npy file"
+            f"{what} is a {type(x).__name__}; it must be a 2-D array of numbers, something with "
+            "shape, dtype and rectangle indexing, or the path of a file"
         )
     return Operand(matrix, trans != flipped, conj)
 

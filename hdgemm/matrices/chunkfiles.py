@@ -1,0 +1,120 @@
+"""Matrices in chunks that lie uncompressed in files: read and written at their offsets."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.matrices.transfer import disk_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.filematrix import FileMatrix
+
+    #: Returns chunk ``(i, j)``, opened as long as the stack lives; None where it was never stored.
+    #: The flag says that it is to be written, and must then be made.
+    OpenChunk = Callable[[tuple[int, int], ExitStack, bool], FileMatrix | None]
+
+#: Chunks that are moved, and their files open, at a time.
+_BATCH: Final = 64
+
+
+class ChunkFiles:
+    """A grid of row-major chunks, implementing `Matrix`; chunks on the edge are stored whole.
+
+    Parameters
+    ----------
+    name
+        What an error calls it.
+    shape, chunk
+        Rows and columns of the matrix and of each chunk.
+    dtype
+        As stored, byte order included.
+    fill
+        The value of chunks that were never stored.
+    open_chunk
+        Finds a chunk.
+    source
+        What tells the store from others: equal sources are the same elements.
+    """
+
+    array: NDArray[Any] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        chunk: tuple[int, int],
+        fill: Any,
+        open_chunk: OpenChunk,
+        source: Hashable,
+        *,
+        flush: Callable[[], None],
+        close: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.chunk: tuple[int, int] | None = chunk
+        self.source = source
+        self._extents = chunk
+        self._fill = fill
+        self._open_chunk = open_chunk
+        self.flush = flush
+        self.close = close
+
+    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
+        """Return 0: rows of a rectangle come from several places."""
+        return 0
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
+        for batch in _batches(self._parts(row, col, out)):
+            with ExitStack() as stack:
+                pieces = []
+                for index, (top, left), part in batch:
+                    chunk = self._open_chunk(index, stack, False)
+                    if chunk is None:
+                        part[...] = self._fill
+                    else:
+                        pieces += chunk.read_pieces(top, left, part)
+                disk_pool().run(pieces)
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Store `tile` at ``[row, col]``, converting to the stored dtype."""
+        for batch in _batches(self._parts(row, col, tile)):
+            with ExitStack() as stack:
+                pieces = []
+                for index, (top, left), part in batch:
+                    chunk = self._open_chunk(index, stack, True)
+                    if chunk is not None:
+                        pieces += chunk.write_pieces(top, left, part)
+                disk_pool().run(pieces)
+
+    def _parts(
+        self, row: int, col: int, memory: NDArray[Any]
+    ) -> Iterator[tuple[tuple[int, int], tuple[int, int], NDArray[Any]]]:
+        """Yield each chunk's index, where in the chunk the rectangle's part starts, the part."""
+        high, wide = self._extents
+        rows, cols = memory.shape
+        for i in range(row // high, -(-(row + rows) // high)):
+            top, bottom = max(row, i * high), min(row + rows, (i + 1) * high)
+            for j in range(col // wide, -(-(col + cols) // wide)):
+                left, right = max(col, j * wide), min(col + cols, (j + 1) * wide)
+                part = memory[top - row : bottom - row, left - col : right - col]
+                yield (i, j), (top - i * high, left - j * wide), part
+
+
+def _batches(parts: Iterator[Any]) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for part in parts:
+        batch.append(part)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    yield batch

@@ -1,0 +1,113 @@
+"""New HDF5 datasets, contiguous and at a place in the file that direct I/O can reach."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.draft import Draft, aside, no_space, require_space
+from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import BlockFile, check_regular
+from hdgemm.matrices.hdf5 import LIBRARY_LOCK, load_h5py, open_file, sync_file
+from hdgemm.matrices.transfer import ALIGNMENT
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+
+class _DatasetDraft(Draft[FileMatrix]):
+    """A dataset under a temporary name in a file that has others: it is renamed within it."""
+
+    def __init__(self, path: Path, item: str, part: str, matrix: FileMatrix) -> None:
+        super().__init__(path, path, matrix)
+        self._item, self._part_item = item, part
+
+    def _give_name(self) -> None:
+        with LIBRARY_LOCK, open_file(self.path, "r+") as file:
+            if self._item in file:
+                del file[self._item]
+            file.move(self._part_item, self._item)
+        sync_file(self.path)
+
+    def _remove(self) -> None:
+        with LIBRARY_LOCK, open_file(self.path, "r+") as file:
+            file.pop(self._part_item, None)
+
+
+def create_hdf5(
+    path: Path, item: str, shape: tuple[int, int], dtype: DTypeLike
+) -> Draft[FileMatrix]:
+    """Begin a new contiguous dataset, with its space reserved, replacing one of that name.
+
+    A new file is written aside and renamed; in a file that exists the dataset is written aside
+    within it, and the rest of the file stays as it is.
+
+    Raises
+    ------
+    MatrixIOError
+        When the disk is too full (`requested` and `available` in bytes).
+    """
+    stored = np.dtype(dtype)
+    check_dtype(stored, f"{path}::{item}")
+    path = path.resolve()
+    item = "/" + item.strip("/")
+    if path.parent.is_dir():
+        require_space(path, shape[0] * shape[1] * stored.itemsize)
+    if path.exists():
+        check_regular(path)
+        folder, _, last = item.rpartition("/")
+        part_item = f"{folder}/{aside(Path(last)).name}"
+        offset = _allocate(path, "r+", part_item, shape, stored)
+        matrix = FileMatrix(BlockFile(path, writable=True), shape, stored, offset)
+        draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix)
+    else:
+        part = aside(path)
+        offset = _allocate(part, "x", item, shape, stored)
+        draft = Draft(path, part, FileMatrix(BlockFile(part, writable=True), shape, stored, offset))
+    _reserve(draft, offset)
+    return draft
+
+
+def _reserve(draft: Draft[FileMatrix], offset: int) -> None:
+    matrix = draft.matrix
+    fd = os.open(matrix.path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, offset, max(1, matrix.end - offset))
+    except OSError as error:
+        draft.discard()
+        raise no_space(draft.path, matrix.end - offset, error) from error
+    finally:
+        os.close(fd)
+
+
+def _allocate(
+    path: Path, mode: str, item: str, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> int:
+    """Make a dataset whose place in the file is settled; return that place."""
+    h5py = load_h5py()
+    with LIBRARY_LOCK:
+        try:
+            file = h5py.File(path, mode, alignment_threshold=1 << 16, alignment_interval=ALIGNMENT)
+        except OSError as error:
+            raise InputError(f"cannot create {path}: {error}", path=str(path)) from error
+        with file:
+            layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            layout.set_layout(h5py.h5d.CONTIGUOUS)
+            layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            folder, _, name = item.rpartition("/")
+            group = file.require_group(folder or "/")
+            made = h5py.h5d.create(
+                group.id,
+                name.encode(),
+                h5py.h5t.py_create(dtype, logical=True),
+                h5py.h5s.create_simple(shape),
+                layout,
+            )
+            offset: int | None = made.get_offset()
+    return offset or 0

@@ -1,0 +1,124 @@
+"""Names of matrices: a file, and what in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.dtypes import check_dtype
+
+Format = Literal["npy", "raw", "hdf5", "zarr"]
+_SUFFIXES: Final[dict[str, Format]] = {
+    ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".he5": "hdf5",
+    ".zarr": "zarr",
+}  # fmt: skip
+_RAW: Final = re.compile(
+    r"(?P<rows>\d+)[x×](?P<cols>\d+):(?P<dtype>[<>=]?\w+)(:(?P<order>[CF]))?(:(?P<offset>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RawLayout:
+    """How a matrix lies in a file without a header.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns.
+    dtype
+        Element type, byte order included, as `numpy.dtype` reads it.
+    order
+        ``"C"``, row by row, or ``"F"``, column by column.
+    offset
+        Bytes before the first element.
+    """
+
+    shape: tuple[int, int]
+    dtype: str = "float64"
+    order: str = "C"
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a matrix is kept.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a Zarr store.
+    format
+        ``"npy"``, ``"raw"``, ``"hdf5"`` or ``"zarr"``.
+    item
+        The dataset or array inside, ``""`` for a store that is one array.
+    raw
+        The layout, for ``"raw"``.
+    """
+
+    path: Path
+    format: Format = "npy"
+    item: str = ""
+    raw: RawLayout | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}::{self.item}" if self.item else str(self.path)
+
+
+def parse_location(text: str | os.PathLike[str]) -> Location:
+    """Read a name such as ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A`` or
+    ``A.bin::2000x3000:float64``.
+
+    Raw files take ``ROWSxCOLS:DTYPE``, then ``:F`` for column-major ones and ``:BYTES`` for what
+    to skip at the start: ``A.bin::2000x3000:>f4:F:512``. A file that has the whole text for its
+    name is that file.
+
+    Raises
+    ------
+    InputError
+        When a part is missing or makes no sense.
+    """
+    whole = os.fspath(text)
+    name, separator, item = whole.rpartition("::")
+    if not separator or Path(whole).exists():
+        name, item = whole, ""
+    path = Path(name)
+    if item and (match := _RAW.fullmatch(item)):
+        return Location(path, "raw", raw=_raw_layout(match, whole))
+    kind = _format(path)
+    if kind == "hdf5" and not item.strip("/"):
+        raise InputError(f"{whole} names no dataset; write it like '{path}::/group/A'")
+    if kind == "npy" and item:
+        raise InputError(
+            f"cannot read {whole!r}: what follows '::' is a dataset of a .h5 file, an array of a "
+            ".zarr store, or a raw layout like '2000x3000:float64'"
+        )
+    return Location(path, kind, item.strip("/"))
+
+
+def _format(path: Path) -> Format:
+    """Tell a format by its suffix, else by what a file or folder begins with."""
+    if kind := _SUFFIXES.get(path.suffix.lower()):
+        return kind
+    if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
+        return "zarr"
+    if path.is_file():
+        with path.open("rb") as stream:
+            if stream.read(8) == b"\x89HDF\r\n\x1a\n":
+                return "hdf5"
+    return "npy"
+
+
+def _raw_layout(match: re.Match[str], text: str) -> RawLayout:
+    try:
+        dtype: np.dtype[Any] = np.dtype(match["dtype"])
+    except TypeError as error:
+        raise InputError(f"{text} has an unknown dtype {match['dtype']!r}") from error
+    check_dtype(dtype, text)
+    shape = (int(match["rows"]), int(match["cols"]))
+    return RawLayout(shape, match["dtype"], match["order"] or "C", int(match["offset"] or 0))

@@ -1,0 +1,158 @@
+"""Whatever has a shape, a dtype and rectangle indexing: HDF5 datasets, Zarr arrays, one's own."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from hdgemm.errors import HdgemmError, MatrixIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from numpy.typing import NDArray
+
+#: Bytes that are taken from a store at a time, where one chunk is not more.
+BLOCK_BYTES: Final = 16 << 20
+
+
+class Rectangles(Protocol):
+    """What a store must offer to be an operand; ``store[r0:r1, c0:c1] = tile`` to be an out."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> Any:
+        """What `numpy.dtype` understands."""
+
+    def __getitem__(self, key: tuple[slice, slice], /) -> Any:
+        """Return a rectangle that `numpy.asarray` understands."""
+
+
+class RectangleMatrix:
+    """A store that speaks `Rectangles`, implementing `Matrix`.
+
+    Parameters
+    ----------
+    store
+        Indexed by pairs of slices.
+    name
+        What an error calls it.
+    chunk
+        Rows and columns of a chunk: blocks are cut on its grid, so that no chunk is decoded twice
+        for one rectangle.
+    source
+        What tells the store from others: equal sources are the same elements.
+    lock
+        Held while the store reads or writes; None where reads may overlap.
+    flush, close
+        Called for the `Matrix` methods of these names.
+    """
+
+    array: NDArray[Any] | None = None
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        name: str,
+        chunk: tuple[int, int] | None = None,
+        source: Hashable = None,
+        lock: AbstractContextManager[Any] | None = None,
+        flush: Callable[[], None] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self.name = name
+        self.chunk = chunk
+        self.source = id(store) if source is None else source
+        self.dtype: np.dtype[Any] = np.dtype(store.dtype)
+        self._reading: AbstractContextManager[Any] = lock or nullcontext()
+        # Two tiles in one chunk must not be merged into it at once.
+        self._writing: AbstractContextManager[Any] = lock or threading.Lock()
+        self._flush, self._close = flush, close
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, cols = self._store.shape
+        return int(rows), int(cols)
+
+    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
+        """Return 0: elements have no place that could be read directly."""
+        return 0
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
+        for rows, cols in self._blocks(row, col, out.shape):
+            target = out[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
+            with self._named("read", rows, cols), self._reading:
+                block = np.asarray(self._store[rows, cols])
+            if block.shape != target.shape:
+                raise MatrixIOError(
+                    f"{self.name} gave {block.shape} elements for the rectangle {target.shape} at "
+                    f"[{rows.start}, {cols.start}]",
+                    path=self.name, offset=rows.start, length=block.nbytes,
+                )  # fmt: skip
+            np.copyto(target, block, casting="same_kind")
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Store `tile` at ``[row, col]``, converting to the stored dtype."""
+        for rows, cols in self._blocks(row, col, tile.shape):
+            source = tile[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
+            block = np.ascontiguousarray(source).astype(self.dtype, casting="same_kind", copy=False)
+            with self._named("write", rows, cols), self._writing:
+                self._store[rows, cols] = block
+
+    def flush(self) -> None:
+        """Return when everything written is durable, as far as the store can say."""
+        if self._flush is not None:
+            self._flush()
+
+    def close(self) -> None:
+        """Close what was opened for this matrix."""
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _blocks(
+        self, row: int, col: int, extents: tuple[int, ...]
+    ) -> Iterator[tuple[slice, slice]]:
+        """Cut a rectangle on the chunk grid into blocks of at most `BLOCK_BYTES`, or one chunk."""
+        rows, cols = extents
+        if not rows or not cols:
+            return
+        high, wide = self.chunk or (1, 1)
+        most = max(1, BLOCK_BYTES // (self.dtype.itemsize * high * wide))
+        across = min(most, -(-cols // wide) + 1)
+        down = max(1, most // across)
+        for top, bottom in _cuts(row, row + rows, high * down):
+            for left, right in _cuts(col, col + cols, wide * across):
+                yield slice(top, bottom), slice(left, right)
+
+    @contextmanager
+    def _named(self, verb: str, rows: slice, cols: slice) -> Iterator[None]:
+        """Turn a store's error into one that names it and the rectangle."""
+        try:
+            yield
+        except HdgemmError:
+            raise
+        except Exception as error:
+            raise MatrixIOError(
+                f"cannot {verb} rows {rows.start}:{rows.stop}, columns {cols.start}:{cols.stop} "
+                f"of {self.name}: {error}",
+                path=self.name, offset=rows.start, length=rows.stop - rows.start,
+            ) from error  # fmt: skip
+
+
+def _cuts(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut ``first:last`` at the multiples of `step`."""
+    while first < last:
+        until = min(last, (first // step + 1) * step)
+        yield first, until
+        first = until

@@ -1,0 +1,140 @@
+"""Opening and creating matrices by name, whatever their format."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
+from hdgemm.matrices.hdf5_draft import create_hdf5
+from hdgemm.matrices.location import Location, RawLayout, parse_location
+from hdgemm.matrices.npy import create_npy, open_npy
+from hdgemm.matrices.raw import create_raw, open_raw
+from hdgemm.matrices.rectangles import RectangleMatrix
+from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import DTypeLike
+
+    from hdgemm.matrices.base import Matrix
+    from hdgemm.matrices.draft import Draft
+
+
+def open_location(
+    where: str | os.PathLike[str] | Location, *, writable: bool = False
+) -> tuple[Matrix, bool]:
+    """Open an existing matrix; return it row-major, and whether that is its transpose.
+
+    Raises
+    ------
+    InputError
+        When it is missing, truncated or no matrix.
+    InputTypeError
+        When its dtype cannot be multiplied.
+    """
+    place = where if isinstance(where, Location) else parse_location(where)
+    if place.format == "raw":
+        return open_raw(place.path, _layout(place), writable=writable)
+    if place.format == "hdf5":
+        return open_hdf5(place.path, place.item, writable=writable), False
+    if place.format == "zarr":
+        return open_zarr(place.path, place.item, writable=writable), False
+    return open_npy(place.path, writable=writable)
+
+
+def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
+    """Take an h5py dataset, a Zarr array or anything with `shape`, `dtype` and rectangle indexing.
+
+    Returns
+    -------
+    Matrix or None
+        None for what is none of these.
+
+    Raises
+    ------
+    InputError
+        When it is not 2-D, or cannot be written though `writable`.
+    InputTypeError
+        When its dtype cannot be multiplied.
+    """
+    if _is(x, "h5py", "Dataset"):
+        return from_dataset(x, what, writable=writable)
+    if _is(x, "zarr", "Array"):
+        return from_zarr(x, what, writable=writable)
+    if isinstance(x, np.ndarray | np.generic):
+        return None
+    if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
+        return None
+    if len(x.shape) != 2:
+        raise InputError(f"{what} must be a matrix (2-D), it has shape {tuple(x.shape)}")
+    check_dtype(_dtype(x, what), what)
+    if writable and not hasattr(x, "__setitem__"):
+        raise InputError(f"{what} is to be overwritten, but a {type(x).__name__} takes no elements")
+    return RectangleMatrix(x, name=type(x).__name__, chunk=_chunk(x), lock=threading.Lock())
+
+
+def _is(x: Any, module: str, name: str) -> bool:
+    """Say whether `x` is of a library's class, without importing the library."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(x, kind)
+
+
+def _dtype(x: Any, what: str) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(x.dtype)
+    except TypeError as error:
+        raise InputTypeError(
+            f"{what} has dtype {x.dtype}, which NumPy does not know: pass numpy.asarray of it"
+        ) from error
+    return dtype
+
+
+def _chunk(x: Any) -> tuple[int, int] | None:
+    chunks = getattr(x, "chunks", None)
+    if isinstance(chunks, tuple) and len(chunks) == 2 and all(type(n) is int for n in chunks):
+        return chunks
+    return None
+
+
+def create_matrix(
+    where: str | os.PathLike[str] | Location, shape: tuple[int, int], dtype: DTypeLike
+) -> Draft[Any]:
+    """Begin a new matrix that gets its name when it is published, its space reserved.
+
+    What has the name is replaced then: a whole file, one dataset of an HDF5 file, one array of a
+    Zarr store.
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to, or a raw location has another shape or dtype.
+    MatrixIOError
+        When the disk is too full (`requested` and `available` in bytes).
+    """
+    place = where if isinstance(where, Location) else parse_location(where)
+    if place.format == "raw":
+        layout = _layout(place)
+        if layout.shape != tuple(shape) or np.dtype(layout.dtype) != np.dtype(dtype):
+            raise InputError(
+                f"{place} is described as {layout.shape} {layout.dtype}, but holds a {shape} "
+                f"{np.dtype(dtype)} matrix"
+            )
+        return create_raw(place.path, layout)
+    if place.format == "hdf5":
+        return create_hdf5(place.path, place.item, shape, dtype)
+    if place.format == "zarr":
+        return create_zarr(place.path, place.item, shape, dtype)
+    return create_npy(place.path, shape, dtype)
+
+
+def _layout(place: Location) -> RawLayout:
+    if place.raw is None:
+        raise InputError(f"{place} is raw: its shape and dtype must be given")
+    return place.raw
