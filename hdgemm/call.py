@@ -74,7 +74,8 @@ class Call:
         left = open_operand(a, what="a", trans=flag, conj=conj)
         flag, conj = trans_flags(trans_b, "trans_b")
         right = open_operand(b, what="b", trans=flag, conj=conj)
-        updates = out is not None and _same(out, c)
+        # A file is never updated in place: until the new C is whole, it keeps the old one.
+        updates = out is not None and out is c and not isinstance(out, str | os.PathLike)
         old = None if c is None else open_operand(c, what="c", writable=updates)
         in_place = old if updates else _open_target(out)
         place = in_place if in_place is not None or out is None else Path(out)
@@ -136,7 +137,7 @@ class Call:
         if self.in_place is not None:
             return Destination.of_existing(self.in_place, updates=self.old is self.in_place)
         shape = (self.product.m, self.product.n)
-        return Destination(Path(self.target), shape, self.product.dtype)
+        return Destination.aside(Path(self.target), shape, self.product.dtype, self.old)
 
     def _compute(
         self,
@@ -177,12 +178,3 @@ def _open_target(out: Any) -> Operand | None:
     if out is None or isinstance(out, str | os.PathLike):
         return None
     return open_operand(out, what="out", writable=True)
-
-
-def _same(out: Any, c: Any) -> bool:
-    """Say whether C is to be updated in place: the same object, or the same file by name."""
-    if out is c:
-        return True
-    if isinstance(out, str | os.PathLike) and isinstance(c, str | os.PathLike):
-        return Path(out).exists() and Path(c).exists() and Path(out).samefile(c)
-    return False

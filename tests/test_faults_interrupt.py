@@ -1,0 +1,132 @@
+"""Ctrl-C: exit code 130, no half-written C under any name, nothing else touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hdgemm import CancelledRunError, Options, multiply
+
+#: A shell that runs the tests in the background leaves Ctrl-C ignored in what they start.
+LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+MAIN = f"{LISTEN}\nfrom hdgemm.cli.app import main\nmain()"
+#: Tiles so small that the run would take minutes.
+SLOW = ("--tile", "16,16,16", "--host-memory", "200MB", "--device", "host")
+N = 1024
+
+
+@pytest.fixture
+def matrices(tmp_path):
+    rng = np.random.default_rng(1)
+    for name in "abc":
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((N, N)))
+    return tmp_path
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def interrupted(folder, *arguments, ready):
+    """Start `hdgemm multiply`, interrupt it once `ready`, and return its exit code and errors."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "multiply", *arguments, *SLOW],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not ready() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # Into the run: its lanes are up, and some tiles are stored.
+        time.sleep(0.5)
+        assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, errors
+
+
+def part_file(folder):
+    return lambda: any(path.suffix == ".part" for path in folder.iterdir())
+
+
+def test_a_new_file_does_not_appear(matrices):
+    before = contents(matrices)
+    code, errors = interrupted(
+        matrices, "a.npy", "b.npy", "--out", "d.npy", ready=part_file(matrices)
+    )
+    assert code == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert contents(matrices) == before
+
+
+@pytest.mark.parametrize("beta", ["0", "1"])
+def test_the_file_that_was_to_be_replaced_is_left_as_it_was(matrices, beta):
+    before = contents(matrices)
+    arguments = ("a.npy", "b.npy", "--c", "c.npy", "--beta", beta, "--out", "c.npy")
+    code, _ = interrupted(matrices, *arguments, ready=part_file(matrices))
+    assert code == 130
+    assert contents(matrices) == before
+
+
+def test_cancelling_from_another_thread(matrices):
+    before = contents(matrices)
+    cancel, begun = threading.Event(), threading.Event()
+
+    def observe(event):
+        begun.set()
+
+    def stop():
+        begun.wait(60)
+        cancel.set()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(CancelledRunError):
+        multiply(
+            matrices / "a.npy", matrices / "b.npy", out=matrices / "d.npy",
+            options=Options(devices="host", tile=(16, 16, 16)), observer=observe, cancel=cancel,
+        )  # fmt: skip
+    stopper.join()
+    assert contents(matrices) == before
+
+
+def test_ctrl_c_in_a_program(matrices):
+    """KeyboardInterrupt reaches the caller once; lanes, threads and files are gone by then."""
+    program = f"""
+{LISTEN}
+import os, signal, threading, hdgemm
+def observe(event):
+    if event.stage == "store2":
+        os.kill(os.getpid(), signal.SIGINT)
+try:
+    hdgemm.multiply({str(matrices / "a.npy")!r}, {str(matrices / "b.npy")!r},
+        out={str(matrices / "d.npy")!r}, observer=observe,
+        options=hdgemm.Options(devices="host", tile=(16, 16, 64)))
+except KeyboardInterrupt:
+    print("interrupted", [t.name for t in threading.enumerate() if "lane" in t.name])
+"""
+    before = contents(matrices)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=ENVIRONMENT,
+    )
+    assert done.stdout == "interrupted []\n", done.stderr
+    assert contents(matrices) == before
