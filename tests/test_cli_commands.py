@@ -93,6 +93,14 @@ def test_multiply_leaves_report_trace_and_picture(files):
     assert (folder / "g.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_scaling_alone_is_no_error(files):
+    folder, x = files
+    arguments = ["--alpha", "0", "--beta", "-2", "--c", "C.npy", "--gantt", "g.png"]
+    result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", *arguments, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    np.testing.assert_array_equal(np.load(folder / "D.npy"), -2 * x["C"])
+
+
 def test_bad_input_exits_with_2(files):
     folder, _ = files
     failed(hdgemm("multiply", "A.npy", "A.npy", "--out", "D.npy", cwd=folder), 2, "50", "70")

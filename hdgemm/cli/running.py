@@ -51,7 +51,9 @@ class Outputs:
             from hdgemm.pictures.trace import save_trace
 
             save_trace(report.timeline, self.trace)
-        if self.gantt is not None:
+        if self.gantt is not None and not report.timeline.events:
+            Console(stderr=True).print(f"no {self.gantt}: no stage did anything")
+        elif self.gantt is not None:
             from hdgemm.pictures.gantt import save_gantt
 
             save_gantt(report.timeline, self.gantt, title=title)
@@ -105,6 +107,9 @@ def title(report: Report) -> str:
 def show_report(report: Report) -> None:
     """Print the stage table and the summary on standard output."""
     console = Console()
+    if not report.stages:
+        console.print(f"{report.seconds:.2f} s: nothing to multiply", highlight=False)
+        return
     console.print(stage_table(report))
     for line in summary_lines(report):
         console.print(line, highlight=False, soft_wrap=True)
