@@ -1,0 +1,260 @@
+"""Who computes which part of C: one pool that several devices draw from until it is empty.
+
+Accelerators take bars from the top of C and the CPU from the bottom (HDGEMM, section 4.3.3), so
+that each keeps its own bar and with it its reuse of A. A device that finds no bar left takes over
+the far end of the bar that would be finished last. Pieces shrink towards the end, so that all
+finish together whatever their speeds turn out to be. Pure state: no clock, no thread, no device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
+
+from hdgemm.pipeline.plan import Rect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: A drawn piece takes at most this part of the time that is left: what is out when the pool runs
+#: dry is then small enough for the others to wait for.
+_PART: Final = 0.25
+#: The smallest piece, as a part of a device's tile in each direction.
+_LEAST: Final = 8
+
+
+class Wait(Enum):
+    """What a device that gets no piece is told."""
+
+    #: Every cell is drawn, but another device may still fail and give some back.
+    FOR_OTHERS = 1
+    #: Every cell of C is stored.
+    NOTHING_LEFT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One device that draws.
+
+    Parameters
+    ----------
+    tile
+        The largest C tile it can take, rows and columns.
+    rate
+        Cells of C that it computes in a second, as far as is known.
+    measured
+        Whether the rate was measured; otherwise the first piece is small, to find out.
+    side
+        Whether it takes bars from the top of C or from the bottom.
+    granularity
+        Rows and columns in multiples of which its pieces are cut.
+    """
+
+    tile: tuple[int, int]
+    rate: float
+    measured: bool = False
+    side: Literal["top", "bottom"] = "top"
+    granularity: tuple[int, int] = (1, 1)
+
+
+@dataclass
+class _State:
+    """A member's present.
+
+    `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
+    stored, `own` what is reserved for it.
+    """
+
+    rate: float
+    measured: bool = False
+    bar: Rect | None = None
+    forward: bool = False
+    failed: bool = False
+    own: list[Rect] = field(default_factory=list)
+    out: list[Rect] = field(default_factory=list)
+
+
+class Pool:
+    """The cells of an m×n C that are not stored yet, and who is at them.
+
+    Parameters
+    ----------
+    members
+        The devices by name, in the order in which they are shown.
+    regions
+        Which part of C each device computes, where the split is fixed: together all of C. The
+        same regions give the same pieces each time; only a failed device's go to others.
+    """
+
+    def __init__(
+        self, m: int, n: int, members: Mapping[str, Member],
+        regions: Mapping[str, Rect] | None = None,
+    ) -> None:  # fmt: skip
+        self.members = dict(members)
+        self._states = {
+            name: _State(member.rate, member.measured) for name, member in members.items()
+        }
+        self._balances = regions is None
+        self._free = [Rect(0, 0, m, n)] if regions is None else []
+        for name, rect in (regions or {}).items():
+            self._states[name].own = [rect] if _area(rect) else []
+
+    def rate(self, name: str) -> float:
+        """Return cells per second, as last told."""
+        return self._states[name].rate
+
+    def set_rate(self, name: str, rate: float) -> None:
+        """Tell the pool how fast a device is now, in cells per second."""
+        state = self._states[name]
+        state.rate, state.measured = rate, True
+
+    @property
+    def undrawn(self) -> int:
+        """Cells that nobody has drawn."""
+        states = self._states.values()
+        kept = sum(_area(state.bar) + sum(map(_area, state.own)) for state in states)
+        return kept + sum(map(_area, self._free))
+
+    def draw(self, name: str) -> Rect | Wait:
+        """Return the next C tile for a device, or why there is none."""
+        state, member = self._states[name], self.members[name]
+        if state.failed:
+            return Wait.NOTHING_LEFT
+        if self._balances and self._too_slow(state, member):
+            return self._nothing()
+        while state.bar is None:
+            if state.own:
+                self._take_bar(state, member, state.own)
+            elif self._free:
+                self._take_bar(state, member, self._free)
+            elif not (self._balances and self._steal(name)):
+                return self._nothing()
+        return self._cut_tile(state, member)
+
+    def _too_slow(self, state: _State, member: Member) -> bool:
+        """Say whether another device alone would be done before this one's smallest piece.
+
+        Never so for the fastest device, so that somebody always draws.
+        """
+        best = max(other.rate for other in self._states.values() if not other.failed)
+        rows, cols = (
+            max(quantum, full // _LEAST)
+            for full, quantum in zip(member.tile, member.granularity, strict=True)
+        )
+        return min(rows * cols, self.undrawn) / state.rate > self.undrawn / best
+
+    def _nothing(self) -> Wait:
+        out = any(state.out for state in self._states.values()) or self.undrawn
+        return Wait.FOR_OTHERS if out else Wait.NOTHING_LEFT
+
+    def _take_bar(self, state: _State, member: Member, source: list[Rect]) -> None:
+        place = 0 if member.side == "top" else -1
+        rect = source[place]
+        rows = self._rows(state, member, rect)
+        if member.side == "top":
+            bar = rect._replace(rows=rows)
+            rest = rect._replace(row=rect.row + rows, rows=rect.rows - rows)
+        else:
+            bar = rect._replace(row=rect.row + rect.rows - rows, rows=rows)
+            rest = rect._replace(rows=rect.rows - rows)
+        if rest.rows:
+            source[place] = rest
+        else:
+            source.pop(place)
+        state.bar, state.forward = bar, not state.forward
+
+    def _rows(self, state: _State, member: Member, rect: Rect) -> int:
+        """Return a bar's height: full, or less where that would take too much of what is left."""
+        full, quantum = member.tile[0], member.granularity[0]
+        least = max(quantum, full // _LEAST)
+        wanted = max(least, 2 * self._most_cells(state) / rect.cols)
+        rows = min(full, _up(wanted, quantum), rect.rows)
+        return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
+
+    def _most_cells(self, state: _State) -> float:
+        """Cells that a device should take at once, from the time that all that is left takes."""
+        if not self._balances:
+            return math.inf
+        if not state.measured:
+            return 0.0
+        together = sum(other.rate for other in self._states.values() if not other.failed)
+        seconds = self.undrawn / together
+        return _PART * seconds * state.rate
+
+    def _cut_tile(self, state: _State, member: Member) -> Rect:
+        bar = state.bar
+        assert bar is not None  # noqa: S101  (draw has just found or taken one)
+        full, quantum = member.tile[1], member.granularity[1]
+        least = max(quantum, full // _LEAST)
+        wanted = max(least, self._most_cells(state) / bar.rows)
+        cols = min(full, _up(wanted, quantum), bar.cols)
+        if state.forward:
+            tile = bar._replace(cols=cols)
+            rest = bar._replace(col=bar.col + cols, cols=bar.cols - cols)
+        else:
+            tile = bar._replace(col=bar.col + bar.cols - cols, cols=cols)
+            rest = bar._replace(cols=bar.cols - cols)
+        state.bar = rest if rest.cols else None
+        state.out.append(tile)
+        return tile
+
+    def _steal(self, name: str) -> bool:
+        """Free the far end of the bar that would be finished last, as much as evens it out."""
+        thief = self._states[name]
+        victims = [
+            state for other, state in self._states.items()
+            if other != name and state.bar is not None and not state.failed
+        ]  # fmt: skip
+        victim = max(victims, key=lambda state: _area(state.bar) / state.rate, default=None)
+        if victim is None or victim.bar is None:
+            return False
+        bar = victim.bar
+        cols = int(bar.cols * thief.rate / (thief.rate + victim.rate))
+        cols -= cols % self.members[name].granularity[1]
+        if cols == 0:
+            return False
+        kept = bar.cols - cols
+        if victim.forward:
+            stolen = bar._replace(col=bar.col + kept, cols=cols)
+            victim.bar = bar._replace(cols=kept)
+        else:
+            stolen = bar._replace(cols=cols)
+            victim.bar = bar._replace(col=bar.col + cols, cols=kept)
+        self._free.append(stolen)
+        return True
+
+    def stored(self, name: str, rect: Rect) -> None:
+        """Note that a device has stored a part of a tile that it drew: whole rows of it."""
+        out = self._states[name].out
+        place = next(i for i, tile in enumerate(out) if tile.covers(rect))
+        tile = out.pop(place)
+        above = tile._replace(rows=rect.row - tile.row)
+        last = rect.row + rect.rows
+        below = tile._replace(row=last, rows=tile.row + tile.rows - last)
+        out[place:place] = [part for part in (above, below) if part.rows]
+
+    def fail(self, name: str) -> None:
+        """Give back all that a device has drawn and not stored; it draws no more."""
+        state = self._states[name]
+        state.failed = True
+        self._free += state.out + state.own
+        state.out, state.own = [], []
+        if state.bar is not None:
+            self._free.append(state.bar)
+            state.bar = None
+
+    @property
+    def alive(self) -> list[str]:
+        """Names of the devices that have not failed."""
+        return [name for name, state in self._states.items() if not state.failed]
+
+
+def _area(rect: Rect | None) -> int:
+    return rect.rows * rect.cols if rect is not None else 0
+
+
+def _up(value: float, quantum: int) -> int:
+    return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum
