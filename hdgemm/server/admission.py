@@ -21,7 +21,7 @@ from hdgemm.server.tables import jobs as job_table
 from hdgemm.server.tables import matrices, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.server.library import Library
     from hdgemm.server.records import Process
@@ -40,6 +40,7 @@ class Admission:
     process: Process
     inputs: Mapping[str, Any]
     plan: Mapping[str, Any] | None
+    units: Sequence[Sequence[int]] = ()
     output: Mapping[str, Any] | None
     host_bytes: int
     disk_bytes: int
@@ -96,7 +97,7 @@ class Examiner:
             disk = problem.m * problem.n * np.dtype(problem.dtype).itemsize + _HEADER
         return Admission(
             process="verify" if isinstance(inputs, VerifyInputs) else "gemm",
-            inputs=kept, plan=demand.plan, output=output,
+            inputs=kept, plan=demand.plan, units=demand.units, output=output,
             host_bytes=demand.host_bytes, disk_bytes=disk, devices=_devices(inputs.options),
             reads=frozenset(source.reads for source in sources.values() if source.reads),
         )  # fmt: skip

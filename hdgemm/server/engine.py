@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.server.library import Demand, Outcome
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from hdgemm.progress import Progress
     from hdgemm.report import Report
     from hdgemm.server.library import GemmCall, Problem, Watch
+
+
+#: A map of more work units than this shows nothing that a percentage does not.
+_MOST_MAPPED: Final = 2500
 
 
 class HdgemmLibrary:
@@ -38,7 +42,8 @@ class HdgemmLibrary:
         )  # fmt: skip
         limit = options.host_bytes or default_host_bytes()
         plan = plan_problem(planned, options, _device_spec(options), host_limit=limit)
-        return Demand(plan.host_bytes, summarize(plan))
+        units = [list(unit.rect) for unit in plan.units] if len(plan.units) <= _MOST_MAPPED else []
+        return Demand(plan.host_bytes, summarize(plan), units)
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product, file to file."""

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from hdgemm.server import events
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.records import FINISHED, UNFINISHED, Job, Process, Status, new_id
-from hdgemm.server.tables import jobs, uses
+from hdgemm.server.tables import jobs, unit_maps, uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class Submission:
     request_digest: str
     idempotency_key: str | None
     plan: Mapping[str, Any] | None
+    units: Sequence[Sequence[int]] | None
     output: Mapping[str, Any] | None
     host_bytes: int
     disk_bytes: int
@@ -44,7 +45,7 @@ def insert(conn: sa.Connection, submission: Submission, now: float) -> str:
     values = {
         field: getattr(submission, field)
         for field in submission.__dataclass_fields__
-        if field != "reads"
+        if field not in {"reads", "units"}
     }
     values["devices"] = list(submission.devices)
     conn.execute(
@@ -53,6 +54,9 @@ def insert(conn: sa.Connection, submission: Submission, now: float) -> str:
             created=now, updated=now, cancel=False, fence=0, crashes=0,
         )
     )  # fmt: skip
+    if submission.units:
+        drawn = [list(unit) for unit in submission.units]
+        conn.execute(sa.insert(unit_maps).values(job=job_id, units=drawn))
     for kind, target in submission.reads:
         conn.execute(sa.insert(uses).values(job=job_id, kind=kind, target=target))
     events.append(conn, job_id, "status", {"status": "accepted", "phase": "queued"}, now)
@@ -74,6 +78,12 @@ def get(conn: sa.Connection, job_id: str, owner: str) -> Job:
     if job is None:
         raise ProblemError(404, "no-such-job", f"there is no job {job_id}", job=job_id)
     return job
+
+
+def units(conn: sa.Connection, job_id: str) -> list[list[int]]:
+    """Return a job's work units in order, none where they are too many to draw."""
+    query = sa.select(unit_maps.c.units).where(unit_maps.c.job == job_id)
+    return list(conn.execute(query).scalar() or [])
 
 
 def by_key(conn: sa.Connection, owner: str, key: str) -> Job | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from hdgemm.options import Options
@@ -16,10 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a plan asks for: bytes of host memory held, and the plan's summary as plain values."""
+    """What a plan asks for.
+
+    Parameters
+    ----------
+    host_bytes
+        Host memory held.
+    plan
+        The plan's summary as plain values.
+    units
+        Row, column, rows and columns of each work unit in order, where they are few enough to
+        draw.
+    """
 
     host_bytes: int
     plan: Mapping[str, Any]
+    units: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,27 +60,24 @@ class Lifeline:
         The end of a pipe whose other end only the supervisor holds.
     lease_seconds
         How long a lease lasts.
+    asked_at
+        When the supervisor asked for the lease, by `boot_seconds`.
     """
 
-    def __init__(self, pipe: int, lease_seconds: float) -> None:
+    def __init__(self, pipe: int, lease_seconds: float, asked_at: float) -> None:
         self._pipe = pipe
         self._lease = lease_seconds
-        self._until = boot_seconds() + lease_seconds
-        self._released = threading.Event()
+        self._until = asked_at + lease_seconds
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def renewed(self, asked_at: float) -> None:
         """Note that the lease was renewed by a request sent at `asked_at` (`boot_seconds`)."""
         self._until = asked_at + self._lease
 
-    def release(self) -> None:
-        """Stop watching the lease: the job is over."""
-        self._released.set()
-
     def _watch(self) -> None:
         while True:
             readable, _, _ = select.select([self._pipe], [], [], 0.5)
             if readable and not os.read(self._pipe, 4096):
                 os._exit(ORPHANED)
-            if not self._released.is_set() and boot_seconds() > self._until - 1.0:
+            if boot_seconds() > self._until - 1.0:
                 os._exit(LEASE_LOST)

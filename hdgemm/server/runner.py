@@ -38,7 +38,7 @@ def main() -> int:
     die_with_parent()
     order = read_order(sys.stdin.fileno())
     settings = Settings(**order["settings"])
-    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds)
+    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds, order["asked_at"])
     os.nice(_NICENESS)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"

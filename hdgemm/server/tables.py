@@ -104,6 +104,14 @@ uses = sa.Table(
     sa.Index("uses_target", "target"),
 )
 
+#: A plan's work units, apart from the job's row: they are large, and read once.
+unit_maps = sa.Table(
+    "unit_maps",
+    metadata,
+    sa.Column("job", _id, sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("units", sa.JSON, nullable=False),
+)
+
 events = sa.Table(
     "events",
     metadata,

@@ -41,7 +41,9 @@ class NumpyLibrary:
                 requested=needed, available=limit, missing=needed - limit,
             )  # fmt: skip
         plan = {"m": m, "n": n, "k": k, "tile": [max(1, -(-m // STEPS)), n, k], "units": STEPS}
-        return Demand(needed, plan)
+        height = max(1, -(-m // STEPS))
+        bars = [[row, 0, min(height, m - row), n] for row in range(0, m, height)]
+        return Demand(needed, plan, bars)
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
         """Multiply bar by bar."""

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from hdgemm.server import leases
 from hdgemm.server.database import Database, open_database
-from hdgemm.server.lifeline import LEASE_LOST, die_with_parent, read_order
+from hdgemm.server.lifeline import LEASE_LOST, boot_seconds, die_with_parent, read_order
 from hdgemm.server.records import new_id
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import jobs, workers
@@ -140,18 +140,19 @@ class Worker:
                 sa.select(jobs.c.id).where(jobs.c.status == "accepted").limit(1)
             ).all():
                 return False
+        asked_at = boot_seconds()
         with self._database.queue() as conn:
             now = self._database.now(conn)
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = Child(job, self._spawn(job))
+        self._children[job.id] = Child(job, self._spawn(job, asked_at))
         return True
 
-    def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
+    def _spawn(self, job: Job, asked_at: float) -> subprocess.Popen[bytes]:
         folder = self._settings.job_dir(job.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        order = {"job": job.id, "fence": job.fence,
+        order = {"job": job.id, "fence": job.fence, "asked_at": asked_at,
                  "settings": self._settings.model_dump(mode="json")}  # fmt: skip
         with (folder / "log.txt").open("ab") as output:
             process = subprocess.Popen(

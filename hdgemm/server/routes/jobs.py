@@ -87,6 +87,16 @@ def get_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResp
         return JSONResponse(status_info(jobs.get(conn, job_id, account.id)))
 
 
+@router.get("/{job_id}/map", response_model=None, responses=responses(404))
+def get_map(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Return the rectangles of C in the order they are computed: row, column, rows, columns."""
+    with service.database.read() as conn:
+        job = jobs.get(conn, job_id, account.id)
+        units = jobs.units(conn, job_id)
+    plan = job.plan or {}
+    return JSONResponse({"m": plan.get("m", 0), "n": plan.get("n", 0), "units": units})
+
+
 @router.post(
     "/{job_id}/cancel",
     response_model=None,

@@ -1,4 +1,4 @@
-"""The page for people: three static files, nothing from elsewhere."""
+"""The page for people: static files, nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ router = APIRouter(include_in_schema=False)
 _FOLDER: Final = Path(__file__).parent.parent / "static"
 _TYPES: Final = {
     "index.html": "text/html; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(
+        ("app.js", "api.js", "show.js", "job.js", "submit.js"), "text/javascript; charset=utf-8"
+    ),
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }

@@ -188,6 +188,7 @@ class _Submitter:
                 owner=self._account.id, process=admission.process, name=self._inputs.name,
                 priority=self._inputs.priority, inputs=admission.inputs,
                 request_digest=self._digest, idempotency_key=self._key, plan=admission.plan,
+                units=admission.units,
                 output=admission.output, host_bytes=admission.host_bytes,
                 disk_bytes=admission.disk_bytes, devices=admission.devices,
                 reads=admission.reads,

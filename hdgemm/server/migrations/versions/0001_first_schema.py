@@ -15,13 +15,13 @@ _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     """Create all tables."""
-    for create in (_tokens, _matrices, _parts, _jobs, _uses, _events, _workers):
+    for create in (_tokens, _matrices, _parts, _jobs, _uses, _unit_maps, _events, _workers):
         create()
 
 
 def downgrade() -> None:
     """Drop all tables."""
-    for table in ("workers", "events", "uses", "jobs", "parts", "matrices", "tokens"):
+    for table in ("workers", "events", "unit_maps", "uses", "jobs", "parts", "matrices", "tokens"):
         op.drop_table(table)
 
 
@@ -148,6 +148,16 @@ def _parts() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("parts_matrix", "parts", ["matrix"])
+
+
+def _unit_maps() -> None:
+    op.create_table(
+        "unit_maps",
+        sa.Column("job", sa.String(32), nullable=False),
+        sa.Column("units", sa.JSON, nullable=False),
+        sa.ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job"),
+    )
 
 
 def _uses() -> None:

@@ -1,0 +1,95 @@
+// Requests to the service: token, problems, and server-sent events over fetch (EventSource cannot
+// send a token).
+
+const login = document.getElementById("login");
+const field = document.getElementById("token");
+let asking = null;
+
+function headers(extra = {}) {
+  const token = sessionStorage.getItem("hdgemm-token");
+  return token ? { ...extra, Authorization: `Bearer ${token}` } : extra;
+}
+
+function askForToken() {
+  asking ??= new Promise((resolve) => {
+    login.addEventListener("close", () => {
+      sessionStorage.setItem("hdgemm-token", field.value.trim());
+      field.value = "";
+      asking = null;
+      resolve();
+    }, { once: true });
+    login.showModal();
+  });
+  return asking;
+}
+
+export async function request(path, options = {}) {
+  const answer = await fetch(path, { ...options, headers: headers(options.headers) });
+  if (answer.status === 401) {
+    await askForToken();
+    return request(path, options);
+  }
+  if (!answer.ok) {
+    let problem = {};
+    try { problem = await answer.json(); } catch { /* not a problem document */ }
+    const error = new Error(problem.detail || `${answer.status} ${answer.statusText}`);
+    error.problem = problem;
+    throw error;
+  }
+  return answer;
+}
+
+export async function get(path) {
+  return (await request(path)).json();
+}
+
+export async function post(path, body) {
+  const options = { method: "POST" };
+  if (body !== undefined) {
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body);
+  }
+  return (await request(path, options)).json();
+}
+
+export async function remove(path) {
+  await request(path, { method: "DELETE" });
+}
+
+export async function blobUrl(path) {
+  return URL.createObjectURL(await (await request(path)).blob());
+}
+
+// Calls onEvent({id, kind, data}) for each event; resumes where it broke off; ends with the job.
+export async function follow(path, signal, onEvent) {
+  let last = "0";
+  while (!signal.aborted) {
+    try {
+      const answer = await request(path, { signal, headers: { "Last-Event-ID": last } });
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        const blocks = text.split("\n\n");
+        text = blocks.pop();
+        for (const block of blocks) {
+          const lines = Object.fromEntries(block.split("\n").map((line) => {
+            const at = line.indexOf(": ");
+            return [line.slice(0, at), line.slice(at + 2)];
+          }));
+          if (lines.event === "end") return;
+          if (lines.id) {
+            last = lines.id;
+            onEvent({ id: last, kind: lines.event, data: JSON.parse(lines.data) });
+          }
+        }
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.problem) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
