@@ -7,6 +7,7 @@ without a copy; everything else goes through a bounce buffer, where dtypes are c
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -153,10 +154,9 @@ class FileMatrix:
         lines = self._lines(row, col, out)
         direct = len(lines) == 1 or (row_bytes >= SHORT and all(map(self._in_place, lines)))
         if not direct and self.pitch <= min(row_bytes + GAP, _BOUNCE_SPAN):
-            height = max(1, _BOUNCE_SPAN // self.pitch)
             return [
-                partial(self._read_band, self._position(row + top, col), out[top : top + height])
-                for top in range(0, len(out), height)
+                partial(self._read_band, self._position(row + top, col), out[top:bottom])
+                for top, bottom in self._bands(len(out))
             ]
         return self._pieces(lines, self._read_lines)
 
@@ -167,12 +167,17 @@ class FileMatrix:
         lines = self._lines(row, col, tile)
         row_bytes = tile.shape[1] * self.dtype.itemsize
         if len(lines) > 1 and row_bytes == self.pitch and row_bytes < SHORT:
-            height = _BOUNCE_SPAN // row_bytes
             return [
-                partial(self._write_band, self._position(row + top, col), tile[top : top + height])
-                for top in range(0, len(tile), height)
+                partial(self._write_band, self._position(row + top, col), tile[top:bottom])
+                for top, bottom in self._bands(len(tile))
             ]
         return self._pieces(lines, self._write_lines)
+
+    def _bands(self, rows: int) -> list[tuple[int, int]]:
+        """Cut rows into bands of about equal height that fit a bounce buffer."""
+        count = -(-rows // (_BOUNCE_SPAN // self.pitch))
+        cuts = [rows * band // count for band in range(count + 1)]
+        return list(itertools.pairwise(cuts))
 
     def _lines(self, row: int, col: int, memory: NDArray[Any]) -> list[_Line]:
         """Cut a rectangle into the fewest runs that are contiguous on both sides."""
