@@ -33,7 +33,7 @@ def measure_device(run: Run) -> None:
             "compute_capability": list(device.facts.compute_capability),
             "copy_engines": device.facts.copy_engines,
             "total_bytes": device.facts.total,
-            "free_bytes": device.facts.free,
+            "free_bytes": device.driver.memory()[0],
             "description": list_devices()[0].description,
         }
         for n in run.turns("ceiling", run.sizes.squares, 20):

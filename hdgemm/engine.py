@@ -141,19 +141,22 @@ def run_multiplication(
             stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
         device = open_device(name, options.device_bytes)
         stack.callback(device.close)
-        problem = product.problem(device.spec)
+        problem, chosen = product.problem(device.spec), None
         if not device.spec.unified:
             accept_residents(product, problem, device)
-            host_limit = options.host_bytes or default_host_bytes()
-            paths = chosen_paths(product, problem, options, device, host_limit)
-            choice = stack.enter_context(paths)
-            problem = problem if choice is None else choice.problem
+            # A durable run records C as store2 writes it.
+            if checkpoint is None:
+                chosen = stack.enter_context(chosen_paths(product, problem, options, device))
+                problem = problem if chosen is None else chosen.choice.problem
         resumed = checkpoint is not None and checkpoint.resumes(problem, options, device.spec)
         if plan is None or (plan.problem != problem and not resumed):
             plan = make_plan(problem, options, device)
         if checkpoint is not None:
             plan = checkpoint.begin(plan)
-        return _run(plan, product, device, progress, observer, cancel, checkpoint)
+        report = _run(plan, product, device, progress, observer, cancel, checkpoint)
+    if chosen is None:
+        return report
+    return replace(report, plan={**report.plan, "registration": chosen.summary()})
 
 
 def _device_name(product: Multiplication, options: Options, flops: int) -> str:

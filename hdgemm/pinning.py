@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from hdgemm.errors import DeviceError, DoesNotFitError, InputError
+from hdgemm.limits import default_host_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.planning.registration import Lockable, LockCost, choose_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -26,6 +27,44 @@ if TYPE_CHECKING:
 _WORTH_LOCKING: Final = 256 << 20
 
 
+class Locked(Protocol):
+    """Page-locked memory, unlocked at the end of the context; locking took `seconds`."""
+
+    seconds: float
+
+    def __enter__(self) -> Self:
+        """Hold the memory."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        """Unlock it, unless somebody else holds it too."""
+
+
+class Chosen(NamedTuple):
+    """How the operands of a run meet the device, and the seconds that locking really took."""
+
+    choice: PathChoice
+    lock_seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was chosen and what it cost, as a report carries it."""
+        problem = self.choice.problem
+        operands: tuple[Operand, ...] = ("A", "B", "C")
+        return {
+            "paths": {name: problem.spec(name).path for name in operands},
+            "registered": list(self.choice.register),
+            "register_seconds": self.lock_seconds,
+            "expected_lock_seconds": self.choice.lock_seconds,
+            "expected_seconds": self.choice.seconds,
+            "expected_seconds_staged": self.choice.staged_seconds,
+        }
+
+
 @runtime_checkable
 class PageLocking(Protocol):
     """What a device offers that can use the application's memory without staging."""
@@ -37,7 +76,7 @@ class PageLocking(Protocol):
     def is_pinned(self, array: NDArray[Any]) -> bool:
         """Say whether all of an array is page-locked."""
 
-    def register(self, array: NDArray[Any]) -> AbstractContextManager[Any]:
+    def register(self, array: NDArray[Any]) -> Locked:
         """Page-lock an array for the length of the context."""
 
     def pin_cost(self) -> tuple[float, float]:
@@ -46,8 +85,8 @@ class PageLocking(Protocol):
 
 @contextmanager
 def chosen_paths(
-    product: Multiplication, problem: Problem, options: Options, device: Device, host_limit: int
-) -> Iterator[PathChoice | None]:
+    product: Multiplication, problem: Problem, options: Options, device: Device
+) -> Iterator[Chosen | None]:
     """Choose how the operands of a product meet the device; hold what is page-locked for it.
 
     Parameters
@@ -59,23 +98,26 @@ def chosen_paths(
 
     Yields
     ------
-    PathChoice or None
-        Its `problem` is the one to plan, its text what to report; None where there is nothing to
-        choose. An array that the driver would not lock goes through staging.
+    Chosen or None
+        ``choice.problem`` is the one to plan; None where there is nothing to choose.
+        An array that the driver would not lock goes through staging.
     """
     if not isinstance(device, PageLocking):
         yield None
         return
     arrays = _arrays(product, problem)
     lockable = _lockable(arrays, device)
+    host_limit = options.host_bytes or default_host_bytes()
     with ExitStack() as leases:
-        choice: PathChoice | None = None
+        seconds = 0.0
+        chosen: Chosen | None = None
         while lockable:
             choice = _choose(problem, options, device, host_limit, lockable)
-            refused = [
-                name for name in choice.register if not _locked(leases, device, arrays[name])
-            ]
+            taken = {name: _locked(leases, device, arrays[name]) for name in choice.register}
+            seconds += sum(one for one in taken.values() if one is not None)
+            refused = [name for name, one in taken.items() if one is None]
             if not refused:
+                chosen = Chosen(choice, seconds)
                 break
             # Those that were locked for this choice count as locked in the next.
             lockable = {
@@ -83,8 +125,7 @@ def chosen_paths(
                 for name, operand in lockable.items()
                 if name not in refused
             }
-            choice = None
-        yield choice
+        yield chosen
 
 
 def _choose(
@@ -112,13 +153,12 @@ def _lockable(arrays: dict[Operand, NDArray[Any]], device: PageLocking) -> dict[
     }
 
 
-def _locked(leases: ExitStack, device: PageLocking, array: NDArray[Any]) -> bool:
-    """Lock an array until the leases end; say whether the driver agreed."""
+def _locked(leases: ExitStack, device: PageLocking, array: NDArray[Any]) -> float | None:
+    """Lock an array until the leases end; return its seconds, None where the driver refused."""
     try:
-        leases.enter_context(device.register(array))
+        return leases.enter_context(device.register(array)).seconds
     except (DeviceError, DoesNotFitError, InputError):
-        return False
-    return True
+        return None
 
 
 def _arrays(product: Multiplication, problem: Problem) -> dict[Operand, NDArray[Any]]:

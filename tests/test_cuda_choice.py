@@ -35,7 +35,6 @@ def test_registering_wins_where_it_saves_more_than_it_costs():
     assert choice.problem.a.path == "direct"
     assert choice.lock_seconds == pytest.approx(0.15)
     assert choice.seconds == pytest.approx(9.15)
-    assert "A registered in 0.15 s: 9.15 s expected in all, 10 s through staging" in str(choice)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,6 @@ def test_staging_stays_where_registering_saves_nothing(direct, cost):
     choice = choose_paths(PROBLEM, {"A": Lockable(10**9)}, cost, table(none=10.0, A=direct))
     assert choice.register == ()
     assert choice.problem == PROBLEM
-    assert "no operand" in str(choice)
 
 
 def test_what_is_locked_already_goes_directly_even_if_it_saves_nothing():

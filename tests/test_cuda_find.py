@@ -13,6 +13,16 @@ from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
 
+def test_listing_makes_no_context_on_any_gpu():
+    standin = StandIn(devices=2)
+    with driven_by(standin.api()):
+        list_devices()
+    makes_none = {
+        "getDeviceCount", "getDeviceProperties", "deviceGetPCIBusId", "driverGetVersion",
+    }  # fmt: skip
+    assert {call.name for call in standin.calls} == makes_none
+
+
 def test_every_gpu_is_listed_and_can_be_opened():
     with driven_by(StandIn(devices=2, device_bytes=1 << 30).api()):
         found = list_devices()

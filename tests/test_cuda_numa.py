@@ -2,6 +2,7 @@
 
 import pytest
 
+from hdgemm.pipeline.devices.cuda import numa
 from hdgemm.pipeline.devices.cuda.numa import near, node_of, nodes
 
 
@@ -45,5 +46,19 @@ def test_an_unknown_gpu_has_no_node(sysfs):
 @pytest.mark.parametrize("node", [None, 0, 63, 64, 500])
 def test_preferring_a_node_never_fails(node):
     """The system may refuse a node it does not have, or the call altogether."""
+    before = numa._policy()
     with near(node):
         assert bytearray(1 << 16) is not None
+    after = numa._policy()
+    assert (before and (before[0], list(before[1]))) == (after and (after[0], list(after[1])))
+
+
+def test_a_node_that_exists_is_preferred_while_it_lasts():
+    if numa._policy() is None:
+        pytest.skip("this system does not tell its memory policy")
+    before = numa._policy()[0]
+    with near(0):
+        mode, mask = numa._policy()
+        if (mode, mask[0]) != (1, 1):
+            pytest.skip("this system does not let a thread set its memory policy")
+    assert numa._policy()[0] == before

@@ -17,7 +17,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.planning.planner import plan_problem
 from tests.cuda_bench import Bench, own_pages
 
-OPTIONS = Options(device_memory="40MB")
+OPTIONS = Options(device_memory="40MB", host_memory="256MB")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def slow_copies(monkeypatch):
 
 def chosen(bench, work):
     problem = work.problem(bench.device.spec)
-    return chosen_paths(work, problem, OPTIONS, bench.device, 1 << 28)
+    return chosen_paths(work, problem, OPTIONS, bench.device)
 
 
 def paths(problem):
@@ -62,10 +62,14 @@ def test_arrays_are_locked_for_the_run_and_no_longer(monkeypatch):
     slow_copies(monkeypatch)
     bench = Bench()
     a, b, c = arrays()
-    with chosen(bench, product(a, b, c)) as choice:
-        assert choice.register == ("A", "B", "C")
-        assert paths(choice.problem) == ["direct"] * 3
+    with chosen(bench, product(a, b, c)) as chosen_one:
+        assert chosen_one.choice.register == ("A", "B", "C")
+        assert paths(chosen_one.choice.problem) == ["direct"] * 3
         assert all(map(bench.device.is_pinned, (a, b, c)))
+        summary = chosen_one.summary()
+        assert summary["paths"] == dict.fromkeys("ABC", "direct")
+        assert summary["registered"] == ["A", "B", "C"]
+        assert summary["register_seconds"] == chosen_one.lock_seconds > 0
     assert not any(map(bench.device.is_pinned, (a, b, c)))
 
 
@@ -73,9 +77,9 @@ def test_locked_arrays_go_directly_and_stay_locked():
     bench = Bench()
     a, b, c = arrays(64)
     with bench.device.register(a):
-        with chosen(bench, product(a, b, c)) as choice:
-            assert paths(choice.problem)[0] == "direct"
-            assert "A" not in choice.register
+        with chosen(bench, product(a, b, c)) as chosen_one:
+            assert paths(chosen_one.choice.problem)[0] == "direct"
+            assert "A" not in chosen_one.choice.register
         assert bench.device.is_pinned(a)
 
 
@@ -83,22 +87,22 @@ def test_what_dma_cannot_take_is_staged(monkeypatch):
     slow_copies(monkeypatch)
     a, b, c = arrays()
     reversed_rows, single = b[::-1], np.ones((1024, 1024), "float32")
-    with chosen(Bench(), product(a, reversed_rows, c)) as choice:
-        assert paths(choice.problem) == ["direct", "staged", "direct"]
-    with chosen(Bench(), product(a, single, c)) as choice:  # load1 converts it
-        assert paths(choice.problem) == ["direct", "staged", "direct"]
-    with chosen(Bench(), product(a, b, c, conj=True)) as choice:
-        assert paths(choice.problem) == ["staged", "direct", "direct"]
-    with chosen(Bench(), product(a, b, c, beta=1.0)) as choice:  # store2 adds beta·C
-        assert paths(choice.problem) == ["direct", "direct", "staged"]
+    with chosen(Bench(), product(a, reversed_rows, c)) as chosen_one:
+        assert paths(chosen_one.choice.problem) == ["direct", "staged", "direct"]
+    with chosen(Bench(), product(a, single, c)) as chosen_one:  # load1 converts it
+        assert paths(chosen_one.choice.problem) == ["direct", "staged", "direct"]
+    with chosen(Bench(), product(a, b, c, conj=True)) as chosen_one:
+        assert paths(chosen_one.choice.problem) == ["staged", "direct", "direct"]
+    with chosen(Bench(), product(a, b, c, beta=1.0)) as chosen_one:  # store2 adds beta·C
+        assert paths(chosen_one.choice.problem) == ["direct", "direct", "staged"]
 
 
 def test_an_array_that_the_driver_refuses_goes_through_staging(monkeypatch):
     slow_copies(monkeypatch)
     bench = Bench(faults=[Fault("hostRegister", 1, 1)])  # the first one measures the cost
     a, b, c = arrays()
-    with chosen(bench, product(a, b, c)) as choice:
-        assert paths(choice.problem) == ["staged", "direct", "direct"]
+    with chosen(bench, product(a, b, c)) as chosen_one:
+        assert paths(chosen_one.choice.problem) == ["staged", "direct", "direct"]
         assert [bench.device.is_pinned(x) for x in (a, b, c)] == [False, True, True]
     assert not bench.device.is_pinned(b)
 
@@ -107,19 +111,19 @@ def test_dear_locking_is_left_alone(monkeypatch):
     slow_copies(monkeypatch)
     bench = Bench()
     monkeypatch.setattr(type(bench.device), "pin_cost", lambda _self: PinSeconds(1.0, 1.0))
-    with chosen(bench, product(*arrays())) as choice:
-        assert choice.register == ()
+    with chosen(bench, product(*arrays())) as chosen_one:
+        assert chosen_one.choice.register == ()
     assert bench.standin.count("hostRegister") == 0
 
 
 def test_nothing_to_choose():
     bench = Bench()
     small = [np.ones((4, 4)) for _ in range(3)]
-    with chosen(bench, product(*small)) as choice:
-        assert choice is None
+    with chosen(bench, product(*small)) as chosen_one:
+        assert chosen_one is None
     host, work = HostDevice(), product(*arrays(64))
-    with chosen_paths(work, work.problem(host.spec), OPTIONS, host, 1 << 28) as choice:
-        assert choice is None
+    with chosen_paths(work, work.problem(host.spec), OPTIONS, host) as chosen_one:
+        assert chosen_one is None
 
 
 def test_the_cost_is_measured_once():

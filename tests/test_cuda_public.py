@@ -134,6 +134,9 @@ def test_registered_arrays_skip_staging(standin):
         report = multiply(a, b, out=c, options=SMALL)
     device.close()
     assert set(report.stages) == {"load2", "mult1", "store1"}
+    taken = report.to_dict()["plan"]["registration"]
+    assert taken["paths"] == dict.fromkeys("ABC", "direct")
+    assert (taken["registered"], taken["register_seconds"]) == ([], 0.0)
     assert_close_in_eps(c, a, b)
 
 

@@ -73,15 +73,6 @@ class PathChoice:
     lock_seconds: float
     staged_seconds: float
 
-    def __str__(self) -> str:
-        """Say what was chosen, with the figures that it was chosen by."""
-        if not self.register:
-            return f"no operand is registered; the run is expected to take {self.seconds:.3g} s"
-        return (
-            f"{', '.join(self.register)} registered in {self.lock_seconds:.3g} s: "
-            f"{self.seconds:.3g} s expected in all, {self.staged_seconds:.3g} s through staging"
-        )
-
 
 def choose_paths(
     problem: Problem,

@@ -34,7 +34,6 @@ class DeviceFacts:
     compute_capability: tuple[int, int]
     multiprocessors: int
     copy_engines: int
-    free: int
     total: int
 
 

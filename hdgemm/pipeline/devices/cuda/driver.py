@@ -68,10 +68,9 @@ class Driver:
                 self._call(runtime.setDevice, before)
 
     def facts(self) -> DeviceFacts:
-        """Describe the GPU."""
+        """Describe the GPU; makes no context on it."""
         runtime = self.api.runtime
         properties = self._call(runtime.getDeviceProperties, self.index)
-        free, total = self.memory()
         return DeviceFacts(
             self.index,
             properties["name"].decode(),
@@ -79,8 +78,7 @@ class Driver:
             (properties["major"], properties["minor"]),
             properties["multiProcessorCount"],
             properties["asyncEngineCount"],
-            free,
-            total,
+            int(properties["totalGlobalMem"]),
         )
 
     def memory(self) -> tuple[int, int]:

@@ -159,7 +159,6 @@ def _describe(cuda: Cuda, index: int) -> DeviceInfo:
         f"{facts.name} (sm_{major}{minor}, {facts.multiprocessors} SMs), driver for CUDA "
         f"{_version(cuda.api.runtime.driverGetVersion())}, {cuda.api.name}",
         facts.total,
-        note=f"{facts.free:,} bytes are free",
         accelerator=True,
     )
 

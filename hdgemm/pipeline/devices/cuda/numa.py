@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Numbers of the system call `set_mempolicy`; glibc has no wrapper for it.
+#: Numbers of the system calls `set_mempolicy` and `get_mempolicy`; glibc has no wrappers.
 _SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237}
-_MPOL_DEFAULT: Final = 0
+_GET_MEMPOLICY: Final = {"x86_64": 239, "aarch64": 236}
 _MPOL_PREFERRED: Final = 1
+#: 64-bit words of a mask of nodes: as many as the kernel can be built for.
+_WORDS: Final = 16
 _SYSFS: Final = Path("/sys")
 
 
@@ -44,23 +46,43 @@ def near(node: int | None) -> Iterator[None]:
     """Let this thread's new memory come from `node` while it has any, from elsewhere after that.
 
     Nothing happens for None, or where the system (a container's seccomp filter, say) refuses: far
-    memory is slower, not wrong.
+    memory is slower, not wrong. The thread's own policy (``numactl``) holds again afterwards.
     """
-    set_to = node is not None and _set_policy(_MPOL_PREFERRED, node)
+    before = None if node is None or node >= 64 * _WORDS else _policy()
+    if before is None or node is None:
+        yield
+        return
+    wanted = _Mask()
+    wanted[node // 64] = 1 << node % 64
+    _set_policy(_MPOL_PREFERRED, wanted)
     try:
         yield
     finally:
-        if set_to:
-            _set_policy(_MPOL_DEFAULT, None)
+        _set_policy(*before)
 
 
-def _set_policy(mode: int, node: int | None) -> bool:
-    number = _SET_MEMPOLICY.get(platform.machine())
+_Mask = ctypes.c_uint64 * _WORDS
+
+
+def _policy() -> tuple[int, ctypes.Array[ctypes.c_uint64]] | None:
+    """Return this thread's policy and its nodes, None where the system does not say."""
+    mode, mask = ctypes.c_int(), _Mask()
+    done = _call(_GET_MEMPOLICY, ctypes.byref(mode), mask, _bits(), None, ctypes.c_ulong(0))
+    return (mode.value, mask) if done else None
+
+
+def _set_policy(mode: int, mask: ctypes.Array[ctypes.c_uint64]) -> None:
+    # A mode that takes no nodes wants none named.
+    nodes = mask if any(mask) else None
+    _call(_SET_MEMPOLICY, mode, nodes, _bits() if nodes is not None else ctypes.c_ulong(0))
+
+
+def _bits() -> ctypes.c_ulong:
+    return ctypes.c_ulong(64 * _WORDS)
+
+
+def _call(numbers: dict[str, int], *arguments: object) -> bool:
+    number = numbers.get(platform.machine())
     if number is None or os.name != "posix":
         return False
-    words = [0] if node is None else [0] * (node // 64) + [1 << node % 64]
-    mask = (ctypes.c_uint64 * len(words))(*words)
-    # The kernel reads one bit less than it is told.
-    bits = 0 if node is None else 64 * len(words) + 1
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    return bool(call(number, mode, None if node is None else mask, ctypes.c_ulong(bits)) == 0)
+    return bool(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments) == 0)

@@ -83,6 +83,7 @@ class Runtime:
             "minor": 0,
             "multiProcessorCount": 1,
             "asyncEngineCount": 2,
+            "totalGlobalMem": self._standin.memory.info()[1],
         }
 
     def _malloc(self, size: int) -> int:
