@@ -6,6 +6,7 @@ that another driver version was tuned for is not used, and said to be stale.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,6 +21,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from hdgemm.errors import DeviceUnavailableError
+from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 
 if TYPE_CHECKING:
@@ -64,6 +66,31 @@ class Store:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(entry, file, indent=1)
         return Path(file.name).replace(path)
+
+    def note(self, facts: Facts, dtype: np.dtype[Any], result: Result) -> None:
+        """Add one trial to the journal of a device, driver and dtype."""
+        path = self._journal_path(facts, dtype)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {**result._asdict(), "shape": result.shape.to_json()}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def journal(self, facts: Facts, dtype: np.dtype[Any]) -> list[Result]:
+        """Return the trials noted so far; a line that cannot be read ends them."""
+        path, results = self._journal_path(facts, dtype), []
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                entry = json.loads(line)
+                results.append(Result(**{**entry, "shape": Shape.from_json(entry["shape"])}))
+        return results
+
+    def forget(self, facts: Facts, dtype: np.dtype[Any]) -> None:
+        """Drop the journal, so that a search begins anew; the tuned shape stays."""
+        self._journal_path(facts, dtype).unlink(missing_ok=True)
+
+    def _journal_path(self, facts: Facts, dtype: np.dtype[Any]) -> Path:
+        driver = hashlib.sha256(facts.driver.encode()).hexdigest()[:8]
+        return self.path(facts, dtype).with_suffix(f".{driver}.trials")
 
     def choose(self, facts: Facts, dtype: np.dtype[Any]) -> Choice:
         """Return the tuned shape, or the default where there is none that fits this driver."""

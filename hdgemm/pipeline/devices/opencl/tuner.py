@@ -1,0 +1,198 @@
+"""The search: prune by rule, try best-first, refine what leads, decide among the last few.
+
+Three rounds share the budget, each with a larger product and fewer candidates: cores, chosen
+best-first from groups of like ones; walks, the neighbours of the leading cores; and a final between
+the leaders and the shipped default. Every result is written to a journal as it comes, so that a
+search that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.pipeline.devices.opencl.bench import Bench
+from hdgemm.pipeline.devices.opencl.candidates import BestFirst
+from hdgemm.pipeline.devices.opencl.find import locate
+from hdgemm.pipeline.devices.opencl.pruning import Pruned, prune
+from hdgemm.pipeline.devices.opencl.space import cores, walks
+from hdgemm.pipeline.devices.opencl.store import Store, default_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
+
+    from hdgemm.pipeline.devices.opencl.driver import Facts
+    from hdgemm.pipeline.devices.opencl.result import Result
+    from hdgemm.pipeline.devices.opencl.shape import Shape
+
+#: Share of the budget after which a round ends, and the extent of its products.
+ROUNDS: Final[Mapping[str, tuple[float, int]]] = {
+    "cores": (0.55, 384),
+    "walks": (0.85, 1024),
+    "final": (1.0, 2048),
+}
+_LEADERS: Final = {"walks": 3, "final": 4}
+_REPEATS: Final = {"cores": 2, "walks": 2, "final": 5}
+_SLOWEST_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search is: its round, the share of the budget that is spent, the best so far."""
+
+    round: str
+    spent: float
+    tried: int
+    best_gflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a search found.
+
+    `results` holds every trial, also those of earlier searches that this one went on from;
+    `winner` is None where nothing was timed.
+    """
+
+    device: str
+    facts: Facts
+    dtype: str
+    pruned: Pruned
+    results: tuple[Result, ...]
+    winner: Result | None
+    default: Result | None
+    seconds: float
+    interrupted: bool
+
+    def funnel(self) -> dict[str, Any]:
+        """Count candidates from all there are to those that were timed; cores only."""
+        outcomes = dict.fromkeys(("failed", "crashed", "slow", "wrong", "timed"), 0)
+        first = [each for each in self.results if each.n == ROUNDS["cores"][1]]
+        for result in first:
+            outcomes[result.outcome] += 1
+        kept = len(self.pruned.kept)
+        return {
+            "candidates": self.pruned.candidates,
+            "pruned": dict(self.pruned.removed),
+            "kept": kept,
+            "not_tried": kept - len(first),
+            **outcomes,
+        }
+
+    def speeds(self) -> list[float]:
+        """Return the GFLOP/s of every core that was timed, at one extent."""
+        n = ROUNDS["cores"][1]
+        return sorted(x.gflops for x in self.results if x.outcome == "timed" and x.n == n)
+
+
+@dataclass(slots=True)
+class _Search:
+    bench: Bench
+    journal: Callable[[Result], None]
+    progress: Callable[[Progress], None]
+    budget: float
+    known: dict[tuple[Shape, int], Result]
+    began: float = field(default_factory=time.monotonic)
+
+    def spent(self) -> float:
+        return (time.monotonic() - self.began) / self.budget
+
+    def attempt(self, shape: Shape, stage: str) -> Result:
+        n = ROUNDS[stage][1]
+        result = self.known.get((shape, n))
+        if result is None:
+            result = self.bench.try_shape(shape, n, _REPEATS[stage])
+            self.known[shape, n] = result
+            self.journal(result)
+        best = max((x.gflops for x in self.known.values() if x.outcome == "timed"), default=0.0)
+        self.progress(Progress(stage, min(1.0, self.spent()), len(self.known), best))
+        return result
+
+    def leaders(self, n: int, count: int) -> list[Shape]:
+        timed = [x for x in self.known.values() if x.outcome == "timed" and x.n == n]
+        return [x.shape for x in sorted(timed, key=lambda x: -x.gflops)[:count]]
+
+    def try_cores(self, kept: Iterable[Shape], default: Shape) -> None:
+        self.attempt(default, "cores")
+        order = BestFirst(kept)
+        while self.spent() < ROUNDS["cores"][0] and (shape := order.take()) is not None:
+            result = self.attempt(shape, "cores")
+            order.learn(shape, result.gflops if result.outcome == "timed" else 0.0)
+
+    def try_walks(self, default: Shape) -> None:
+        n = ROUNDS["walks"][1]
+        for shape in [default, *self.leaders(ROUNDS["cores"][1], _LEADERS["walks"])]:
+            self.attempt(shape, "walks")
+        improving = True
+        while improving and self.leaders(n, 1):
+            best = self.leaders(n, 1)[0]
+            for shape in walks(best):
+                if self.spent() >= ROUNDS["walks"][0]:
+                    return
+                self.attempt(shape, "walks")
+            improving = self.leaders(n, 1)[0] != best
+
+    def decide(self, default: Shape) -> tuple[Result | None, Result]:
+        last = self.attempt(default, "final")
+        for shape in self.leaders(ROUNDS["walks"][1], _LEADERS["final"]):
+            self.attempt(shape, "final")
+        finals = [x for x in self.known.values() if x.outcome == "timed" and x.n == last.n]
+        return max(finals, key=lambda x: x.gflops, default=None), last
+
+
+def tune(
+    device: str,
+    dtype: np.dtype[Any],
+    budget_seconds: float,
+    *,
+    store: Store | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Tuning:
+    """Search for the fastest kernel of a dtype on a device, and keep the winner in the store.
+
+    Parameters
+    ----------
+    device
+        As in `Options.devices`.
+    budget_seconds
+        About how long to search; the final may take a little more.
+
+    Returns
+    -------
+    Tuning
+        Also after Ctrl-C, with what was known then.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When the device is not there, or cannot multiply the dtype.
+    """
+    began = time.monotonic()
+    facts, _ = locate(device)
+    store = store or Store()
+    default = default_shape(facts, dtype)
+    pruned = prune(cores(dtype), dtype, facts)
+    known = {(x.shape, x.n): x for x in store.journal(facts, dtype)}
+    winner, last, interrupted = None, None, False
+    with Bench(device, dtype, _SLOWEST_SECONDS) as bench:
+        search = _Search(
+            bench, lambda x: store.note(facts, dtype, x), progress, budget_seconds, known
+        )
+        try:
+            search.try_cores(pruned.kept, default)
+            search.try_walks(default)
+            winner, last = search.decide(default)
+        except KeyboardInterrupt:
+            interrupted = True
+            timed = [x for x in known.values() if x.outcome == "timed"]
+            # The larger the product, the more its speed says.
+            winner = max(timed, key=lambda x: (x.n, x.gflops), default=None)
+    if winner is not None:
+        store.save(facts, dtype, winner.shape, winner.gflops)
+    return Tuning(
+        device, facts, dtype.name, pruned, tuple(known.values()), winner, last,
+        time.monotonic() - began, interrupted,
+    )  # fmt: skip

@@ -1,0 +1,81 @@
+"""A search's outcome as JSON, and the distribution of speeds (figure 8 of the paper)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hdgemm.pipeline.devices.opencl.result import Result
+    from hdgemm.pipeline.devices.opencl.tuner import Tuning
+
+_BINS: Final = 40
+
+
+def to_json(tuning: Tuning, peers: Mapping[str, float]) -> dict[str, Any]:
+    """Return all that is known of a search as plain values; speeds in GFLOP/s."""
+    winner = tuning.winner
+    return {
+        "device": tuning.device,
+        "description": tuning.facts.device,
+        "platform": tuning.facts.platform,
+        "driver": tuning.facts.driver,
+        "dtype": tuning.dtype,
+        "seconds": tuning.seconds,
+        "interrupted": tuning.interrupted,
+        "funnel": tuning.funnel(),
+        "winner": _result(winner),
+        "gflops": winner.gflops if winner else None,
+        "default": _result(tuning.default),
+        "peers": dict(peers),
+        "speeds": tuning.speeds(),
+        "trials": [_result(each) for each in tuning.results],
+    }
+
+
+def _result(result: Result | None) -> dict[str, Any] | None:
+    return None if result is None else {**result._asdict(), "shape": result.shape.to_json()}
+
+
+def write_report(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a report as JSON; NaN of a wrong result becomes null."""
+    finite = json.loads(json.dumps(values), parse_constant=lambda _: None)
+    path.write_text(json.dumps(finite, indent=1) + "\n", encoding="utf-8")
+
+
+def histogram(speeds: Sequence[float]) -> tuple[list[int], float, float]:
+    """Count speeds in equal steps from 0 to the fastest; also return both ends."""
+    if not speeds:
+        return [], 0.0, 0.0
+    counts, edges = np.histogram(speeds, bins=_BINS, range=(0.0, max(speeds)))
+    return [int(count) for count in counts], float(edges[0]), float(edges[-1])
+
+
+def draw(path: Path, tuning: Tuning) -> None:
+    """Draw the kernels' speeds in ascending order and their distribution.
+
+    Raises
+    ------
+    InputError
+        When Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("pictures need Matplotlib: pip install 'hdgemm[plot]'") from error
+    speeds = tuning.speeds()
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    ranked, spread = figure.subplots(1, 2)
+    ranked.plot(range(1, len(speeds) + 1), speeds, ".", markersize=3)
+    ranked.set(xlabel="kernel, slowest first", ylabel="GFLOP/s", ylim=(0, None))
+    spread.hist(speeds, bins=_BINS)
+    spread.set(xlabel="GFLOP/s", ylabel="kernels")
+    figure.suptitle(f"{len(speeds)} {tuning.dtype} kernels on {tuning.facts.device}")
+    figure.savefig(path, dpi=110)
