@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 #: Extents are rounded up to this where they are large: whole vectors, whole disk blocks.
 _ROUND: Final = 64
+#: C tiles that one work unit of the paper is cut into (HDGEMM, section 4.3.2: four stores run
+#: while one unit multiplies).
+BLOCKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shap
 
     Loads deeper than a step are worth their memory only for files, where they read whole rows.
     """
-    gm, gn, gk = device.granularity
+    # A tile below the granularity saves staging, though no slot.
+    gm, gn, gk = device.granularity if least > 1 else (1, 1, 1)
     chunks = depths(problem.k, least, gk)
     short = [kb for kb in chunks if kb <= most_kb] or chunks[-1:]
     axes = np.meshgrid(

@@ -11,7 +11,7 @@ from hdgemm.planning.fit import does_not_fit, least_need
 from hdgemm.planning.machines import assumed
 from hdgemm.planning.memory import PIECE_BYTES, planned_bytes
 from hdgemm.planning.model import expect
-from hdgemm.planning.partition import Shape, Shapes
+from hdgemm.planning.partition import BLOCKS, Shape, Shapes
 from hdgemm.planning.pricing import price
 from hdgemm.planning.search import search, tile_counts
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 #: Slots of A, B and C to try for a forced tile, best first.
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
-#: C tiles that one work unit of the paper is cut into (HDGEMM, section 4.3.2: four stores run
-#: while one unit multiplies).
-_BLOCKS: Final = 4
 #: Simulations are worth this part of the run that they shorten, and this many seconds at most,
 #: at so many seconds for each operation of a plan built and simulated.
 _WORTH: Final = 0.03
@@ -176,7 +173,7 @@ def _forced(
             a, b, c = 1, 1, 2 if overlap.stores else 1  # noqa: PLW2901 - nothing to hold ahead
         shape = Shape((mb, nb, kb), kb, kb, (min(a, a_all), min(b, b_all), min(c, c_all)))
         if overlap.stores and not overlap.loads:
-            blocked = replace(shape, blocks=_BLOCKS)
+            blocked = replace(shape, blocks=BLOCKS)
             fits = least_need(problem, device, overlap, blocked).fits(device, limits)
             if kb >= problem.k and mb % device.granularity[0] == 0 and fits:
                 shape = blocked
@@ -189,10 +186,10 @@ def _blocked(
     """Cut a searched work unit into blocks where the strategy stores blocks while it multiplies."""
     mb, nb, kb = shape.tile
     gm = device.granularity[0]
-    block = -(-mb // (_BLOCKS * gm)) * gm
+    block = -(-mb // (BLOCKS * gm)) * gm
     if overlap.loads or not overlap.stores or kb < problem.k or block >= mb:
         return shape
-    blocked = replace(shape, tile=(block, nb, kb), blocks=_BLOCKS, slots=(*shape.slots[:2], 2))
+    blocked = replace(shape, tile=(block, nb, kb), blocks=BLOCKS, slots=(*shape.slots[:2], 2))
     fits = least_need(problem, device, overlap, blocked).fits(device, limits)
     return blocked if fits else shape
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hdgemm.pipeline.plan import STAGES, Expectation
 from hdgemm.planning.memory import PIECE_BYTES, ceil_div
+from hdgemm.planning.partition import BLOCKS
 from hdgemm.planning.rates import RESOURCES
 from hdgemm.planning.traffic import average_tile, unit_counts, unit_loads
 
@@ -84,9 +85,7 @@ class _Pricing:
             paced = paced + count * self._pace(unit)
         if self.overlap.loads:
             paced = paced + self._prologue() + self._bursts(multiply["mult1"], a.unit, b.unit)
-            paced = paced + self._taper(multiply, a, b)
-        if self.overlap.stores:
-            paced = paced + self._epilogue()
+            paced = paced + self._taper(multiply, a, b) + self._epilogue()
         stages, resources = ({n: totals[n] for n in part} for part in (STAGES, RESOURCES))
         return Prices(paced, stages, resources)
 
@@ -150,9 +149,13 @@ class _Pricing:
         if self.overlap.loads:
             return np.max(np.stack(list(unit.values())), axis=0)
         loading = np.maximum(unit["load1"], unit["load2"])
-        if self.overlap.stores:
-            return loading + np.maximum(unit["mult1"], unit["store2"])
-        return loading + unit["mult1"] + unit["store2"]
+        alone = unit["mult1"] + unit["store2"]
+        if not self.overlap.stores:
+            return loading + alone
+        # Blocks of one work unit overlap, all but the last one's store; a cut k allows none.
+        last = unit["store2"] / BLOCKS
+        blocks = np.maximum(unit["mult1"], unit["store2"] - last) + last
+        return loading + np.where(self.shapes.kb >= self.problem.k, blocks, alone)
 
     def _multiply(self) -> Busy:
         """Seconds of one unit's steps."""
@@ -186,24 +189,31 @@ class _Pricing:
         busy: Busy = {}
         if spec.path == "resident":
             return busy
-        on_device = operand != "C" or self.overlap.c_on_device
-        if not self.device.unified and on_device:
+        if not self.device.unified and (operand != "C" or self.overlap.c_on_device):
             rate = machine.pcie_down if operand == "C" else machine.pcie_up
-            busy[far] = busy[link] = tile.elements * problem.itemsize / rate
+            busy[link] = tile.elements * problem.itemsize / rate
+            busy[far] = busy[link] + self._gaps(tile.elements)
         if spec.path != "staged":
             return busy
         again = 1 if operand == "C" and problem.reads_c else 0
         if spec.place == "file":
             rate = machine.disk_write if operand == "C" else machine.disk_read
-            busy[near] = busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
+            busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
             requests = tile.requests * (1 + again)
             busy["cores"] = requests * machine.request_seconds / machine.cores
+            alone = np.maximum(busy["disk"], busy["cores"])
         else:
             moved = nbytes * (1 + again)
-            busy[near] = moved / machine.copy
             busy["host_memory"] = 2 * moved / machine.memory
-            busy["cores"] = moved / machine.copy / machine.cores
+            alone = moved / machine.copy
+            busy["cores"] = alone / machine.cores
+        busy[near] = alone + self._gaps(tile.elements)
         return busy
+
+    def _gaps(self, elements: Seconds) -> Seconds:
+        """Return the time between the pieces in which a tile is moved."""
+        pieces = np.ceil(elements * self.problem.itemsize / PIECE_BYTES)
+        return pieces * self.machine.operation_seconds
 
     def _through(self, operand: Operand) -> Seconds:
         """Seconds from one end of a tile's way to the other: the slower stage, then a piece."""
