@@ -33,6 +33,8 @@ class Destination:
         The opened C where it is written straight into; None where it is made aside.
     updates
         The old C is read where the new one is written, so that no tile can be computed twice.
+    replaces
+        The old C is the file that the new one will replace.
     """
 
     path: Path
@@ -40,6 +42,16 @@ class Destination:
     dtype: np.dtype[Any]
     in_place: Operand | None = None
     updates: bool = False
+    replaces: bool = False
+
+    @classmethod
+    def aside(
+        cls, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
+    ) -> Destination:
+        """Take the name of a C that is made aside; `old` is the C that is read."""
+        there = None if old is None else file_of(old.matrix)
+        replaces = there is not None and path.exists() and path.samefile(there)
+        return cls(path, shape, dtype, replaces=replaces)
 
     @classmethod
     def of_existing(cls, c: Operand, *, updates: bool) -> Destination:
@@ -61,7 +73,7 @@ class Destination:
         """Describe which elements of which file C is, in plain values."""
         found: dict[str, Any] = {
             "name": self.path.name, "shape": list(self.shape), "dtype": self.dtype.str,
-            "updates": self.updates,
+            "updates": self.updates, "replaces": self.replaces,
         }  # fmt: skip
         if self.in_place is not None:
             matrix = self.in_place.matrix

@@ -99,7 +99,9 @@ class Earlier:
         InputError
             Which says what is different.
         """
-        found = identity.differences(self.identity)
+        # Once the new C has taken the old one's place, the old one is gone.
+        gone = self.publishing and self.identity["target"]["replaces"]
+        found = identity.differences(self.identity, besides="C" if gone else "")
         if found:
             raise InputError(
                 f"{path} belongs to another run: {'; '.join(found)}. Give the same command to go "

@@ -56,8 +56,11 @@ class Identity:
             "target": dict(self.target),
         }
 
-    def differences(self, record: Mapping[str, Any]) -> list[str]:
-        """Say in words how the command recorded differs from this one; empty when it does not."""
+    def differences(self, record: Mapping[str, Any], besides: str = "") -> list[str]:
+        """Say in words how the command recorded differs from this one; empty when it does not.
+
+        The operand named `besides` may be another.
+        """
         now = self.to_record()
         found = [
             f"{name} was {_number(record[name])}, is {_number(now[name])}"
@@ -70,7 +73,7 @@ class Identity:
             if record[name] != now[name]
         ]
         before = record["inputs"]
-        for letter in sorted({*before, *self.inputs}):
+        for letter in sorted({*before, *self.inputs} - {besides}):
             found += differences(letter, before.get(letter, {}), self.inputs.get(letter, {}))
         return found
 
