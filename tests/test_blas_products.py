@@ -221,3 +221,18 @@ def test_reference_blas_itself_agrees_with_the_tests_reference():
         assert_close_in_eps(blas.dgemm(1.5, a, b) + 1e-12, a, b, alpha=1.5)
     with pytest.raises(InputError):
         dgemm(1.0, a, a)
+
+
+def test_corners_of_a_matrix_beyond_4_gib(tmp_path):
+    # 2^31 elements and 12 GiB lie between the two corners; the file has holes and takes no space.
+    path, n = tmp_path / "large.npy", 40_000
+    whole = np.lib.format.open_memmap(path, "w+", "float64", (n, n))
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((5, 7)), rng.standard_normal((7, 6))
+    whole[-5:, -7:] = a
+    whole[:7, :6] = b
+    matmul(whole[-5:, -7:], whole[:7, :6], whole[n // 2 : n // 2 + 5, -6:])
+    np.testing.assert_allclose(whole[n // 2 : n // 2 + 5, -6:], a @ b, rtol=1e-13)
+    with pytest.raises(InputError, match="overlap"):
+        matmul(whole[-5:, -7:], whole[:7, :6], whole[-5:, -6:])
+    assert path.stat().st_blocks * 512 < 10**7
