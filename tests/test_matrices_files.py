@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
+import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -413,6 +417,56 @@ def test_the_first_error_of_a_transfer_drops_the_rest():
     with pytest.raises(ValueError, match="first"):
         Pool(1, "test").run([fail, *(lambda _: next(done) for _ in range(100))])
     assert next(done) == 0
+
+
+def test_an_interrupted_caller_gets_its_memory_back():
+    """When `run` raises, no thread writes into the caller's arrays any more."""
+    begun, ended = itertools.count(), []
+
+    def piece(_):
+        if next(begun) == 0:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.05)
+        ended.append(True)
+
+    pool = Pool(2, "test")
+    with pytest.raises(KeyboardInterrupt):
+        pool.run([piece] * 1000)
+    assert len(ended) == next(begun) < 1000
+    pool.run([piece])
+
+
+def resident(path):
+    """Bytes of a file that are in the page cache."""
+    mapped = np.memmap(path, np.uint8, "r")
+    pages = np.zeros(-(-mapped.size // mmap.PAGESIZE), np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = ctypes.c_void_p(address(mapped))
+    if libc.mincore(start, ctypes.c_size_t(mapped.size), ctypes.c_void_p(address(pages))):
+        raise OSError(ctypes.get_errno(), "mincore")
+    return int((pages & 1).sum()) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_data_used_once_does_not_stay_in_the_page_cache(tmp_path, direct):
+    matrix = stored(tmp_path, numbers((500, 2001), "f8"), 128, direct=direct)
+    matrix.file.flush()
+    os.sync()
+    fd = os.open(matrix.path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    try:
+        before = resident(matrix.path)
+    except OSError:
+        pytest.skip("this file system does not say what is in the page cache")
+    if before > 64 << 10:
+        pytest.skip(f"this file system keeps {before} bytes in the page cache whatever one asks")
+    x = whole(matrix)
+    assert resident(matrix.path) <= 64 << 10
+    matrix.write(0, 0, x)
+    matrix.flush()
+    assert resident(matrix.path) <= 64 << 10
+    matrix.close()
 
 
 def test_bounce_memory_is_bounded():

@@ -407,5 +407,15 @@ def test_truncated_chunks_are_an_error(tmp_path):
     os.truncate(tmp_path / "x.zarr" / "A" / "c" / "2" / "3", 100)
     operand = open_operand(where)
     read(operand, 0, 0, (14, 83))
-    with pytest.raises(InputError, match="truncated"):
+    with pytest.raises(MatrixIOError, match=r"chunk \(2, 3\) of .* truncated"):
         read(operand)
+
+
+@pytest.mark.parametrize("name", ["c.h5::C", "c.zarr", "c.bin::0x5:f8", "c.npy"])
+def test_matrices_without_elements(tmp_path, name):
+    with create_matrix(f"{tmp_path}/{name}", (0, 5), "f8") as draft:
+        draft.matrix.write(0, 0, np.empty((0, 5)))
+        draft.publish()
+    operand = open_operand(f"{tmp_path}/{name}")
+    assert read(operand).shape == (0, 5)
+    operand.matrix.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.transfer import disk_pool
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ChunkFiles:
             with ExitStack() as stack:
                 pieces = []
                 for index, (top, left), part in batch:
-                    chunk = self._open_chunk(index, stack, False)
+                    chunk = self._find(index, stack, write=False)
                     if chunk is None:
                         part[...] = self._fill
                     else:
@@ -91,10 +92,19 @@ class ChunkFiles:
             with ExitStack() as stack:
                 pieces = []
                 for index, (top, left), part in batch:
-                    chunk = self._open_chunk(index, stack, True)
+                    chunk = self._find(index, stack, write=True)
                     if chunk is not None:
                         pieces += chunk.write_pieces(top, left, part)
                 disk_pool().run(pieces)
+
+    def _find(self, index: tuple[int, int], stack: ExitStack, *, write: bool) -> FileMatrix | None:
+        try:
+            return self._open_chunk(index, stack, write)
+        except InputError as error:
+            # The matrix was sound when the run began: this is its store failing under it.
+            raise MatrixIOError(
+                f"chunk {index} of {self.name}: {error}", path=self.name, offset=0, length=0
+            ) from error
 
     def _parts(
         self, row: int, col: int, memory: NDArray[Any]

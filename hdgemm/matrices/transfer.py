@@ -27,6 +27,8 @@ DISK_THREADS: Final = 4
 BOUNCE_SIZE: Final = 4 << 20
 #: Bytes of host memory that moving matrices may hold beyond the callers' own, in all.
 BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
+#: Seconds after which a waiting caller looks for an interrupt.
+_INTERRUPTIBLE: Final = 0.2
 
 
 class Bounce:
@@ -84,7 +86,9 @@ class Pool:
             self._transfers.append(transfer)
             self._wake.notify(min(len(pieces), self.threads))
         try:
-            transfer.done.wait()
+            # An untimed wait can miss an interrupt that comes as it begins.
+            while not transfer.done.wait(_INTERRUPTIBLE):
+                continue
         except BaseException:
             with self._wake:
                 self._end(transfer)
