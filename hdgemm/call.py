@@ -18,7 +18,8 @@ from hdgemm.matrices.npy import create_npy
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.multiplication import Multiplication
 from hdgemm.options import Options
-from hdgemm.verify import verify_operands
+from hdgemm.overlap import same_elements
+from hdgemm.verify import MEMORY, conclude, prepare
 
 if TYPE_CHECKING:
     import threading
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.checks import Product
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.freivalds import Check
     from hdgemm.matrices.draft import Draft
     from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
@@ -80,6 +82,13 @@ class Call:
         in_place = old if updates else _open_target(out)
         place = in_place if in_place is not None or out is None else Path(out)
         product = check_product(alpha, left, right, beta, old, place)
+        if (
+            not updates
+            and in_place is not None
+            and old is not None
+            and same_elements(in_place, old)
+        ):
+            old = in_place
         if out is None:
             out = np.empty((product.m, product.n), product.dtype)
             in_place = open_operand(out, what="out", writable=True)
@@ -98,16 +107,17 @@ class Call:
     ) -> Report:
         """Compute C; a file appears under its name only when it is whole (and verified)."""
         options = options or Options()
-        if options.verify and self.in_place is not None and self.in_place is self.old:
+        if options.verify and checkpoint and self._updates:
             raise InputError(
-                "verify needs the old C, which is overwritten here: write the result elsewhere "
-                "(out=...), or verify=False"
+                "verify needs the old C, which a run that goes on later finds overwritten: write "
+                "the result elsewhere (out=...), or verify=False"
             )
 
         def compute(c: Operand, durable: Checkpoint | None = None) -> Report:
+            check = self._prepared_check(c, options) if options.verify else None
             report = self._compute(c, options, plan, progress, observer, cancel, durable)
-            if options.verify:
-                self._verify(c)
+            if check is not None and not (verified := conclude(check)).passed:
+                raise HdgemmError(f"the product failed its check: {verified}", check=verified)
             return report
 
         if checkpoint:
@@ -135,7 +145,7 @@ class Call:
 
     def _destination(self) -> Destination:
         if self.in_place is not None:
-            return Destination.of_existing(self.in_place, updates=self.old is self.in_place)
+            return Destination.of_existing(self.in_place, updates=self._updates)
         shape = (self.product.m, self.product.n)
         return Destination.aside(Path(self.target), shape, self.product.dtype, self.old)
 
@@ -160,12 +170,19 @@ class Call:
             checkpoint=durable,
         )  # fmt: skip
 
-    def _verify(self, c: Operand) -> None:
-        check = verify_operands(
-            self.a, self.b, c, alpha=self.product.alpha, beta=self.product.beta, old=self.old
-        )
-        if not check.passed:
-            raise HdgemmError(f"the product failed its check: {check}", check=check)
+    @property
+    def _updates(self) -> bool:
+        return self.old is not None and self.old is self.in_place
+
+    def _prepared_check(self, c: Operand, options: Options) -> Check:
+        product = self.product
+        check = prepare(
+            self.a, self.b, c, alpha=product.alpha, beta=product.beta, old=self.old,
+            memory=min(options.host_bytes or MEMORY, MEMORY),
+        )  # fmt: skip
+        if self._updates:
+            check.remember_old()
+        return check
 
     def result(self) -> Any:
         """Return C as the caller gave it, or as a read-only memmap of its file."""

@@ -21,7 +21,8 @@ of the row holds, and goes unnoticed with a probability of at most 2^-r. Smaller
 hold no finite element, and all other elements must be finite: this is checked for each element,
 except in rows whose bound exceeds what C's dtype can hold, where overflow is legitimate. NaN is
 not told from Inf. Rows that start from a NaN or Inf in C₀, and rows that may overflow, are not
-compared in numbers; `Check.unchecked` counts them, and those of op(A).
+compared in numbers; `Check.unchecked` counts them, and those of op(A). Nor is any row, where C₀
+was overwritten and op(B) holds one.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Check:
         How many vectors are tried, in all.
     memory
         Bytes that the check may take.
+    seed
+        Of the vectors; None takes new ones.
 
     Attributes
     ----------
@@ -78,14 +81,19 @@ class Check:
         old: Operand | None,
         rounds: int,
         memory: int,
+        seed: int | None = None,
     ) -> None:
         self._product = product
         self._a, self._b, self._c, self._old = a, b, c, old
-        self._rounds = rounds
+        self.rounds = rounds
         self._complex = "c" in (product.dtype.kind, c.matrix.dtype.kind)
         # Half for vectors, a quarter for two reading buffers, a quarter for temporaries.
         self._reading = memory // 4
-        self._group = min(rounds, self._vectors_in(memory // 2))
+        at_once = min(rounds, self._vectors_in(memory // 2))
+        counts = [min(at_once, rounds - done) for done in range(0, rounds, at_once)]
+        seeds = np.random.SeedSequence(seed).spawn(len(counts))
+        self._groups = list(zip(seeds, counts, strict=True))
+        self._remembered: list[Projection] = []
         self.failed = np.zeros(product.m, np.bool_)
         self.unchecked = np.zeros(product.m, np.bool_)
         self.worst = 0.0
@@ -103,16 +111,25 @@ class Check:
             )  # fmt: skip
         return max(1, nbytes // max(1, each))
 
-    def run(self, rng: np.random.Generator) -> None:
-        """Try all vectors."""
-        if min(self._product.m, self._product.n) == 0:
-            return
-        for done in range(0, self._rounds, self._group):
-            self._try(rng, min(self._group, self._rounds - done))
+    def remember_old(self) -> None:
+        """Take from C₀ what the check needs, before C overwrites it; m numbers a vector."""
+        if self._old is not None:
+            for seed, count in self._groups:
+                x = self._signs(seed, count)
+                self._remembered.append(project(self._old, x, memory=self._reading))
 
-    def _try(self, rng: np.random.Generator, count: int) -> None:
+    def run(self) -> None:
+        """Try all vectors."""
+        if min(self._product.m, self._product.n) > 0:
+            for number in range(len(self._groups)):
+                self._try(number)
+
+    def _signs(self, seed: np.random.SeedSequence, count: int) -> NDArray[np.float64]:
+        return np.random.default_rng(seed).choice((-1.0, 1.0), size=(self._product.n, count))
+
+    def _try(self, number: int) -> None:
         p = self._product
-        x = rng.choice((-1.0, 1.0), size=(p.n, count))
+        x = self._signs(*self._groups[number])
         factors = (p.alpha if p.reads_product else 0.0, p.beta)
         must_rows = np.full(p.m, not np.isfinite(factors).all())
         must_cols = np.zeros(p.n, np.bool_)
@@ -121,14 +138,19 @@ class Check:
             ab, must_cols = self._product_with(x)
             must_rows |= ab.bad_rows
         free = np.zeros(p.m, np.bool_)
-        if self._old is not None:
+        if self._remembered:
+            old = self._remembered[number]
+        elif self._old is not None:
             old = project(self._old, x, memory=self._reading)
+        if old is not None:
             free |= old.bad_rows
         with np.errstate(all="ignore"):
             free |= ~(self._magnitude(ab, old) <= np.finfo(self._c.matrix.dtype).max / 4)
             placement = Placement(must_rows, must_cols, free)
             c = project(self._c, x, placement=placement, memory=self._reading)
-            self._judge(c, ab, old, must_rows | free)
+            # What was remembered of C₀ belongs to the signs before some of them became 0.
+            stale = bool(self._remembered) and bool(must_cols.any())
+            self._judge(c, ab, old, must_rows | free | stale)
 
     def _product_with(self, x: NDArray[Any]) -> tuple[Projection, NDArray[np.bool_]]:
         """Return op(A)·(op(B)·x), and op(B)'s columns with NaN or Inf, whose signs become 0."""
@@ -189,7 +211,7 @@ class Check:
             unit += float(stored.eps) / 2
         lost = float(max(computed.smallest_subnormal, stored.smallest_subnormal))
         underflow = terms * lost * max(1.0, abs(p.alpha)) * math.sqrt(p.n)
-        chance = 4.0 * p.m * self._rounds / FALSE_ALARM
+        chance = 4.0 * p.m * self.rounds / FALSE_ALARM
         spread = min(math.sqrt(p.n), math.sqrt(2.0 * math.log(chance)))
         # The norms were rounded too: a thousandth covers that.
         return 1.001 * spread * (unit * magnitude + underflow)

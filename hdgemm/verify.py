@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
 
 _ROUNDS: Final = 30
-_MEMORY: Final = 256_000_000
+#: Bytes that a check takes unless it is told; more make it no faster.
+MEMORY: Final = 256_000_000
 _ROWS_SHOWN: Final = 10
 
 
@@ -87,7 +88,7 @@ def verify(
     trans_b: int = False,
     rounds: int = _ROUNDS,
     seed: int | None = None,
-    memory: int | str = _MEMORY,
+    memory: int | str = MEMORY,
 ) -> Verification:
     """Check that C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method.
 
@@ -147,22 +148,48 @@ def verify_operands(
     old: Operand | None = None,
     rounds: int = _ROUNDS,
     seed: int | None = None,
-    memory: int = _MEMORY,
+    memory: int = MEMORY,
 ) -> Verification:
     """Do what `verify` does, on opened operands, which stay open."""
+    check = prepare(
+        a, b, c, alpha=alpha, beta=beta, old=old, rounds=rounds, seed=seed, memory=memory
+    )
+    return conclude(check)
+
+
+def prepare(
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    old: Operand | None = None,
+    rounds: int = _ROUNDS,
+    seed: int | None = None,
+    memory: int = MEMORY,
+) -> Check:
+    """Return a check to `conclude` when C is there; nothing is read yet.
+
+    Where C will overwrite `old`, its `remember_old` must be called before.
+    """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     product = check_product(alpha, a, b, beta, old)
     check_shape(c.shape, (product.m, product.n), "c")
-    check = Check(product, a, b, c, old if product.reads_c else None, rounds, memory)
-    check.run(np.random.default_rng(seed))
+    return Check(product, a, b, c, old if product.reads_c else None, rounds, memory, seed)
+
+
+def conclude(check: Check) -> Verification:
+    """Read A, B and C, and say whether C is the product."""
+    check.run()
     failing = np.flatnonzero(check.failed)
     return Verification(
         passed=failing.size == 0,
         worst=check.worst,
         bound=check.bound,
-        miss_probability=2.0**-rounds,
-        rounds=rounds,
+        miss_probability=2.0**-check.rounds,
+        rounds=check.rounds,
         failing_rows=tuple(int(row) for row in failing[:_ROWS_SHOWN]),
         failures=int(failing.size),
         unchecked_rows=int(np.count_nonzero(check.unchecked)),

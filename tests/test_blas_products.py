@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import blas
 
-from hdgemm import InputError, Options, dgemm, matmul, multiply
+from hdgemm import HdgemmError, InputError, Options, dgemm, matmul, multiply
 from tests.reference import DTYPES, assert_close_in_eps, op, reference_gemm
 
 EXTENT = st.sampled_from([0, 1, 2, 3, 5, 7, 11, 13, 17])
@@ -236,3 +236,33 @@ def test_corners_of_a_matrix_beyond_4_gib(tmp_path):
     with pytest.raises(InputError, match="overlap"):
         matmul(whole[-5:, -7:], whole[:7, :6], whole[-5:, -6:])
     assert path.stat().st_blocks * 512 < 10**7
+
+
+@pytest.mark.parametrize("how", ["out", "overwrite", "view", "memmap", "path"])
+def test_a_c_that_was_overwritten_is_verified_too(tmp_path, how):
+    rng = np.random.default_rng(7)
+    a, b, c = (rng.standard_normal(shape) for shape in ((40, 30), (30, 20), (40, 20)))
+    expected, path = 2.0 * (a @ b) + 0.5 * c, tmp_path / "c.npy"
+    np.save(path, c)
+    mapped = np.load(path, mmap_mode="r+")
+    options = Options(devices="host", tile=(16, 16, 16), verify=True)
+    keywords = {
+        "out": {"c": c, "out": c},
+        "overwrite": {"c": c, "overwrite_c": True},
+        "view": {"c": c, "out": c[:, :]},
+        "memmap": {"c": mapped, "out": mapped},
+        "path": {"c": path, "out": str(path)},
+    }[how]
+    result = dgemm(2.0, a, b, 0.5, **keywords, options=options)
+    np.testing.assert_allclose(result, expected, atol=1e-12)
+
+
+def test_a_product_that_fails_its_check_is_not_published(tmp_path, monkeypatch):
+    def compute_wrongly(work, *_args, **_keywords):
+        work.c.matrix.write(0, 0, np.ones(work.c.matrix.shape))
+
+    monkeypatch.setattr("hdgemm.call.run_multiplication", compute_wrongly)
+    a = np.random.default_rng(8).standard_normal((30, 30))
+    with pytest.raises(HdgemmError, match="failed its check: C is not the product: 30 rows fail"):
+        matmul(a, a, tmp_path / "c.npy", options=Options(verify=True))
+    assert list(tmp_path.iterdir()) == []

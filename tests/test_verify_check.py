@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.verify import verify
+from hdgemm.matrices.operands import open_operand
+from hdgemm.verify import conclude, prepare, verify
 from tests.reference import DTYPES, op, reference_gemm
 
 EXTENTS = st.sampled_from([1, 2, 3, 7, 31, 257, 300])
@@ -284,3 +285,38 @@ def test_too_little_memory_says_how_much():
     error = caught.value
     assert error.requested == 2 * 8 * (200 + 300 + 5 * 400)
     assert error.missing == error.requested - 20_000
+
+
+class TestRemembering:
+    """A C that overwrites C₀ is checked from what was remembered of C₀."""
+
+    def prepared(self, a, b, c, **keywords):
+        operands = [open_operand(x) for x in (a, b, c)]
+        check = prepare(*operands, alpha=1.5, beta=0.5, old=operands[2], **keywords)
+        check.remember_old()
+        c[...] = reference_gemm(1.5, a, b, 0.5, c)
+        return check
+
+    @pytest.fixture
+    def matrices(self):
+        rng = np.random.default_rng(20)
+        return tuple(normal(rng, shape) for shape in ((40, 30), (30, 20), (40, 20)))
+
+    # The smaller memory takes the vectors in several groups.
+    @pytest.mark.parametrize("memory", [10**6, 20_000])
+    def test_correct_and_wrong(self, matrices, memory):
+        a, b, c = matrices
+        assert conclude(self.prepared(a, b, c, memory=memory)).passed
+        check = self.prepared(a, b, c, memory=memory)
+        c[3, 4] += 1e-6
+        assert conclude(check).failing_rows == (3,)
+
+    def test_nan_in_b_leaves_only_places_to_be_checked(self, matrices):
+        a, b, c = matrices
+        b[5, 6] = np.nan
+        outcome = conclude(self.prepared(a, b, c))
+        assert outcome.passed
+        assert outcome.unchecked_rows == 40
+        check = self.prepared(a, b, c)
+        c[3, 6] = 1.0
+        assert not conclude(check).passed
