@@ -34,7 +34,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 def add(database: Database, **values: Any) -> str:
     chosen: dict[str, Any] = {
         "owner": "", "process": "gemm", "name": "", "priority": 0, "inputs": {},
-        "request_digest": "", "idempotency_key": None, "plan": None, "units": (), 
+        "request_digest": "", "idempotency_key": None, "plan": None, "units": (),
         "output": {"path": None},
         "host_bytes": 100, "disk_bytes": 0, "devices": ("host",), "reads": frozenset(), **values,
     }  # fmt: skip

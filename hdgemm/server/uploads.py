@@ -113,11 +113,15 @@ def get(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
     return StoredMatrix.of(row)
 
 
-def page(conn: sa.Connection, owner: str, before: int | None, limit: int) -> list[StoredMatrix]:
-    """Return an owner's matrices, newest first."""
+def page(
+    conn: sa.Connection, owner: str, before: int | None, limit: int, sha256: str | None = None
+) -> list[StoredMatrix]:
+    """Return an owner's matrices, newest first; with `sha256`, those announced with it."""
     query = sa.select(matrices).where(matrices.c.owner == owner)
     if before is not None:
         query = query.where(matrices.c.seq < before)
+    if sha256 is not None:
+        query = query.where(matrices.c.sha256 == sha256)
     rows = conn.execute(query.order_by(matrices.c.seq.desc()).limit(limit))
     return [StoredMatrix.of(row) for row in rows]
 

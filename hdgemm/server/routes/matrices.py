@@ -52,15 +52,20 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
 
 @router.get("/matrices", response_model=None, responses={200: {"model": MatrixList}, **responses()})
 def list_matrices(
-    service: TheService, account: TheAccount, cursor: Cursor = None, limit: Limit = 50
+    service: TheService,
+    account: TheAccount,
+    sha256: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> JSONResponse:
-    """List this token's matrices, newest first."""
+    """List this token's matrices, newest first; with `sha256`, those announced with it."""
     with service.database.read() as conn:
-        found = uploads.page(conn, account.id, read_cursor(cursor), limit + 1)
+        found = uploads.page(conn, account.id, read_cursor(cursor), limit + 1, sha256)
         shown = [matrix_info(item, uploads.ranges(conn, item.id)) for item in found[:limit]]
     links = [link("/v1/matrices", "self")]
     if len(found) > limit:
         more = f"/v1/matrices?limit={limit}&cursor={make_cursor(found[limit - 1].seq)}"
+        more += "" if sha256 is None else f"&sha256={sha256}"
         links.append(link(more, "next"))
     return JSONResponse({"matrices": shown, "links": links})
 

@@ -1,0 +1,113 @@
+"""Requests to a service: retried where a repetition is safe, problems turned into errors."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_BUSY: Final = frozenset({429, 502, 503, 504})
+_FIRST_WAIT: Final = 0.2
+_LONGEST_WAIT: Final = 10.0
+
+
+class RemoteError(HdgemmError):
+    """A service failed, or could not be reached: `status` and `problem` say how."""
+
+
+class Connection:
+    """One service under one token.
+
+    Parameters
+    ----------
+    url
+        Where the service is, like ``"http://127.0.0.1:8000"``.
+    patience
+        Seconds for which a request that may be repeated is repeated.
+    """
+
+    def __init__(self, url: str, token: str | None, timeout: float, patience: float) -> None:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
+        self._patience = patience
+        self.url = url
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def request(
+        self, method: str, path: str, *, repeatable: bool = True, **options: Any
+    ) -> httpx.Response:
+        """Send a request and return its good answer.
+
+        Parameters
+        ----------
+        repeatable
+            Sending it twice does what sending it once does. Others are repeated only where the
+            connection was never made, or the server said that it is busy.
+
+        Raises
+        ------
+        InputError
+            For a 4xx; `status` and `problem` are its numbers.
+        RemoteError
+            For a 5xx, and for a service that cannot be reached.
+        """
+        until = time.monotonic() + self._patience
+        wait = _FIRST_WAIT
+        while True:
+            asked = 0.0
+            try:
+                answer = self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                safe = repeatable or isinstance(error, httpx.ConnectError)
+                if not safe or time.monotonic() + wait > until:
+                    raise RemoteError(f"cannot reach {self.url}: {error}", status=0) from error
+            else:
+                if answer.is_success or answer.status_code == 304:
+                    return answer
+                in_flight = repeatable and "part-in-flight" in answer.text
+                busy = answer.status_code in _BUSY or in_flight
+                if not busy or time.monotonic() + wait > until:
+                    raise error_of(answer)
+                asked = _seconds(answer.headers.get("retry-after"))
+            # Spread out, or all clients of a restarted server come at once.
+            time.sleep(max(asked, wait * random.uniform(0.5, 1.0)))  # noqa: S311
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        """Open an answer that is read as it comes; never repeated."""
+        with self._http.stream("GET", path, headers=dict(headers)) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise error_of(answer)
+            yield answer
+
+
+def error_of(answer: httpx.Response) -> HdgemmError:
+    """Return the error that a bad answer stands for."""
+    problem: dict[str, Any] = {}
+    if "json" in answer.headers.get("content-type", ""):
+        problem = answer.json()
+    detail = str(problem.get("detail") or f"{answer.status_code} {answer.reason_phrase}")
+    kind: type[HdgemmError] = InputError if answer.status_code < 500 else RemoteError
+    known = {
+        name: problem[name] for name in ("requested", "available", "missing") if name in problem
+    }
+    if problem.get("type") == "/problems/does-not-fit":
+        kind = DoesNotFitError
+    return kind(detail, status=answer.status_code, problem=problem, **known)
+
+
+def _seconds(header: str | None) -> float:
+    return min(float(header), _LONGEST_WAIT) if header is not None and header.isdigit() else 0.0

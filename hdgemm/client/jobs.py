@@ -1,0 +1,142 @@
+"""A job of a service, as its submitter sees it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.client.connection import RemoteError
+from hdgemm.client.transfer import download
+from hdgemm.errors import CancelledRunError, InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from hdgemm.client.connection import Connection
+
+_FINISHED: Final = frozenset({"successful", "failed", "dismissed"})
+_FIRST_LOOK: Final = 0.1
+_LAST_LOOK: Final = 2.0
+
+
+class RemoteJob:
+    """One job; `info` is the status document of when it was last looked at."""
+
+    def __init__(self, connection: Connection, info: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        """The job's identifier."""
+        return str(self.info["jobID"])
+
+    @property
+    def status(self) -> str:
+        """accepted, running, successful, failed or dismissed, when it was last looked at."""
+        return str(self.info["status"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in _FINISHED
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """How another job names this one's result."""
+        return {"job": self.id}
+
+    def refresh(self) -> RemoteJob:
+        """Look at the job again."""
+        self.info = self._connection.request("GET", f"/v1/jobs/{self.id}").json()
+        return self
+
+    def wait(
+        self,
+        progress: Callable[[Mapping[str, Any]], None] | None = None,
+        timeout: float | None = None,
+    ) -> RemoteJob:
+        """Wait until it is finished.
+
+        Parameters
+        ----------
+        progress
+            Called with the status document each time that it is looked at.
+        timeout
+            Seconds; None waits for ever.
+
+        Raises
+        ------
+        TimeoutError
+            The job goes on.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        while True:
+            self.refresh()
+            if progress is not None:
+                progress(self.info)
+            if self.finished:
+                return self
+            if until is not None and time.monotonic() + pause > until:
+                raise TimeoutError(f"job {self.id} is {self.status} after {timeout} seconds")
+            time.sleep(pause)
+            pause = min(pause * 1.3, _LAST_LOOK)
+
+    def check(self) -> RemoteJob:
+        """Raise the error that a job which did not succeed stands for."""
+        if self.status == "successful":
+            return self
+        error = self.info.get("error") or {}
+        detail = f"job {self.id} is {self.status}: {error.get('detail') or self.info['message']}"
+        if self.status == "dismissed":
+            raise CancelledRunError(detail, job=self.id)
+        kind = InputError if error.get("origin") == "user" else RemoteError
+        raise kind(detail, job=self.id, problem=dict(error))
+
+    def result(
+        self,
+        out: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[Any]:
+        """Download C: into memory, or into the file `out`, of which a memmap is returned."""
+        self.check()
+        at = f"/v1/jobs/{self.id}/results/c"
+        if out is not None:
+            download(self._connection, at, Path(out), progress)
+            mapped: NDArray[Any] = np.load(Path(out), mmap_mode="r")
+            return mapped
+        with tempfile.TemporaryDirectory(prefix="hdgemm-") as folder:
+            path = Path(folder) / "c.npy"
+            download(self._connection, at, path, progress)
+            loaded: NDArray[Any] = np.load(path)
+            return loaded
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the report of a job that succeeded."""
+        self.check()
+        report: Mapping[str, Any] = self.info["report"] or {}
+        return report
+
+    def log(self) -> str:
+        """Return the job's log."""
+        return self._connection.request("GET", f"/v1/jobs/{self.id}/log").text
+
+    def cancel(self) -> RemoteJob:
+        """Ask it to stop; it does within one tile."""
+        self.info = self._connection.request("POST", f"/v1/jobs/{self.id}/cancel").json()
+        return self
+
+    def delete(self) -> None:
+        """Delete its record, log and kept result."""
+        self._connection.request("DELETE", f"/v1/jobs/{self.id}")
+
+    def __repr__(self) -> str:
+        return f"<RemoteJob {self.id} {self.status}>"
