@@ -14,6 +14,7 @@ import tempfile
 import textwrap
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def small_requests(monkeypatch):
     monkeypatch.setattr(filematrix, "SHORT", 5 << 10)
     monkeypatch.setattr(files, "SHORT", 5 << 10)
     monkeypatch.setattr(filematrix, "GAP", 1 << 10)
+    monkeypatch.setattr(filematrix, "_GROUP", 3 << 10)
 
 
 @st.composite
@@ -476,6 +478,24 @@ def test_bounce_memory_is_bounded():
     assert sizes == {BOUNCE_SIZE}
     assert pool.threads * BOUNCE_SIZE == transfer.BOUNCE_BYTES
     assert address(aligned_bytes(10, 24)) % 4096 == 24
+
+
+@pytest.mark.parametrize("target", ["f4", "f8"])
+@pytest.mark.parametrize("width", [2003, 1999, 700])
+def test_moving_holds_no_more_than_the_bounce_buffers(tmp_path, target, width):
+    """Bounded whatever the rectangle: the planner counts these bytes and no others."""
+    x = numbers((4000, 2003), "f8")
+    matrix = stored(tmp_path, x, 8)
+    part = np.ones((3999, width), target)
+    tracemalloc.start()
+    try:
+        matrix.read(1, 2003 - width, part)
+        matrix.write(0, 0, part)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < transfer.BOUNCE_BYTES + (1 << 20) < part.nbytes + x.nbytes
+    matrix.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -183,6 +184,20 @@ def test_no_space_leaves_nothing_behind(tmp_path):
     assert caught.value.requested == 4096 + (8 << 48)
     assert 0 < caught.value.available < caught.value.requested
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_cannot_reserve(tmp_path, monkeypatch):
+    def refuse(fd, offset, length):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    x = np.ones((30, 30))
+    with create_npy(tmp_path / "x.npy", x.shape, "f8") as draft:
+        draft.matrix.write(0, 0, x)
+        draft.publish()
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), x)
+    with pytest.raises(MatrixIOError, match="No space left"):
+        create_npy(tmp_path / "y.npy", (1 << 24, 1 << 24), "f8")
 
 
 def test_a_file_size_limit_is_an_error_not_a_signal(tmp_path):

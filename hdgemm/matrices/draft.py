@@ -7,13 +7,16 @@ import os
 import resource
 import secrets
 import shutil
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: What `posix_fallocate` says where the file system has no such thing.
+_NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 M = TypeVar("M", bound=Matrix)
 
@@ -110,7 +113,7 @@ def reserve(path: Path, header: bytes, nbytes: int) -> Path:
     except OSError as error:
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
     try:
-        os.posix_fallocate(fd, 0, nbytes)
+        allocate(fd, 0, nbytes)
         os.pwrite(fd, header, 0)
     except OSError as error:
         part.unlink()
@@ -118,6 +121,22 @@ def reserve(path: Path, header: bytes, nbytes: int) -> Path:
     finally:
         os.close(fd)
     return part
+
+
+def allocate(fd: int, offset: int, nbytes: int) -> None:
+    """Take disk space for a part of an open file, so that writing there cannot run out of it.
+
+    A file system that cannot promise space gets the file's length only.
+    """
+    try:
+        os.posix_fallocate(fd, offset, nbytes)
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+        status = os.fstatvfs(fd)
+        if nbytes > status.f_bavail * status.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        os.ftruncate(fd, max(os.fstat(fd).st_size, offset + nbytes))
 
 
 def require_space(path: Path, nbytes: int) -> None:

@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from hdgemm.matrices.files import BlockFile
 
     Piece = Callable[[Bounce], None]
+    _MoveLine = Callable[["_Line", Bounce], None]
+    _MoveBand = Callable[[int, NDArray[Any], Bounce], None]
 
 #: Bytes of one request; larger ones are no faster, smaller ones cost more cores.
 REQUEST: Final = 8 << 20
+#: Bytes that one thread moves in short rows, one request each, before another call has its turn.
+_GROUP: Final = 1 << 20
 #: Bytes a bounce buffer can take from any offset, its two ragged blocks allowed for.
 _BOUNCE_SPAN: Final = BOUNCE_SIZE - 2 * ALIGNMENT
 #: Bytes between rows that are rather read and thrown away than skipped: about what another
@@ -148,66 +152,50 @@ class FileMatrix:
 
     def read_pieces(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
         """Cut a read into pieces for the disk pool, which may run beside other matrices' ones."""
-        if not out.size:
-            return []
-        row_bytes = out.shape[1] * self.dtype.itemsize
-        lines = self._lines(row, col, out)
-        direct = len(lines) == 1 or (row_bytes >= SHORT and all(map(self._in_place, lines)))
-        if not direct and self.pitch <= min(row_bytes + GAP, _BOUNCE_SPAN):
-            return [
-                partial(self._read_band, self._position(row + top, col), out[top:bottom])
-                for top, bottom in self._bands(len(out))
-            ]
-        return self._pieces(lines, self._read_lines)
+        return self._pieces(row, col, out, self._read_line, self._read_band, GAP)
 
     def write_pieces(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
         """Cut a write into pieces for the disk pool."""
-        if not tile.size:
-            return []
-        lines = self._lines(row, col, tile)
-        row_bytes = tile.shape[1] * self.dtype.itemsize
-        if len(lines) > 1 and row_bytes == self.pitch and row_bytes < SHORT:
-            return [
-                partial(self._write_band, self._position(row + top, col), tile[top:bottom])
-                for top, bottom in self._bands(len(tile))
-            ]
-        return self._pieces(lines, self._write_lines)
-
-    def _bands(self, rows: int) -> list[tuple[int, int]]:
-        """Cut rows into bands of about equal height that fit a bounce buffer."""
-        count = -(-rows // (_BOUNCE_SPAN // self.pitch))
-        cuts = [rows * band // count for band in range(count + 1)]
-        return list(itertools.pairwise(cuts))
-
-    def _lines(self, row: int, col: int, memory: NDArray[Any]) -> list[_Line]:
-        """Cut a rectangle into the fewest runs that are contiguous on both sides."""
-        rows, cols = memory.shape
-        whole = rows == 1 or cols * self.dtype.itemsize == self.pitch
-        if whole and memory.flags.c_contiguous:
-            return [_Line(self._position(row, col), memory.reshape(-1))]
-        return [_Line(self._position(row + i, col), memory[i]) for i in range(rows)]
+        return self._pieces(row, col, tile, self._write_line, self._write_band, 0)
 
     def _pieces(
-        self, lines: list[_Line], move: Callable[[list[_Line], Bounce], None]
+        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, band: _MoveBand, gap: int
     ) -> list[Piece]:
-        """Share lines out into requests' worth of work, cutting the long ones."""
-        pieces: list[Piece] = []
-        group: list[_Line] = []
-        size = 0
-        for line in lines:
-            cap = REQUEST if self._in_place(line) else _BOUNCE_SPAN
-            for part in self._cut(line, cap):
-                group.append(part)
-                size += part.memory.size * self.dtype.itemsize
-                if size >= cap - 2 * ALIGNMENT:
-                    pieces.append(partial(move, group))
-                    group, size = [], 0
-        if group:
-            pieces.append(partial(move, group))
-        return pieces
+        if not memory.size:
+            return []
+        rows, cols = memory.shape
+        row_bytes = cols * self.dtype.itemsize
+        if memory.flags.c_contiguous and (rows == 1 or row_bytes == self.pitch):
+            whole = _Line(self._position(row, col), memory.reshape(-1))
+            return [partial(line, part) for part in self._cut(whole)]
+        if row_bytes >= SHORT:
+            parts = (part for one in self._lines(row, col, memory) for part in self._cut(one))
+            return [partial(line, part) for part in parts]
+        if self.pitch <= min(row_bytes + gap, _BOUNCE_SPAN):
+            count = -(-rows // (_BOUNCE_SPAN // self.pitch))
+            return [
+                partial(band, self._position(row + top, col), memory[top:bottom])
+                for top, bottom in _even_cuts(rows, count)
+            ]
+        count = min(rows, -(-rows * row_bytes // _GROUP))
+        return [
+            partial(self._one_by_one, row + top, col, memory[top:bottom], line)
+            for top, bottom in _even_cuts(rows, count)
+        ]
 
-    def _cut(self, line: _Line, cap: int) -> Iterator[_Line]:
-        """Cut a line into parts of at most `cap` bytes, at file offsets that need no edges."""
+    def _one_by_one(
+        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, bounce: Bounce
+    ) -> None:
+        for one in self._lines(row, col, memory):
+            line(one, bounce)
+
+    def _lines(self, row: int, col: int, memory: NDArray[Any]) -> Iterator[_Line]:
+        for i in range(len(memory)):
+            yield _Line(self._position(row + i, col), memory[i])
+
+    def _cut(self, line: _Line) -> Iterator[_Line]:
+        """Cut a line into requests, at file offsets that need no edges."""
+        cap = REQUEST if self._in_place(line) else _BOUNCE_SPAN
         itemsize = self.dtype.itemsize
         start, count = 0, line.memory.size
         while start < count:
@@ -226,12 +214,11 @@ class FileMatrix:
             and self.file.in_place(line.offset, memory)
         )
 
-    def _read_lines(self, lines: list[_Line], bounce: Bounce) -> None:
-        for line in lines:
-            if self._in_place(line):
-                self.file.read(line.offset, line.memory.view(np.uint8))
-            else:
-                self._read_band(line.offset, line.memory[np.newaxis], bounce)
+    def _read_line(self, line: _Line, bounce: Bounce) -> None:
+        if self._in_place(line):
+            self.file.read(line.offset, line.memory.view(np.uint8))
+        else:
+            self._read_band(line.offset, line.memory[np.newaxis], bounce)
 
     def _read_band(self, offset: int, out: NDArray[Any], bounce: Bounce) -> None:
         rows, cols = out.shape
@@ -243,12 +230,11 @@ class FileMatrix:
         )
         np.copyto(out, stored, casting="same_kind")
 
-    def _write_lines(self, lines: list[_Line], bounce: Bounce) -> None:
-        for line in lines:
-            if self._in_place(line):
-                self.file.write(line.offset, line.memory.view(np.uint8))
-            else:
-                self._write_band(line.offset, line.memory, bounce)
+    def _write_line(self, line: _Line, bounce: Bounce) -> None:
+        if self._in_place(line):
+            self.file.write(line.offset, line.memory.view(np.uint8))
+        else:
+            self._write_band(line.offset, line.memory, bounce)
 
     def _write_band(self, offset: int, tile: NDArray[Any], bounce: Bounce) -> None:
         start = offset % ALIGNMENT
@@ -256,3 +242,8 @@ class FileMatrix:
         stored: NDArray[Any] = np.ndarray(tile.shape, self.dtype, span.data)
         np.copyto(stored, tile, casting="same_kind")
         self.file.write(offset, span)
+
+
+def _even_cuts(rows: int, count: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into `count` bands of about equal height."""
+    return itertools.pairwise(rows * band // count for band in range(count + 1))

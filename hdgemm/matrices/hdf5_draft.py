@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.draft import Draft, aside, no_space, require_space
+from hdgemm.matrices.draft import Draft, allocate, aside, no_space, require_space
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular
@@ -77,7 +77,7 @@ def _reserve(draft: Draft[FileMatrix], offset: int) -> None:
     matrix = draft.matrix
     fd = os.open(matrix.path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.posix_fallocate(fd, offset, max(1, matrix.end - offset))
+        allocate(fd, offset, max(1, matrix.end - offset))
     except OSError as error:
         draft.discard()
         raise no_space(draft.path, matrix.end - offset, error) from error
