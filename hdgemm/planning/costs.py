@@ -48,11 +48,13 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     rate = machine.flop_rate(problem.dtype) * machine.efficiency(op.rect.rows, op.rect.cols, kb)
     seconds = op.flops / rate
     if plan.device.unified:
-        return _cost(machine, {"device": seconds, "cores": seconds})
+        bus = seconds * machine.multiply_memory / machine.memory
+        return _cost(machine, {"device": seconds, "cores": seconds, "host_memory": bus})
     if plan.overlap.c_on_device:
         return _cost(machine, {"device": seconds})
     # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
-    link = op.rect.rows * op.rect.cols * problem.itemsize / machine.pcie_down
+    nbytes = op.rect.rows * op.rect.cols * problem.itemsize
+    link = nbytes / (machine.remote_write or machine.pcie_down)
     return _cost(machine, {"device": seconds + link, "pcie_down": link})
 
 

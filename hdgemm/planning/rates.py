@@ -35,6 +35,12 @@ class Machine:
         What one copying stage moves when alone, counted once.
     pcie_up, pcie_down
         What the link moves in each direction, both at once.
+    remote_write
+        What a kernel writes into staging across the link; None: as `pcie_down`.
+    link_up, link_down
+        What the link moves for several devices together; None where each has its own.
+    multiply_memory
+        What host multiplication takes of `memory` when alone.
     disk_read, disk_write
         What the disk moves in either direction when it does nothing else.
     request_seconds
@@ -54,6 +60,10 @@ class Machine:
     copy: float = 6e9
     pcie_up: float = 12e9
     pcie_down: float = 12e9
+    remote_write: float | None = None
+    link_up: float | None = None
+    link_down: float | None = None
+    multiply_memory: float = 0.0
     disk_read: float = 1.2e9
     disk_write: float = 1.0e9
     request_seconds: float = 20e-6

@@ -1,0 +1,79 @@
+"""Whole systems as data: devices on a link, the CPUs beside them, their peaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.plan import DeviceSpec
+from hdgemm.planning.machines import GH200, H200, HD5970
+
+if TYPE_CHECKING:
+    from hdgemm.planning.rates import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A machine with several equal devices, for simulation.
+
+    Parameters
+    ----------
+    name, source
+        What it is called, and where its figures come from.
+    device, machine
+        One device, and the rates of it and of what all share.
+    devices
+        How many there are; a CPU goes with each.
+    device_peak, cpu_peak
+        Peaks of one device and of one CPU, in flop/s: what efficiency is a part of.
+    cpu_rate
+        What one CPU multiplies at when alone, in flop/s.
+    staging
+        Bytes of host memory that the devices reach.
+    work_unit
+        Rows and columns of a work unit, cut into `blocks` of rows; None lets the planner search.
+    shape
+        m, n and k of detailed figures.
+    stagger
+        Seconds by which the second device's process runs behind the first's.
+    """
+
+    name: str
+    source: str
+    device: DeviceSpec
+    machine: Machine
+    devices: int
+    device_peak: float
+    cpu_peak: float
+    cpu_rate: float
+    staging: int
+    shape: tuple[int, int, int]
+    work_unit: tuple[int, int] | None = None
+    blocks: int = 4
+    stagger: float = 0.0
+
+    @property
+    def cpu(self) -> Machine:
+        """Return the rates of one CPU as a device of its own."""
+        return replace(self.machine, gemm={"float64": self.cpu_rate})
+
+
+_GIB: Final = 1 << 30
+
+#: HDGEMM, Table 3: a Radeon HD 5970 with two Cypress chips, and two Xeon X5650.
+RADEON_HD5970: Final = System(
+    name="hd5970",
+    source="HDGEMM, table 3 and section 4; what is assumed beyond them: docs/paper.md",
+    device=DeviceSpec("cypress", unified=False, memory_bytes=_GIB, max_buffer_bytes=_GIB),
+    machine=HD5970,
+    devices=2,
+    device_peak=464e9,
+    cpu_peak=64e9,
+    cpu_rate=0.9 * 64e9,
+    staging=2288 << 20,
+    shape=(16384, 16384, 2048),
+    work_unit=(4096, 4096),
+    stagger=0.08,
+)
+
+SYSTEMS: Final = {system.name: system for system in (RADEON_HD5970,)}
