@@ -16,9 +16,9 @@ from hdgemm import CancelledRunError, Options, multiply
 LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 MAIN = f"{LISTEN}\nfrom hdgemm.cli.app import main\nmain()"
-#: Tiles so small that the run would take minutes.
+#: Tiles so small that the run would take half a minute.
 SLOW = ("--tile", "16,16,16", "--host-memory", "200MB", "--device", "host")
-N = 1024
+N = 512
 
 
 @pytest.fixture
