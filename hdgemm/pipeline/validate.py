@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from hdgemm.pipeline.plan import Load, Operand, Plan
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.plan import Operand, Plan
 
 
 class PlanError(InputError):
@@ -113,51 +117,89 @@ def _check_steps(plan: Plan) -> None:
 
 
 def _check_coverage(plan: Plan) -> None:
-    for step in plan.steps:
-        rect = plan.units[step.unit].rect
-        _check_read(plan, "A", step.a, Rect(rect.row, step.k0, rect.rows, step.kb), step.number)
-        _check_read(plan, "B", step.b, Rect(step.k0, rect.col, step.kb, rect.cols), step.number)
+    """Check that each step finds its block of A and of B in the loads that it names."""
+    steps = _table(plan.steps, 6)
+    rects = _table((unit.rect for unit in plan.units), 4)[steps[:, 1]]
+    k0, kb = steps[:, 2], steps[:, 3]
+    a = np.stack([rects[:, 0], k0, rects[:, 2], kb], axis=1)
+    b = np.stack([k0, rects[:, 1], kb, rects[:, 3]], axis=1)
+    _check_reads(plan, "A", steps[:, 4], a)
+    _check_reads(plan, "B", steps[:, 5], b)
 
 
-def _check_read(plan: Plan, operand: Operand, number: int, block: Rect, step: int) -> None:
+def _check_reads(
+    plan: Plan, operand: Operand, reads: NDArray[np.int64], blocks: NDArray[np.int64]
+) -> None:
     resident = plan.problem.spec(operand).path == "resident"
-    if resident != (number < 0) or number >= len(plan.loads):
-        raise PlanError(f"step {step} reads {operand} from load {number}")
+    bad = (reads >= 0) if resident else (reads < 0) | (reads >= len(plan.loads))
+    if (i := _first(bad)) is not None:
+        raise PlanError(f"step {i} reads {operand} from load {reads[i]}")
     if resident:
         return
-    load = plan.loads[number]
-    if load.operand != operand or not load.rect.covers(block):
-        raise PlanError(f"step {step} reads {operand} {block}, but load {number} brings {load}")
-    if load.step > step:
-        raise PlanError(f"step {step} reads load {number}, which comes at step {load.step}")
+    held = _table((load.rect for load in plan.loads), 4)[reads]
+    inside = (held[:, :2] <= blocks[:, :2]) & (
+        blocks[:, :2] + blocks[:, 2:] <= held[:, :2] + held[:, 2:]
+    )
+    own = _column(load.operand == operand for load in plan.loads)[reads] == 1
+    coming = _column(load.step for load in plan.loads)[reads]
+    if (i := _first(~inside.all(axis=1) | ~own | (coming > np.arange(len(reads))))) is not None:
+        load = plan.loads[reads[i]]
+        raise PlanError(f"step {i} reads {operand} {blocks[i].tolist()}, load {reads[i]} is {load}")
 
 
 def _check_slots(plan: Plan) -> None:
+    """Check that loads are in order, fit their slots, and that each is read."""
+    steps = _table(plan.steps, 6)
+    is_b = _column(load.operand == "B" for load in plan.loads)
+    slot = _column(load.slot for load in plan.loads)
+    coming = _column(load.step for load in plan.loads)
+    sides = _table((load.rect for load in plan.loads), 4)
+    if (i := _first(np.diff(coming) < 0)) is not None:
+        raise PlanError(f"load {i + 1} is for step {coming[i + 1]}, load {i} for {coming[i]}")
+    counts = np.where(is_b, plan.b_slots.count, plan.a_slots.count)
+    if (i := _first((slot < 0) | (slot >= counts))) is not None:
+        raise PlanError(f"load {i} goes to slot {slot[i]} of {counts[i]}")
+    needed = sides[:, 2] * sides[:, 3] * plan.problem.itemsize
+    sizes = np.where(is_b, plan.b_slots.nbytes, plan.a_slots.nbytes)
+    if (i := _first(needed > sizes)) is not None:
+        raise PlanError(f"load {i} takes {needed[i]} bytes, its slot has {sizes[i]}")
+    # Where a load is read by several steps, the last assignment is that of its last reader.
+    last = np.full(len(plan.loads) + 1, -1)
+    last[steps[:, 4]] = last[steps[:, 5]] = steps[:, 0]
+    if (i := _first(last[:-1] < 0)) is not None:
+        raise PlanError(f"load {i} is never read")
+    _check_overwriting(is_b, slot, coming, last[:-1])
+
+
+def _check_overwriting(
+    is_b: NDArray[np.int64],
+    slot: NDArray[np.int64],
+    coming: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> None:
     """Check that a slot keeps its tile until the last step that reads it."""
-    last_reader: dict[int, int] = {}
-    for step in plan.steps:
-        last_reader[step.a] = last_reader[step.b] = step.number
-    held: dict[tuple[str, int], int] = {}
-    before: Load | None = None
-    for number, load in enumerate(plan.loads):
-        if before is not None and load.step < before.step:
-            raise PlanError(f"load {number} (step {load.step}) comes after step {before.step}'s")
-        before = load
-        slots = plan.slots(load.operand)
-        if not 0 <= load.slot < slots.count:
-            raise PlanError(f"load {number} goes to slot {load.slot} of {slots.count}")
-        nbytes = load.rect.rows * load.rect.cols * plan.problem.itemsize
-        if nbytes > slots.nbytes:
-            raise PlanError(f"load {number} needs {nbytes} bytes, its slot has {slots.nbytes}")
-        if number not in last_reader:
-            raise PlanError(f"load {number} is never read")
-        previous = held.get((load.operand, load.slot))
-        if previous is not None and last_reader[previous] >= load.step:
-            raise PlanError(
-                f"load {number} overwrites slot {load.slot} of {load.operand} before step "
-                f"{last_reader[previous]} has read load {previous}"
-            )
-        held[load.operand, load.slot] = number
+    order = np.lexsort((np.arange(len(slot)), slot, is_b))
+    before, after = order[:-1], order[1:]
+    same = (slot[before] == slot[after]) & (is_b[before] == is_b[after])
+    if (i := _first(same & (last[before] >= coming[after]))) is not None:
+        old, new = before[i], after[i]
+        raise PlanError(
+            f"load {new} overwrites slot {slot[new]} of {'AB'[is_b[new]]} before step {last[old]} "
+            f"has read load {old}"
+        )
+
+
+def _table(rows: Iterable[tuple[int, ...]], width: int) -> NDArray[np.int64]:
+    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, width)
+
+
+def _column(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(values, np.int64)
+
+
+def _first(bad: NDArray[np.bool_]) -> int | None:
+    """Return the first place that is true."""
+    return int(np.argmax(bad)) if bad.any() else None
 
 
 def _check_memory(plan: Plan) -> None:

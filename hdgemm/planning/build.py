@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import numpy as np
 
 from hdgemm.pipeline.plan import NO_SLOTS, Load, Overlap, Plan, Rect, Slots, Step, WorkUnit
 from hdgemm.planning.memory import ceil_div, scratch_bytes, slot_bytes, staging
@@ -13,6 +15,8 @@ from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.order import Cell, Span
@@ -26,6 +30,10 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
     "data-placement": Overlap(loads=True, stores=True, c_on_device=True),
     "hybrid": Overlap(loads=True, stores=True, c_on_device=True),
 }
+
+
+#: Where each load of one operand stands among all loads.
+Places: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,10 @@ def build_plan(
         _residence(problem, operand, shape, cells, sweeps, reuse=overlap.loads)
         for operand in ("A", "B")
     )
+    loads, a_places, b_places = _merge(
+        _loads(problem, "A", shape, a), _loads(problem, "B", shape, b)
+    )
+    steps = len(cells) * len(chunks)
     c_slots = _slots(problem, device, "C", tiles, shape.slots[2])
     room = limits.host - scratch_bytes(problem, c_slots.nbytes, shape.tile[1])
     if not overlap.c_on_device:
@@ -65,9 +77,9 @@ def build_plan(
         c_slots=c_slots,
         up=rings.up,
         down=rings.down,
-        loads=_merge(_loads(problem, "A", shape, a), _loads(problem, "B", shape, b)),
+        loads=loads,
         units=tuple(_units(cells, len(chunks), c_slots.count)),
-        steps=_steps(sweeps, *_places(a, b)),
+        steps=_steps(sweeps, _reads(a, a_places, steps), _reads(b, b_places, steps)),
         host_limit=limits.host,
         device_limit=limits.device,
     )
@@ -166,13 +178,12 @@ def _loads(
 ) -> list[Load]:
     if residence is None:
         return []
-    rects: dict[int, Rect] = {}
-    loads = []
-    for tile, slot, step in residence.fetches:
-        if tile not in rects:
-            rects[tile] = _rect(problem, operand, shape, tile)
-        loads.append(Load("A" if operand == "A" else "B", rects[tile], slot, step))
-    return loads
+    rects = {
+        tile: _rect(problem, operand, shape, tile)
+        for tile in {fetch.tile for fetch in residence.fetches}
+    }
+    name: Literal["A", "B"] = "A" if operand == "A" else "B"
+    return [Load(name, rects[tile], slot, step) for tile, slot, step in residence.fetches]
 
 
 def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
@@ -189,45 +200,27 @@ def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
     return Rect(row, col, min(depth, k - row), min(nb, n - col))
 
 
-def _merge(a: Sequence[Load], b: Sequence[Load]) -> tuple[Load, ...]:
-    """Both operands' loads in the order of their first readers."""
-    return tuple(sorted([*a, *b], key=lambda load: load.step))
-
-
-def _places(a: Residence | None, b: Residence | None) -> tuple[Sequence[int], Sequence[int]]:
-    """For each operand, where each of its fetches comes to stand among all loads."""
-    tagged = [
-        (fetch.step, side, number)
-        for side, residence in enumerate((a, b))
-        if residence is not None
-        for number, fetch in enumerate(residence.fetches)
-    ]
-    tagged.sort()
-    places: tuple[list[int], list[int]] = ([], [])
-    for place, (_, side, _) in enumerate(tagged):
-        places[side].append(place)
-    return tuple(  # type: ignore[return-value]
-        [places[side][fetch] for fetch in residence.reads] if residence is not None else []
-        for side, residence in enumerate((a, b))
-    )
+def _merge(a: Sequence[Load], b: Sequence[Load]) -> tuple[tuple[Load, ...], Places, Places]:
+    """Put both operands' loads in the order of their first readers, and say where each stands."""
+    loads = [*a, *b]
+    order = np.argsort(np.array([load.step for load in loads], np.int64), kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return tuple(loads[i] for i in order.tolist()), places[: len(a)], places[len(a) :]
 
 
 def _steps(
-    sweeps: Sequence[Sequence[Span]], a: Sequence[int], b: Sequence[int]
+    sweeps: Sequence[Sequence[Span]], reads_a: Sequence[int], reads_b: Sequence[int]
 ) -> tuple[Step, ...]:
-    steps = []
-    number = 0
-    for unit, chunks in enumerate(sweeps):
-        for chunk in chunks:
-            steps.append(
-                Step(
-                    number,
-                    unit,
-                    chunk.start,
-                    chunk.length,
-                    a[number] if a else -1,
-                    b[number] if b else -1,
-                )
-            )
-            number += 1
-    return tuple(steps)
+    units = [unit for unit, chunks in enumerate(sweeps) for _ in chunks]
+    chunks = list(chain.from_iterable(sweeps))
+    starts, lengths = (list(column) for column in zip(*chunks, strict=True))
+    return tuple(map(Step, range(len(chunks)), units, starts, lengths, reads_a, reads_b))
+
+
+def _reads(residence: Residence | None, places: Places, steps: int) -> list[int]:
+    """Return for each step the number of the load that it reads, -1 for an operand in place."""
+    if residence is None:
+        return [-1] * steps
+    reads: list[int] = places[np.array(residence.reads)].tolist()
+    return reads

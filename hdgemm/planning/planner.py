@@ -29,7 +29,6 @@ _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (
 _WORTH: Final = 0.03
 _MOST_SECONDS: Final = 0.5
 _OPERATION_SECONDS: Final = 25e-6
-_TRIALS: Final = 32
 
 
 def plan_problem(
@@ -98,7 +97,7 @@ def _fastest(
     first = _price(problem, device, strategy, shapes[0], limits, machine)
     left = min(_MOST_SECONDS, _WORTH * _seconds(first))
     best: Plan | None = None
-    for shape in shapes[:_TRIALS]:
+    for shape in shapes:
         plan = first if best is None else build_plan(problem, device, strategy, shape, limits)
         left -= _OPERATION_SECONDS * _operations(plan)
         if left < 0:
@@ -129,8 +128,10 @@ def _seconds(plan: Plan) -> float:
 
 def _operations(plan: Plan) -> int:
     """Estimate the operations of all stages."""
-    moved = sum(planned_bytes(plan).values())
-    return len(plan.steps) + 2 * len(plan.loads) + 2 * len(plan.units) + moved // PIECE_BYTES
+    whole = len(plan.steps) + 2 * len(plan.loads) + 2 * len(plan.units)
+    if whole * _OPERATION_SECONDS > _MOST_SECONDS:
+        return whole
+    return whole + sum(planned_bytes(plan).values()) // PIECE_BYTES
 
 
 def _shapes(

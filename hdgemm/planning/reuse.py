@@ -9,12 +9,12 @@ paper's data reuse (HDGEMM, section 3.2), is the special case of two slots and a
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-_NEVER: Final = 1 << 62
 
 
 class Fetch(NamedTuple):
@@ -38,34 +38,34 @@ def keep_nearest(tiles: Sequence[int], slots: int) -> Residence:
     Parameters
     ----------
     tiles
-        For each step the number of the tile that it reads.
+        For each step the number, from 0, of the tile that it reads.
     slots
         How many tiles fit. With two or more, a fetch never takes the slot that the step before
         reads; ties go to the slot left longest ago, which is free first.
     """
-    runs = _runs(tiles)
-    following = _next_uses(runs)
-    fetches: list[Fetch] = []
-    reads = [0] * len(tiles)
-    held: dict[int, tuple[int, int]] = {}  # tile → its fetch and its next use
-    heap: list[tuple[int, int, int]] = []  # (-next use, last use, tile), stale entries included
+    starts, runs = _runs(tiles)
+    keys = _keys(runs)
+    held: dict[int, tuple[int, int, int]] = {}  # tile → its fetch, its slot, its last use's key
+    heap: list[int] = []  # negative keys of uses, those overtaken by a later use included
+    fetched: list[tuple[int, int]] = []  # the run and the slot of each fetch
+    read = [0] * len(runs)
     before = -1
-    for run, (tile, step) in enumerate(runs):
+    for run, tile in enumerate(runs):
         if tile in held:
-            fetch = held[tile][0]
+            fetch, slot, _ = held[tile]
         else:
-            if len(held) < slots:
-                slot = len(held)
-            else:
-                slot = fetches[held.pop(_farthest(heap, held, before))[0]].slot
-            fetch = len(fetches)
-            fetches.append(Fetch(tile, slot, step))
-        held[tile] = (fetch, following[run])
-        heappush(heap, (-following[run], run, tile))
-        until = runs[run + 1][1] if run + 1 < len(runs) else len(tiles)
-        reads[step:until] = [fetch] * (until - step)
+            slot = len(held)
+            if slot == slots:
+                slot = held.pop(_farthest(heap, held, runs, before))[1]
+            fetch = len(fetched)
+            fetched.append((run, slot))
+        held[tile] = (fetch, slot, keys[run])
+        heappush(heap, -keys[run])
+        read[run] = fetch
         before = tile if slots > 1 else -1
-    return Residence(fetches, reads)
+    fetches = [Fetch(runs[run], slot, starts[run]) for run, slot in fetched]
+    lengths = np.diff([*starts, len(tiles)])
+    return Residence(fetches, np.repeat(read, lengths).tolist())
 
 
 def fetch_always(tiles: Sequence[int], owners: Sequence[Hashable], slots: int) -> Residence:
@@ -87,40 +87,43 @@ def fetch_always(tiles: Sequence[int], owners: Sequence[Hashable], slots: int) -
     return Residence(fetches, reads)
 
 
-def _runs(tiles: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (tile, first step) of each run of steps that read the same tile."""
-    runs = []
-    last = None
-    for step, tile in enumerate(tiles):
-        if tile != last:
-            runs.append((tile, step))
-            last = tile
-    return runs
+def _runs(tiles: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the first step and the tile of each run of steps that read the same tile."""
+    every = np.asarray(tiles, np.int64)
+    first = np.flatnonzero(np.diff(every, prepend=-1))
+    return first.tolist(), every[first].tolist()
 
 
-def _next_uses(runs: Sequence[tuple[int, int]]) -> list[int]:
-    following = [_NEVER] * len(runs)
+def _keys(runs: Sequence[int]) -> list[int]:
+    """Give each use a key, the largest to the tile to give up first.
+
+    That is the one whose tile is used again last, or never; among these the earliest. The use
+    itself can be read back from the key: it is the key's remainder by the number of uses, from
+    the end.
+    """
+    count = len(runs)
+    keys = [0] * count
     seen: dict[int, int] = {}
-    for run in range(len(runs) - 1, -1, -1):
-        tile = runs[run][0]
-        following[run] = seen.get(tile, _NEVER)
+    for run in range(count - 1, -1, -1):
+        tile = runs[run]
+        keys[run] = seen.get(tile, count) * count + count - 1 - run
         seen[tile] = run
-    return following
+    return keys
 
 
 def _farthest(
-    heap: list[tuple[int, int, int]], held: dict[int, tuple[int, int]], pinned: int
+    heap: list[int], held: dict[int, tuple[int, int, int]], runs: Sequence[int], pinned: int
 ) -> int:
     """Pop the held tile whose next use is farthest; `pinned` stays."""
-    spared: tuple[int, int, int] | None = None
+    count, spared = len(runs), 0
     while True:
-        entry = heappop(heap)
-        tile = entry[2]
-        if tile not in held or held[tile][1] != -entry[0]:
+        key = -heappop(heap)
+        tile = runs[count - 1 - key % count]
+        if tile not in held or held[tile][2] != key:
             continue
         if tile == pinned:
-            spared = entry
+            spared = key
             continue
-        if spared is not None:
-            heappush(heap, spared)
+        if spared:
+            heappush(heap, -spared)
         return tile

@@ -29,8 +29,9 @@ _SLOTS: Final = ((2, 2), (2, 3), (3, 2), (3, 3), (2, None), (None, 2), (3, None)
 
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
-#: Shapes that are priced a second time, and from which the simulation may choose.
+#: Shapes that are priced a second time, and how many of them the simulation may choose from.
 _SHORTLIST: Final = 200
+_TRIALS: Final = 32
 
 
 def search(
@@ -66,6 +67,8 @@ def _shortlist(
         shape = best.shape(int(place))
         cut = (shape.tile, shape.a_depth, shape.b_depth, shape.bars, shape.halvings > 0)
         found.setdefault(cut, shape)
+        if len(found) == _TRIALS:
+            break
     return list(found.values())
 
 
