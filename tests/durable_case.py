@@ -94,3 +94,12 @@ class Case:
         """Names in the folder besides the operands, C and its journal."""
         usual = {"A.npy", "B.npy", "C0.npy", "R.npy", "C.npy", self.journal.name}
         return sorted({path.name for path in self.folder.iterdir()} - usual)
+
+
+def shared_case(factory, mode, known={}):  # noqa: B006  (one folder serves many tests)
+    """A case as before any run, in a folder that the tests of a module share."""
+    case = known.get(mode)
+    if case is None or not case.folder.exists():
+        case = known[mode] = Case(factory.mktemp(mode), mode)
+    case.reset()
+    return case

@@ -52,6 +52,8 @@ def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence
     """Decide anew which tile is fetched when; a tile is named by the plan's first load of it."""
     if plan.problem.spec(operand).path == "resident":
         return None
+    if not steps:
+        return Residence([], [])
     loads = [step.a if operand == "A" else step.b for step in steps]
     count = plan.slots(operand).count
     if not plan.overlap.loads:
