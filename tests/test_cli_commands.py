@@ -222,7 +222,17 @@ def test_help_waits_for_no_heavy_import(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert result.returncode == 0, result.stderr
-    for command in ("multiply", "plan", "devices", "verify", "random", "demo"):
+    for command in (
+        "multiply",
+        "plan",
+        "devices",
+        "verify",
+        "random",
+        "demo",
+        "tune",
+        "serve",
+        "jobs",
+    ):
         assert command in result.stdout
 
 

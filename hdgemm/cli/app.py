@@ -12,8 +12,10 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, Input
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
-COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo",
-                   "serve", "worker", "token")  # fmt: skip
+COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune")
+SERVICE: Final = ("serve", "worker", "token")
+#: Functions of `hdgemm.cli.remote`, which use a service from afar.
+CLIENT: Final = ("submit", "jobs", "watch", "cancel", "fetch")
 
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -36,8 +38,14 @@ def _about(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for _name in COMMANDS:
-    app.command(_name)(import_module(f"hdgemm.cli.{_name}").command)
+for _name in (*COMMANDS, *SERVICE):
+    app.command(_name, rich_help_panel="Job service" if _name in SERVICE else None)(
+        import_module(f"hdgemm.cli.{_name}").command
+    )
+for _name in CLIENT:
+    app.command(_name, rich_help_panel="Jobs of a service")(
+        getattr(import_module("hdgemm.cli.remote"), _name)
+    )
 
 
 def main() -> None:
@@ -56,7 +64,7 @@ def main() -> None:
     except OSError as error:
         _fail(str(error), HdgemmError.exit_code)
     if exit_code == CancelledRunError.exit_code:
-        _say("interrupted; what was to be written is not finished")
+        _say("interrupted")
     raise SystemExit(exit_code or 0)
 
 
