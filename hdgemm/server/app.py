@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from hdgemm.errors import HdgemmError
 from hdgemm.server.guard import Guard
@@ -63,8 +64,20 @@ async def _library_error(_: Request, error: Any) -> Response:
     return from_library(error).response()
 
 
-async def _http_error(_: Request, error: Any) -> Response:
-    return from_status(error.status_code, str(error.detail), error.headers).response()
+async def _http_error(request: Request, error: Any) -> Response:
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return from_status(error.status_code, str(error.detail), headers).response()
+
+
+def _methods(request: Request) -> set[str]:
+    """Return what a path takes by all its routes; the framework names those of the first alone."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.path_regex.match(request.url.path):
+            methods |= route.methods or set()
+    return methods
 
 
 async def _invalid(_: Request, error: Any) -> Response:

@@ -31,7 +31,7 @@ def resolve(path: str, roots: Sequence[Path]) -> Path:
     named = [Path(path)] if path.startswith("/") else [root / path for root in roots]
     allowed = [real for real in map(_real, named) if _root_of(real, roots) is not None]
     for real in allowed:
-        if real.exists():
+        if _exists(real):
             return real
     if allowed:
         return allowed[0]
@@ -40,6 +40,13 @@ def resolve(path: str, roots: Sequence[Path]) -> Path:
         f"({len(roots)} allowed; see 'roots' in GET /v1)",
         path=path,
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise InputError(f"cannot look for {str(path)[:200]!r}: {error.strerror}") from error
 
 
 def _real(path: Path) -> Path:

@@ -12,6 +12,8 @@ import psutil
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from hdgemm.options import parse_size
+
 
 def default_memory() -> int:
     """Return 60 % of the memory that is free now, in bytes, at most the container's limit."""
@@ -84,6 +86,11 @@ class Settings(BaseSettings):
     @classmethod
     def _split_devices(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _read_memory(cls, value: object) -> object:
+        return parse_size(value) if isinstance(value, str) else value
 
     @field_validator("roots")
     @classmethod

@@ -1,0 +1,181 @@
+"""Status requests beside a running job, and 1000 half-open sockets beside both.
+
+python -m bench.service_load --rate 500 --seconds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdgemm.server.testing import DELAY
+from tests.server_harness import Live, free_port, make_settings, submit, wait_until
+
+#: The framework alone, on the same server with the same protocol: one route, one constant.
+_BARE = """
+import socket, sys, uvicorn
+from fastapi import FastAPI
+from starlette.responses import JSONResponse
+app = FastAPI()
+@app.get("/job/{job_id}")
+async def job(job_id: str) -> JSONResponse:
+    return JSONResponse({"jobID": job_id, "status": "running"})
+uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", http="h11", ws="none")
+"""
+_REAL = "hdgemm.server.engine:HdgemmLibrary"
+
+
+async def load(port: int, path: str, rate: int, seconds: float, connections: int) -> dict[str, Any]:
+    """Ask `rate` times a second, on time whether answers come or not; return the latencies.
+
+    Latency counts from when a request was due, so that a stall is seen by all it delays.
+    """
+    queue: asyncio.Queue[float | None] = asyncio.Queue()
+    took: list[float] = []
+    bad = 0
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+
+    async def ask() -> None:
+        nonlocal bad
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            while (due := await queue.get()) is not None:
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                took.append(time.perf_counter() - due)
+                bad += not head.startswith(b"HTTP/1.1 200")
+
+    tasks = [asyncio.create_task(ask()) for _ in range(connections)]
+    began = time.perf_counter()
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        queue.put_nowait(due)
+    for _ in tasks:
+        queue.put_nowait(None)
+    await asyncio.gather(*tasks)
+    elapsed = time.perf_counter() - began
+    ranks = statistics.quantiles(took, n=100)
+    return {
+        "requests": len(took), "bad": bad, "per_second": round(len(took) / elapsed, 1),
+        "p50_ms": round(1e3 * ranks[49], 2), "p99_ms": round(1e3 * ranks[98], 2),
+        "max_ms": round(1e3 * max(took), 2),
+    }  # fmt: skip
+
+
+def bare(rate: int, seconds: float) -> dict[str, Any]:
+    """Measure the framework without the service."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", _BARE, str(port)])
+    try:
+        wait_until(lambda: answers(port))
+        return asyncio.run(load(port, "/job/0", rate, seconds, 16))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    """Say whether something listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def half_open(port: int, count: int) -> list[socket.socket]:
+    """Open connections that begin a header and never end it."""
+    held = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        connection.setblocking(False)
+        held.append(connection)
+    return held
+
+
+def closed_after(held: list[socket.socket], began: float) -> float | None:
+    """Wait until the server has closed them all; return after how many seconds, at most 40."""
+    left = list(held)
+    while left and time.perf_counter() - began < 40:
+        left = [connection for connection in left if not _is_closed(connection)]
+        time.sleep(0.1)
+    return None if left else round(time.perf_counter() - began, 1)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def start_job(server: Live, folder: Path) -> str:
+    """Submit a product that takes longer than the measurement; return its id once it runs."""
+    rng = np.random.default_rng(1)
+    for name in ("a", "b"):
+        np.save(folder / f"{name}.npy", rng.standard_normal((9000, 9000)))
+    job_id = submit(server.http, a={"path": "a.npy"}, b={"path": "b.npy"})
+
+    def multiplies() -> bool:
+        job = server.http.get(f"/v1/jobs/{job_id}").json()
+        return bool(job["phase"] == "multiplying" and job["detail"])
+
+    wait_until(multiplies, 60)
+    return job_id
+
+
+def main() -> None:
+    """Measure and print as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--half-open", type=int, default=1000)
+    asked = parser.parse_args()
+    rate, seconds = asked.rate, asked.seconds
+    os.environ.pop(DELAY, None)
+    found: dict[str, Any] = {"bare, idle machine": bare(rate, seconds)}
+    with tempfile.TemporaryDirectory(prefix="hdgemm-load-") as name:
+        settings = make_settings(Path(name), library=_REAL, memory=2 << 30, lease_seconds=20.0)
+        server = Live(settings).wait()
+        try:
+            job_id = start_job(server, settings.roots[0])
+            path = f"/v1/jobs/{job_id}"
+            found["bare, while a job runs"] = bare(rate, seconds)
+            found["status, while a job runs"] = asyncio.run(
+                load(server.port, path, rate, seconds, 16)
+            )
+            held, began = half_open(server.port, asked.half_open), time.perf_counter()
+            found[f"status, beside {len(held)} half-open sockets"] = asyncio.run(
+                load(server.port, path, rate, 5.0, 16)
+            )
+            found["half-open sockets all closed after seconds"] = closed_after(held, began)
+            found["job meanwhile"] = server.http.get(path).json()["status"]
+            server.http.post(f"{path}/cancel")
+        finally:
+            server.close()
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Schemathesis against a real service: every check, every phase, one seed after another.
+
+python -m bench.service_schema --seeds 1 2 3 --examples 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from hdgemm.server import tokens
+from hdgemm.server.database import open_database
+from tests.server_harness import Live, finished, make_settings, submit, upload
+
+#: Some refusals depend on what no schema can say: whether files are there, shapes agree, the disk
+#: has room (507). They are right answers to requests that fit the schema.
+CONFIG = """
+[checks]
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 507]
+positive_data_acceptance.expected-statuses = [
+  "2xx", 400, 401, 403, 404, 409, 413, 415, 416, 422, 507
+]
+"""
+
+
+def prepare(folder: Path) -> tuple[Live, str]:
+    """Start a service that asks for a token, with a few things in it; return it and the token."""
+    settings = make_settings(folder)
+    database = open_database(settings)
+    with database.write() as conn:
+        secret = tokens.create(conn, tokens.Account(name="schemathesis"), database.now(conn))
+    database.close()
+    np.save(settings.roots[0] / "a.npy", np.eye(8))
+    server = Live(settings)
+    server.http.headers["Authorization"] = f"Bearer {secret}"
+    server.wait()
+    upload(server.http, np.eye(8))
+    job = submit(server.http, a={"path": "a.npy"}, b={"path": "a.npy"})
+    finished(server.http, job)
+    return server, secret
+
+
+def run(
+    server: Live, secret: str, seed: int, examples: int, folder: Path, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run schemathesis with one seed; `more` are arguments of its command line."""
+    config = folder / "schemathesis.toml"
+    config.write_text(CONFIG, encoding="utf-8")
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config),
+        "run", f"{server.url}/openapi.json", "--checks", "all", "--seed", str(seed),
+        "--max-examples", str(examples), "-H", f"Authorization: Bearer {secret}",
+        "--exclude-path-regex", "events$", "--generation-database", "none",
+        "--suppress-health-check", "all", "--continue-on-failure", "--no-color",
+        "--request-timeout", "10", *more,
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+
+
+def main() -> int:
+    """Run all seeds and print what came of each as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--examples", type=int, default=50)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hdgemm-schema-") as name:
+        folder = Path(name)
+        server, secret = prepare(folder)
+        try:
+            ended = {}
+            for seed in asked.seeds:
+                done = run(server, secret, seed, asked.examples, folder)
+                print(done.stdout, done.stderr, file=sys.stderr)
+                ended[seed] = done.returncode
+            alive = httpx.get(f"{server.url}/healthz").status_code
+        finally:
+            server.close()
+    print(json.dumps({"seeds": ended, "examples": asked.examples, "healthz": alive}))
+    return max(ended.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
