@@ -11,7 +11,7 @@ from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Step
+    from hdgemm.pipeline.plan import Load, Operand, Plan, Step, WorkUnit
 
 
 def remaining(plan: Plan, done: Collection[int]) -> Plan:
@@ -28,7 +28,8 @@ def remaining(plan: Plan, done: Collection[int]) -> Plan:
     old = [step for sweep in sweeps for step in sweep]
     a, b = (_residence(plan, "A", old), _residence(plan, "B", old))
     loads, places = _merged(plan, old, (a, b))
-    units, steps = [], []
+    units: list[WorkUnit] = []
+    steps: list[Step] = []
     for number, (unit, sweep) in enumerate(zip(kept, sweeps, strict=True)):
         first = len(steps)
         for step in sweep:
@@ -74,7 +75,7 @@ def _merged(
         if residence is not None
         for number, fetch in enumerate(residence.fetches)
     )
-    loads = []
+    loads: list[Load] = []
     place: dict[tuple[int, int], int] = {}
     for step, side, number, fetch in fetches:
         place[side, number] = len(loads)
