@@ -1,7 +1,5 @@
 """`hdgemm tune`: find the fastest OpenCL kernel for a device, and remember it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +76,9 @@ def _parse_dtype(text: str) -> Any:
     return np.dtype(text)
 
 
-def _search(console: Console, device: str, dtype: Any, seconds: float, *, again: bool) -> Tuning:
+def _search(
+    console: "Console", device: str, dtype: Any, seconds: float, *, again: bool
+) -> "Tuning":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hdgemm.pipeline.devices.opencl.find import locate
@@ -100,7 +100,7 @@ def _search(console: Console, device: str, dtype: Any, seconds: float, *, again:
         return tune(device, dtype, seconds, store=store, progress=show)
 
 
-def _show(console: Console, tuning: Tuning, peers: dict[str, float]) -> None:
+def _show(console: "Console", tuning: "Tuning", peers: dict[str, float]) -> None:
     from hdgemm.pipeline.devices.opencl.tuning_report import histogram
 
     facts = tuning.facts

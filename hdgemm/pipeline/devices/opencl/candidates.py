@@ -51,6 +51,10 @@ class BestFirst:
         group = _group(shape)
         self._best[group] = max(self._best[group], gflops)
 
+    def give_up(self, shape: Shape) -> None:
+        """Drop the group of a candidate that the compiler died of: its like would do the same."""
+        self._waiting[_group(shape)].clear()
+
 
 def _group(shape: Shape) -> Group:
     return shape.lanes, shape.local, shape.packed, shape.threads > 1

@@ -30,7 +30,7 @@ _AS_STORED: Final = 111
 
 
 def peer_speeds(device: str, dtype: np.dtype[Any], n: int) -> dict[str, float]:
-    """Return median GFLOP/s of an n×n×n product: ``"numpy"``, and ``"clblast"`` where it is there."""
+    """Return median GFLOP/s of an n×n×n product: ``"numpy"``, and ``"clblast"`` where it is."""
     rng = np.random.default_rng(n)
     a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
     c = np.empty_like(a)

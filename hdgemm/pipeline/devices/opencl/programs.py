@@ -32,7 +32,10 @@ def build(context: cl.Context, source: str) -> cl.Program:
     """
     with warnings.catch_warnings(), driver_errors("building an OpenCL kernel"):
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        program: cl.Program = cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        # PyOpenCL's own cache cannot tell parts of a device from the whole, and fails on them.
+        program: cl.Program = cl.Program(context, source).build(
+            options=["-cl-std=CL1.2"], cache_dir=False
+        )
         return program
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 _SHORT: Final = 3
 #: Largest error in units of k·eps for operands in (-1, 1); a sound product stays below 1.
 _WORST: Final = {1: 2.0, 2: 6.0}
-
-
 class Trials:
     """Tries shapes on one device with one dtype; operands of a size are made once."""
 
@@ -122,6 +121,7 @@ def main() -> None:
     # Compilers print to standard output; answers go where they cannot.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     trials = Trials(device, dtype)
     for line in sys.stdin:
         request = json.loads(line)

@@ -36,7 +36,7 @@ ROUNDS: Final[Mapping[str, tuple[float, int]]] = {
 }
 _LEADERS: Final = {"walks": 3, "final": 4}
 _REPEATS: Final = {"cores": 2, "walks": 2, "final": 5}
-_SLOWEST_SECONDS: Final = 15.0
+_SLOWEST_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ class _Search:
         while self.spent() < ROUNDS["cores"][0] and (shape := order.take()) is not None:
             result = self.attempt(shape, "cores")
             order.learn(shape, result.gflops if result.outcome == "timed" else 0.0)
+            if result.outcome in {"crashed", "slow"}:
+                order.give_up(shape)
 
     def try_walks(self, default: Shape) -> None:
         n = ROUNDS["walks"][1]
