@@ -12,14 +12,23 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import InputError
+from hdgemm.hybrid import run_on_devices
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pinning import chosen_paths
-from hdgemm.pipeline.devices.registry import list_devices, open_device
+from hdgemm.pipeline.devices.registry import list_devices, open_device, parts_of
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Overlap, Plan, Problem
+from hdgemm.pipeline.plan import (
+    NO_SLOTS,
+    DeviceSpec,
+    OperandSpec,
+    Overlap,
+    Plan,
+    Problem,
+    flops_per_multiply_add,
+)
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
@@ -43,17 +52,22 @@ if TYPE_CHECKING:
 _WORTH_A_DRIVER = 10**10
 
 
-def choose_device(options: Options, flops: int) -> str:
-    """Return the name of the device that is to compute a product.
+def choose_devices(options: Options, flops: int) -> tuple[str, ...]:
+    """Return the names of the devices that are to compute a product.
 
-    ``"auto"`` takes an accelerator with memory of its own where there is one, else the host.
+    ``"auto"`` takes an accelerator with memory of its own where there is one, else the host;
+    the strategy ``"hybrid"`` adds the host to accelerators.
     """
-    if options.devices != "auto":
-        names = (options.devices,) if isinstance(options.devices, str) else options.devices
-        if len(names) != 1:
-            raise InputError(f"one device at a time, got {', '.join(names) or 'none'}")
-        return names[0]
-    return best_device() if flops >= _WORTH_A_DRIVER else "host"
+    if options.devices == "auto":
+        names: tuple[str, ...] = (best_device() if flops >= _WORTH_A_DRIVER else "host",)
+    else:
+        given = (options.devices,) if isinstance(options.devices, str) else options.devices
+        names = tuple(part for name in given for part in parts_of(name))
+    if not names:
+        raise InputError("no device is named; devices='auto' chooses one")
+    if options.strategy == "hybrid" and "host" not in names:
+        names = (*names, "host")
+    return names
 
 
 @cache
@@ -98,7 +112,8 @@ def plan_gemm(
         raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
     kind = np.dtype(dtype)
     check_dtype(kind, "the product")
-    device = open_device(choose_device(options, 2 * m * n * k), options.device_bytes)
+    # Several devices draw their tiles while they run; planned is what the first one would do.
+    device = open_device(choose_devices(options, 2 * m * n * k)[0], options.device_bytes)
     try:
         nbytes = (m * k + k * n + m * n) * kind.itemsize
         in_memory = nbytes <= (options.host_bytes or default_host_bytes())
@@ -135,7 +150,12 @@ def run_multiplication(
     m, n, k = product.extents
     if checkpoint is not None:
         plan = checkpoint.plan_for(options) or plan
-    name = plan.device.name if plan is not None else _device_name(product, options, 2 * m * n * k)
+    names = (plan.device.name,) if plan is not None else _names(product, options, 2 * m * n * k)
+    if len(names) > 1:
+        if checkpoint is not None:
+            raise InputError(f"a durable run takes one device, got {', '.join(names)}")
+        return _run_shared(product, names, options, progress, observer, cancel)
+    name = names[0]
     with ExitStack() as stack:
         if options.threads is not None:
             stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
@@ -159,10 +179,27 @@ def run_multiplication(
     return replace(report, plan={**report.plan, "registration": chosen.summary()})
 
 
-def _device_name(product: Multiplication, options: Options, flops: int) -> str:
-    """Return the device that the caller chose, or else where the operands lie."""
+def _names(product: Multiplication, options: Options, flops: int) -> tuple[str, ...]:
+    """Return the devices that the caller chose, or else where the operands lie."""
     there = home(product) if options.devices == "auto" else None
-    return there or choose_device(options, flops)
+    return (there,) if there else choose_devices(options, flops)
+
+
+def _run_shared(
+    product: Multiplication,
+    names: tuple[str, ...],
+    options: Options,
+    progress: ProgressCallback | None,
+    observer: Observer | None,
+    cancel: threading.Event | None,
+) -> Report:
+    m, n, k = product.extents
+    work = Work(m * n * k * flops_per_multiply_add(product.dtype.name), 1, 0, 0)
+    meter = None if progress is None else ProgressMeter(work, progress)
+    report = run_on_devices(product, names, options, observer=_both(observer, meter), cancel=cancel)
+    if meter is not None:
+        meter.finish()
+    return report
 
 
 def _run(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STRATEGIES: Final = ("initial", "double-buffering", "data-reuse", "data-placement", "hybrid")
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -58,6 +61,9 @@ class Options:
         ``(mb, nb, kb)`` forces one tile shape; None lets the planner search.
     verify
         Check the finished product by Freivalds' method before returning.
+    split
+        With several devices, the share of C of each by name, ``{"host": 0.2}``: a fixed split
+        gives the same bits each time. None lets the run balance itself.
     """
 
     devices: str | tuple[str, ...] = "auto"
@@ -67,6 +73,7 @@ class Options:
     strategy: str = "data-placement"
     tile: tuple[int, int, int] | None = None
     verify: bool = False
+    split: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.devices, str):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Timeline
+    from hdgemm.split import SplitReport
 
 #: Packages whose versions a run may depend on.
 _PACKAGES = ("hdgemm", "numpy", "scipy", "threadpoolctl", "pyopencl", "cupy-cuda12x",
@@ -118,6 +119,8 @@ class Report:
         Every event; drawn by `hdgemm.pictures`, left out of the JSON.
     resumption
         What a durable run found; None for other runs.
+    split
+        How several devices shared the product; None where there was one.
     """
 
     seconds: float
@@ -129,6 +132,7 @@ class Report:
     versions: Mapping[str, str]
     timeline: Timeline
     resumption: Resumption | None = None
+    split: SplitReport | None = None
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -159,6 +163,7 @@ class Report:
             "plan": dict(self.plan),
             "devices": list(self.devices),
             "versions": dict(self.versions),
+            "split": None if self.split is None else self.split.to_dict(),
             "resumption": None if self.resumption is None else asdict(self.resumption),
         }
 

@@ -51,6 +51,7 @@ def test_every_cell_is_stored_once_whatever_the_interleaving(
             out[name].insert(0, rect._replace(row=rect.row + 1, rows=rect.rows - 1))
             rect = rect._replace(rows=1)
         pool.stored(name, rect)
+        pool.set_rate(name, chance.choice([0.01, 0.1, 1.0, 10.0]))
         times[rect.row : rect.row + rect.rows, rect.col : rect.col + rect.cols] += 1
 
     ended = set()

@@ -33,6 +33,8 @@ class Wait(Enum):
     FOR_OTHERS = 1
     #: Every cell of C is stored.
     NOTHING_LEFT = 2
+    #: It has become too slow to go on with its bar, and has given it back: tell the others.
+    GAVE_BACK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,10 @@ class Pool:
         if state.failed:
             return Wait.NOTHING_LEFT
         if self._balances and self._too_slow(state, member):
+            if state.bar is not None:  # for whoever is faster
+                self._free.append(state.bar)
+                state.bar = None
+                return Wait.GAVE_BACK
             return self._nothing()
         while state.bar is None:
             if state.own:

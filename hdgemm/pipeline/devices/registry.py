@@ -80,3 +80,12 @@ def open_device(name: str, memory_bytes: int | None = None) -> Device:
         f"there is no device {name!r}; names are 'host', 'opencl:N' and 'cuda:N' "
         "(`hdgemm devices` lists them)"
     )
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Spell out a divided device: ``"opencl:0/2"`` is both its halves; others are themselves."""
+    if not name.startswith("opencl:"):
+        return (name,)
+    from hdgemm.pipeline.devices.opencl.find import parts
+
+    return parts(name)

@@ -1,0 +1,87 @@
+"""After a run on several devices: one timeline, the bytes that were due, and who did what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.split import Share, SplitReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.hybrid.members import Seat
+    from hdgemm.hybrid.sharing import SharedPool
+    from hdgemm.pipeline.growing import Batch
+    from hdgemm.pipeline.plan import Plan, Stage
+
+
+def describe_split(
+    seats: Sequence[Seat], shared: SharedPool, timelines: Mapping[str, Timeline], seconds: float
+) -> SplitReport:
+    """Sum up who computed what, and how evenly it ended."""
+    problem = seats[0].plan.problem
+    per_cell = problem.k * flops_per_multiply_add(problem.dtype)
+    expected = sum(seat.member.rate for seat in seats)
+    shares = {}
+    for seat in seats:
+        record = shared.records[seat.name]
+        began, finished = shared.seconds(seat.name)
+        busy = _busy(timelines.get(seat.name))
+        shares[seat.name] = Share(
+            planned=seat.member.rate / expected,
+            used=record.cells / (problem.m * problem.n),
+            cells=record.cells,
+            flop_rate=record.cells * per_cell / (finished - began) if finished > began else 0.0,
+            kernel_rate=busy,
+            began=began,
+            finished=finished,
+            tiles=tuple(record.tiles),
+            failed=seat.name not in timelines,
+        )
+    ends = [share.finished for share in shares.values() if share.cells and not share.failed]
+    kernels = sum(share.kernel_rate for share in shares.values())
+    return SplitReport(
+        shares,
+        (max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
+        problem.flops / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
+    )
+
+
+def _busy(timeline: Timeline | None) -> float:
+    stats = None if timeline is None else timeline.stages().get("mult1")
+    return stats.flops / stats.seconds if stats is not None and stats.seconds > 0 else 0.0
+
+
+def merge_timelines(timelines: Mapping[str, Timeline], seconds: float) -> Timeline:
+    """Return the events of all devices as one run of this length."""
+    events: list[Event] = [event for one in timelines.values() for event in one.events]
+    return Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds)
+
+
+def moved_bytes(seats: Sequence[Seat], batches: Mapping[str, Sequence[Batch]]) -> dict[Stage, int]:
+    """Return the bytes that each stage was to move for the tiles that were drawn."""
+    moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
+    for seat in seats:
+        for batch in batches[seat.name]:
+            _add_batch(moved, seat.plan, batch)
+    return moved
+
+
+def _add_batch(moved: dict[Stage, int], plan: Plan, batch: Batch) -> None:
+    problem, unified = plan.problem, plan.device.unified
+    for load in batch.loads:
+        spec = problem.spec(load.operand)
+        area = load.rect.rows * load.rect.cols
+        if spec.path == "staged":
+            moved["load1"] += area * spec.itemsize
+        if not unified:
+            moved["load2"] += area * problem.itemsize
+    area = batch.unit.rect.rows * batch.unit.rect.cols
+    if problem.c.path == "resident":
+        return
+    if plan.overlap.c_on_device and not unified:
+        moved["store1"] += area * problem.itemsize
+    if problem.c.path == "staged":
+        moved["store2"] += area * problem.c.itemsize * (2 if problem.reads_c else 1)

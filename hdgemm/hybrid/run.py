@@ -1,0 +1,186 @@
+"""Several pipelines on one product: started together, balanced by the pool, ended together."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from threadpoolctl import threadpool_limits
+
+from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError
+from hdgemm.hybrid.accounting import describe_split, merge_timelines, moved_bytes
+from hdgemm.hybrid.learning import load_rates
+from hdgemm.hybrid.members import seat_devices
+from hdgemm.hybrid.sharing import PoolFeed, SharedPool, StoringMatrix
+from hdgemm.hybrid.split import fixed_regions
+from hdgemm.peak_memory import PeakMemory
+from hdgemm.pipeline.devices.registry import open_device
+from hdgemm.pipeline.executor import run_feed
+from hdgemm.planning.increment import Increment
+from hdgemm.planning.pool import Pool
+from hdgemm.report import build_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.hybrid.members import Seat
+    from hdgemm.multiplication import Multiplication
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Event, Observer, Timeline
+    from hdgemm.report import Report
+
+
+def run_on_devices(
+    product: Multiplication,
+    names: Sequence[str],
+    options: Options,
+    *,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Report:
+    """Compute a product on several devices at once; C must be row-major.
+
+    A device that fails in the middle is left out with a warning, and the others take its tiles.
+
+    Parameters
+    ----------
+    names
+        Devices by name, each once.
+    observer
+        Called with the events of all devices.
+
+    Raises
+    ------
+    DeviceError
+        When the last device has failed.
+    HdgemmError
+        The first error that is not a device's own: a matrix that cannot be read, a cancel.
+    """
+    with ExitStack() as stack:
+        if options.threads is not None:
+            stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
+        devices = []
+        for name in names:
+            devices.append(open_device(name, options.device_bytes))
+            stack.callback(devices[-1].close)
+        rates = load_rates(names, product.problem(devices[0].spec))
+        seats = seat_devices(product, devices, options, rates)
+        peak = stack.enter_context(PeakMemory())
+        run = _Run(product, seats, options, observer, cancel)
+        start = time.perf_counter()
+        timelines = run.go()
+        product.c.matrix.flush()
+        seconds = time.perf_counter() - start
+    split = describe_split(seats, run.shared, timelines, seconds)
+    if options.split is None:
+        rates.learn({name: share.flop_rate for name, share in split.shares.items() if share.cells})
+    report = build_report(
+        seats[0].plan,
+        merge_timelines(timelines, seconds),
+        planned_bytes=moved_bytes(seats, {name: feed.batches for name, feed in run.feeds.items()}),
+        peak_memory_bytes=peak.nbytes,
+        devices=tuple(seat.name for seat in seats),
+    )
+    return replace(report, split=split)
+
+
+class _Run:
+    """The threads of one run, and the error that ends it."""
+
+    def __init__(
+        self,
+        product: Multiplication,
+        seats: list[Seat],
+        options: Options,
+        observer: Observer | None,
+        cancel: threading.Event | None,
+    ) -> None:
+        m, n, _ = product.extents
+        regions = fixed_regions(m, n, options.split, seats)
+        self.shared = SharedPool(Pool(m, n, {seat.name: seat.member for seat in seats}, regions))
+        self.feeds = {
+            seat.name: PoolFeed(
+                self.shared, seat.name, Increment(seat.plan),
+                in_place=seat.plan.problem.c.path == "resident",
+            )
+            for seat in seats
+        }  # fmt: skip
+        self._product = product
+        self._seats = seats
+        self._observer = observer
+        self._caller = cancel
+        self._cancel = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._timelines: dict[str, Timeline] = {}
+
+    def go(self) -> dict[str, Timeline]:
+        """Run all devices to the end; return the timelines of those that lasted."""
+        threads = [
+            threading.Thread(target=self._one, args=(seat,), name=f"hdgemm-{seat.name}")
+            for seat in self._seats
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                try:
+                    thread.join(timeout=0.05)
+                    if self._caller is not None and self._caller.is_set():
+                        self._cancel.set()
+                except BaseException as error:  # noqa: BLE001  (Ctrl-C: end all, then raise it)
+                    self._end(error)
+        if self._error is not None:
+            raise self._error
+        return self._timelines
+
+    def _one(self, seat: Seat) -> None:
+        try:
+            timeline = self._execute(seat)
+        except (DeviceError, DoesNotFitError) as error:
+            self._give_up(seat, error)
+        except BaseException as error:  # noqa: BLE001  (reaches the caller from go)
+            self._end(error)
+        else:
+            with self._lock:
+                self._timelines[seat.name] = timeline
+
+    def _execute(self, seat: Seat) -> Timeline:
+        feed, product = self.feeds[seat.name], self._product
+        operands = product.operands()
+        if seat.plan.problem.c.path != "resident":
+            c = StoringMatrix(operands.c, lambda rect: self.shared.stored(seat.name, rect))
+            operands = replace(operands, c=c)
+
+        def observe(event: Event) -> None:
+            feed.observe(event)
+            if self._observer is not None:
+                self._observer(event)
+
+        return run_feed(
+            seat.plan, feed, seat.device, operands,
+            alpha=product.alpha, beta=product.beta, observer=observe, cancel=self._cancel,
+        )  # fmt: skip
+
+    def _give_up(self, seat: Seat, error: Exception) -> None:
+        """Let the others take over, if there are any left."""
+        left = self.shared.fail(seat.name)
+        if not left:
+            self._end(error)
+            return
+        warnings.warn(
+            f"{seat.name} failed ({error}); its tiles go to {', '.join(left)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _end(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None or isinstance(self._error, CancelledRunError):
+                self._error = error
+        self._cancel.set()
+        self.shared.wake()
