@@ -32,6 +32,8 @@ def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
     if isinstance(x, Path) or isinstance(y, Path):
         identity = _identity(x)
         return identity is not None and identity == _identity(y)
+    if _one_store(x, y):
+        return True
     if x.array is not None and y.array is not None and share_memory(x.array, y.array):
         return True
     in_x, in_y = _in_file(x), _in_file(y)
@@ -44,12 +46,20 @@ def same_elements(x: Operand, y: Operand) -> bool:
     """Say whether both are one matrix, element for element."""
     if x.shape != y.shape or x.matrix.dtype != y.matrix.dtype:
         return False
+    if _one_store(x.matrix, y.matrix):
+        return x.trans == y.trans
     spans = [_in_file(operand.matrix) or ("memory", operand.matrix.array) for operand in (x, y)]
     (x_space, x_array), (y_space, y_array) = spans
     if x_space != y_space or x_array is None or y_array is None:
         return False
     seen = [array.T if op.trans else array for array, op in ((x_array, x), (y_array, y))]
     return _layout(seen[0]) == _layout(seen[1])
+
+
+def _one_store(x: Matrix, y: Matrix) -> bool:
+    """Say whether both are one HDF5 dataset, Zarr array or other store that has a name."""
+    source = getattr(x, "source", None)
+    return source is not None and source == getattr(y, "source", None)
 
 
 def share_memory(x: NDArray[Any], y: NDArray[Any]) -> bool:

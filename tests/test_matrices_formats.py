@@ -19,6 +19,7 @@ from hdgemm.matrices.location import Location, RawLayout, parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.stores import create_matrix
+from hdgemm.overlap import overlaps, same_elements
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -282,6 +283,33 @@ def test_objects_that_the_caller_has_open(tmp_path):
     np.testing.assert_array_equal(read(operand), x)
     operand.matrix.write(0, 0, y)
     np.testing.assert_array_equal(array[:], y)
+
+
+def test_one_store_overlaps_itself_by_whatever_name(tmp_path):
+    x = numbers((61, 83))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["plain"], file["other"] = x, x
+        file.create_dataset("packed", data=x, chunks=(7, 11), compression="lzf")
+        file["alias"], file["again"] = file["plain"], file["packed"]
+        for name, alias in (("plain", "alias"), ("packed", "again")):
+            out = open_operand(file[name], writable=True)
+            for source in (name, alias):
+                same = open_operand(file[source])
+                assert overlaps(out.matrix, same.matrix)
+                assert same_elements(out, same)
+                assert not same_elements(out, open_operand(file[source], trans=True))
+            assert not overlaps(out.matrix, open_operand(file["other"]).matrix)
+        with pytest.raises(InputError, match="2-D"):
+            open_operand(file.create_dataset("cube", (2, 2, 2), "f8"), writable=True)
+        with pytest.raises(InputTypeError, match="astype"):
+            open_operand(file.create_dataset("whole", (2, 2), "i4"), writable=True)
+    for compressors in (None, "auto"):
+        where = zarr_array(tmp_path / f"{compressors}.zarr", x, compressors=compressors)
+        out = open_operand(where, writable=True)
+        assert overlaps(out.matrix, open_operand(where).matrix)
+        array = zarr.open_array(store=tmp_path / f"{compressors}.zarr", path="A")
+        assert overlaps(out.matrix, open_operand(array).matrix)
+    assert not overlaps(out.matrix, open_operand(tmp_path / "None.zarr::A").matrix)
 
 
 class Table:

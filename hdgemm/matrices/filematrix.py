@@ -18,7 +18,7 @@ from hdgemm.matrices.files import SHORT
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, Bounce, disk_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -71,6 +71,8 @@ class FileMatrix:
 
     chunk: tuple[int, int] | None = None
     array: NDArray[Any] | None = None
+    #: Names the dataset that the elements are, where another library may write it too.
+    source: Hashable = None
 
     def __init__(
         self,

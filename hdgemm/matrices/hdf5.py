@@ -20,6 +20,7 @@ from hdgemm.matrices.files import BlockFile, check_regular
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from contextlib import ExitStack
 
     from hdgemm.matrices.base import Matrix
@@ -72,6 +73,7 @@ def from_dataset(dataset: Any, what: str, *, writable: bool = False) -> Matrix:
         if writable and dataset.file.mode == "r":
             raise InputError(f"{what} is to be overwritten, but its file is open for reading only")
         path = Path(dataset.file.filename)
+        _check(dataset, f"{what} ({dataset.name})")
         plain = not writable and dataset.file.driver == "sec2" and path.is_file()
         if not plain:
             return _through_h5py(dataset, f"{path}::{dataset.name}", path, opened=False)
@@ -101,16 +103,22 @@ def _find(file: Any, path: Path, item: str) -> Any:
     return found
 
 
-def _from_dataset(dataset: Any, path: Path, *, writable: bool, opened: bool = True) -> Matrix:
-    name = f"{path}::{dataset.name}"
+def _check(dataset: Any, name: str) -> None:
     if dataset.ndim != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {dataset.shape}")
     check_dtype(dataset.dtype, name)
+
+
+def _from_dataset(dataset: Any, path: Path, *, writable: bool, opened: bool = True) -> Matrix:
+    name = f"{path}::{dataset.name}"
+    _check(dataset, name)
     if dataset.chunks is None:
         offset = None if dataset.is_virtual or dataset.external else dataset.id.get_offset()
         if offset is not None:
             file = BlockFile(path, writable=writable)
-            return FileMatrix(file, dataset.shape, dataset.dtype, offset)
+            matrix = FileMatrix(file, dataset.shape, dataset.dtype, offset)
+            matrix.source = _source(dataset, path)
+            return matrix
     elif not writable and dataset.id.get_create_plist().get_nfilters() == 0:
         return _plain_chunks(dataset, name, path)
     return _through_h5py(dataset, name, path, opened=opened)
@@ -134,7 +142,7 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
 
     return ChunkFiles(
         name, dataset.shape, dtype, (high, wide), dataset.fillvalue, open_chunk,
-        (file.identity, dataset.name), flush=file.flush, close=file.close,
+        _source(dataset, path), flush=file.flush, close=file.close,
     )  # fmt: skip
 
 
@@ -151,12 +159,20 @@ def _through_h5py(dataset: Any, name: str, path: Path, *, opened: bool) -> Recta
         with LIBRARY_LOCK:
             file.close()
 
-    status = path.stat() if path.is_file() else None
     return RectangleMatrix(
         dataset, name=name, chunk=dataset.chunks, lock=LIBRARY_LOCK, flush=flush,
-        source=(((status.st_dev, status.st_ino) if status else str(path)), dataset.name),
+        source=_source(dataset, path),
         close=close if opened else None,
     )  # fmt: skip
+
+
+def _source(dataset: Any, path: Path) -> Hashable:
+    """Tell a dataset from all others, by whatever name it was found."""
+    place = load_h5py().h5o.get_info(dataset.id).addr
+    if not path.is_file():
+        return str(path), place
+    status = path.stat()
+    return (status.st_dev, status.st_ino), place
 
 
 def sync_file(path: Path) -> None:
