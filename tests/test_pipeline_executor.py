@@ -15,7 +15,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.executor import run_feed, run_plan
 from hdgemm.pipeline.growing import Batch
-from hdgemm.pipeline.plan import OperandSpec, Problem, Slots
+from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import Limits, build_plan
@@ -135,7 +135,8 @@ def test_a_fault_at_any_call_surfaces_once_and_frees_everything(strategy, late):
             case.run(device)
         assert device.buffers == 0
         device.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("hdgemm-")]
+    lanes = {f"hdgemm-{stage}" for stage in STAGES}
+    assert not [thread for thread in threading.enumerate() if thread.name in lanes]
 
 
 class FailingMatrix(ArrayMatrix):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.pipeline.schedule import Need
+    from hdgemm.pipeline.schedule import Need, Op
 
 
 class Stopped(Exception):  # noqa: N818  (a signal between lanes, never seen by a caller)
@@ -29,6 +29,7 @@ class Board:
         self._changed = threading.Condition()
         self._issued: dict[Stage, int] = {}
         self._completions: dict[tuple[Stage, int], Completion] = {}
+        self._steps: dict[tuple[Stage, int], int] = {}
         self._error: BaseException | None = None
 
     def wait(self, needs: Iterable[Need]) -> list[Completion]:
@@ -42,18 +43,33 @@ class Board:
             found = (self._completions.get((stage, count - 1)) for stage, count in needs)
             return [completion for completion in found if completion is not None]
 
-    def issue(self, stage: Stage, number: int, completion: Completion | None) -> None:
+    def issue(self, op: Op, completion: Completion | None) -> None:
         """Say that an operation is done (no completion), or given to the device."""
         with self._changed:
             if completion is not None:
-                self._completions[stage, number] = completion
-            self._issued[stage] = number + 1
+                self._completions[op.stage, op.number] = completion
+                self._steps[op.stage, op.number] = op.step
+            self._issued[op.stage] = op.number + 1
             self._changed.notify_all()
+
+    def confirm(self, step: int) -> None:
+        """Raise if any device operation for a step up to this one has failed.
+
+        A queue runs on after an operation that failed, so that a result can be there whose
+        input is not. Before a result leaves the pipeline all that led to it is looked at.
+        """
+        with self._changed:
+            doubtful = [
+                self._completions[key] for key, of_step in self._steps.items() if of_step <= step
+            ]
+        for completion in doubtful:
+            completion.wait()
 
     def retire(self, stage: Stage, number: int) -> None:
         """Forget the completion of an operation that is known to be finished."""
         with self._changed:
             self._completions.pop((stage, number), None)
+            self._steps.pop((stage, number), None)
 
     def stop(self, error: BaseException) -> None:
         """Stop all lanes; the first error is the one that counts."""

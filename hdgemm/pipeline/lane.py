@@ -112,16 +112,18 @@ class Lane:
         if self._on_host:
             for completion in after:
                 completion.wait()
+            if self.stage == "store2":
+                self._board.confirm(op.step)
             self._board.wait(())
             after = []
         start = time.perf_counter()
         completion = self._function(op, after)
         if completion is DONE:
             self._clock.record(op, start, time.perf_counter())
-            self._board.issue(op.stage, op.number, None)
+            self._board.issue(op, None)
             self.source.finished(op)
             return
-        self._board.issue(op.stage, op.number, completion)
+        self._board.issue(op, completion)
         self._enqueued.append((op, completion, start))
         if len(self._enqueued) > DEPTH:
             self._finish()
