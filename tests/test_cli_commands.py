@@ -93,6 +93,22 @@ def test_multiply_leaves_report_trace_and_picture(files):
     assert (folder / "g.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_was_done_is_not_done_again(files):
+    folder, x = files
+    arguments = ["A.npy", "B.npy", "--out", "D.npy", "--checkpoint", "--device", "host"]
+    first = hdgemm("multiply", *arguments, "--tile", "32,48,16", cwd=folder)
+    assert first.returncode == 0, first.stderr
+    assert_close_in_eps(np.load(folder / "D.npy"), x["A"], x["B"])
+    again = hdgemm("multiply", *arguments, "--tile", "32,48,16", "--report", "r.json", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    report = json.loads((folder / "r.json").read_text())
+    assert report["resumption"]["finished"]
+    anew = hdgemm("multiply", *arguments, "--restart", "--report", "r.json", cwd=folder)
+    assert anew.returncode == 0, anew.stderr
+    assert not json.loads((folder / "r.json").read_text())["resumption"]["finished"]
+    assert_close_in_eps(np.load(folder / "D.npy"), x["A"], x["B"])
+
+
 def test_scaling_alone_is_no_error(files):
     folder, x = files
     arguments = ["--alpha", "0", "--beta", "-2", "--c", "C.npy", "--gantt", "g.png"]

@@ -37,6 +37,12 @@ def command(
     strategy: Strategy = "data-placement",
     tile: Tile = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Keep a journal: the same command goes on later.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what an earlier run left.")
+    ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace here.")] = None,
     gantt: Annotated[Path | None, typer.Option(help="Write a Gantt picture (PNG) here.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the measured report here.")] = None,
@@ -62,5 +68,6 @@ def command(
         factors={"alpha": parse_scalar(alpha), "beta": parse_scalar(beta)},
         trans=(trans_a, trans_b),
         options=options,
+        durability={"checkpoint": checkpoint, "restart": restart},
         outputs=Outputs(trace=trace, gantt=gantt, report=report, quiet=quiet),
     )

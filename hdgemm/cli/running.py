@@ -26,6 +26,13 @@ class Factors(TypedDict):
     beta: complex
 
 
+class Durability(TypedDict):
+    """Whether a journal is kept, and whether an earlier one is forgotten."""
+
+    checkpoint: bool
+    restart: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
     """Where a run's trace, Gantt picture and report go; `quiet` prints nothing."""
@@ -69,6 +76,7 @@ def run(
     trans: tuple[bool, bool] = (False, False),
     options: Options,
     outputs: Outputs,
+    durability: Durability | None = None,
 ) -> Report:
     """Multiply files, show how it goes, and write what `outputs` asks for."""
     from hdgemm.blas import multiply
@@ -84,6 +92,7 @@ def run(
         trans_b=trans[1],
         out=out,
         options=options,
+        **(durability or {"checkpoint": False, "restart": False}),
     )
     if outputs.quiet:
         report = product()

@@ -59,11 +59,17 @@ def summary_lines(report: Report) -> list[str]:
     allowed = format_bytes(report.plan["host_limit"])
     bottleneck = f"; {report.limit} was the bottleneck" if report.limit is not None else ""
     devices = ", ".join(report.devices)
-    return [
+    lines = [
         f"{report.seconds:.2f} s, {report.gflops:.1f} GFLOP/s on {devices}{bottleneck}",
         f"bytes moved: {moved} ({format_bytes(moved)}), {against}",
         f"peak memory added: {format_bytes(report.peak_memory_bytes)} of {allowed} allowed",
     ]
+    if (found := report.resumption) is not None:
+        lines.append(
+            f"journal {found.journal}: {found.kept} of {found.tiles} tiles were done already,"
+            f" {found.damaged} damaged pieces computed again"
+        )
+    return lines
 
 
 def _rate(stage: StageReport) -> str:
