@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyopencl as cl
 
-from hdgemm.errors import DeviceError
+from hdgemm.errors import DeviceError, HdgemmError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class DrivenCompletion:
         self.keep = keep
         self._done = threading.Event()
         self._inner: EventCompletion | None = None
-        self._error: DeviceError | None = None
+        self._error: BaseException | None = None
 
     def run(self, queue: cl.CommandQueue, offset: float) -> None:
         """Wait for what comes before, then work and wait; called by the lane's thread."""
@@ -134,7 +134,7 @@ class DrivenCompletion:
                 first, last = self.work(queue, [])
             self._inner = EventCompletion(self.what, first, last, queue, offset)
             self._inner.wait()
-        except DeviceError as error:
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
             self._error = error
         finally:
             self.work, self.keep, self.after = _marker, None, ()
@@ -144,7 +144,8 @@ class DrivenCompletion:
         """Block until it is done; raise what it failed with."""
         self._done.wait()
         if self._error is not None:
-            raise DeviceError(str(self._error), **self._error.numbers) from self._error
+            numbers = self._error.numbers if isinstance(self._error, HdgemmError) else {}
+            raise DeviceError(f"{self.what}: {self._error}", **numbers) from self._error
 
     def interval(self) -> tuple[float, float] | None:
         """Return when it ran, as `EventCompletion.interval`."""

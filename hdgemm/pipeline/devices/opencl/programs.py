@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: Work-items that share a panel where neighbours run in step.
 _GPU_PACK_LANES = 128
+_BUILDING = threading.Lock()
 
 
 def build(context: cl.Context, source: str) -> cl.Program:
@@ -30,12 +31,10 @@ def build(context: cl.Context, source: str) -> cl.Program:
     DeviceError
         With the beginning of the compiler's log.
     """
-    with warnings.catch_warnings(), driver_errors("building an OpenCL kernel"):
+    # Filters of warnings are the process's, and lanes build in threads of their own.
+    with _BUILDING, warnings.catch_warnings(), driver_errors("building an OpenCL kernel"):
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        # PyOpenCL's own cache cannot tell parts of a device from the whole, and fails on them.
-        program: cl.Program = cl.Program(context, source).build(
-            options=["-cl-std=CL1.2"], cache_dir=False
-        )
+        program: cl.Program = cl.Program(context, source).build(options=["-cl-std=CL1.2"])
         return program
 
 

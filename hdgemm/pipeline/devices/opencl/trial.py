@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SHORT: Final = 3
 #: Largest error in units of k·eps for operands in (-1, 1); a sound product stays below 1.
 _WORST: Final = {1: 2.0, 2: 6.0}
+
+
 class Trials:
     """Tries shapes on one device with one dtype; operands of a size are made once."""
 
