@@ -23,11 +23,11 @@ class System:
     device, machine
         One device, and the rates of it and of what all share.
     devices
-        How many there are; a CPU goes with each.
+        How many there are.
     device_peak, cpu_peak
-        Peaks of one device and of one CPU, in flop/s: what efficiency is a part of.
+        Peaks of one device and of all CPUs, in flop/s: what efficiency is a part of.
     cpu_rate
-        What one CPU multiplies at when alone, in flop/s.
+        What the CPUs multiply at when nothing else runs, in flop/s.
     staging
         Bytes of host memory that the devices reach.
     work_unit
@@ -54,7 +54,7 @@ class System:
 
     @property
     def cpu(self) -> Machine:
-        """Return the rates of one CPU as a device of its own."""
+        """Return the rates of the CPUs as a device of their own."""
         return replace(self.machine, gemm={"float64": self.cpu_rate})
 
 
@@ -68,12 +68,33 @@ RADEON_HD5970: Final = System(
     machine=HD5970,
     devices=2,
     device_peak=464e9,
-    cpu_peak=64e9,
-    cpu_rate=0.9 * 64e9,
+    cpu_peak=128e9,
+    cpu_rate=0.9 * 128e9,
     staging=2288 << 20,
     shape=(16384, 16384, 2048),
     work_unit=(4096, 4096),
     stagger=0.08,
 )
 
-SYSTEMS: Final = {system.name: system for system in (RADEON_HD5970,)}
+
+def _modern(machine: Machine, memory: int, device_peak: float, cpu: tuple[float, float]) -> System:
+    return System(
+        name=machine.name,
+        source=machine.source,
+        device=DeviceSpec("cuda:0", unified=False, memory_bytes=memory, max_buffer_bytes=memory),
+        machine=machine,
+        devices=1,
+        device_peak=device_peak,
+        cpu_peak=cpu[0],
+        cpu_rate=cpu[1],
+        staging=4 * _GIB,
+        shape=(49152, 49152, 8192),
+    )
+
+
+#: One of each, held to 8 GB of device memory so that matrices of some 58 GB do not fit.
+H200_SERVER: Final = _modern(H200, 8 * 10**9, 67e12, (1.5e12, 1.2e12))
+GH200_NODE: Final = _modern(GH200, 8 * 10**9, 67e12, (3.4e12, 2.7e12))
+
+#: By the names that a simulation takes.
+SYSTEMS: Final = {system.name: system for system in (RADEON_HD5970, H200_SERVER, GH200_NODE)}
