@@ -12,7 +12,7 @@ from hdgemm.planning.machines import assumed
 from hdgemm.planning.memory import PIECE_BYTES, planned_bytes
 from hdgemm.planning.model import expect
 from hdgemm.planning.partition import BLOCKS, Shape, Shapes
-from hdgemm.planning.pricing import price
+from hdgemm.planning.pricing import CAUTION, price
 from hdgemm.planning.search import search, tile_counts
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
 #: Simulations are worth this part of the run that they shorten, and this many seconds at most,
 #: at so many seconds for each operation of a plan built and simulated.
-_WORTH: Final = 0.03
-_MOST_SECONDS: Final = 0.5
+_WORTH: Final = 0.02
+_MOST_SECONDS: Final = 0.3
 _OPERATION_SECONDS: Final = 25e-6
 
 
@@ -103,7 +103,7 @@ def _fastest(
         if left < 0:
             break
         plan = replace(plan, expected=expect(plan, machine))
-        if best is None or _seconds(plan) < _seconds(best):
+        if best is None or _merit(plan) < _merit(best):
             best = plan
     return best or first
 
@@ -124,6 +124,12 @@ def _price(
 
 def _seconds(plan: Plan) -> float:
     return plan.expected.seconds if plan.expected is not None else float("inf")
+
+
+def _merit(plan: Plan) -> float:
+    stages = plan.expected.stage_seconds if plan.expected is not None else {}
+    moving = sum(seconds for stage, seconds in stages.items() if stage != "mult1")
+    return _seconds(plan) + CAUTION * moving
 
 
 def _operations(plan: Plan) -> int:

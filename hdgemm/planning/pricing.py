@@ -6,7 +6,7 @@ hold this against it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from hdgemm.planning.rates import Machine
     from hdgemm.planning.traffic import PerUnit
 
+#: What a second in which a transfer is busy counts beside a second of the run. Rates are never
+#: known exactly, so of plans about equally fast the one with less to move is the safer.
+CAUTION: Final = 0.02
+
 #: Seconds, an array with one element a shape.
 Seconds: TypeAlias = Any
 #: Seconds by stage or by resource.
@@ -34,6 +38,11 @@ class Prices(NamedTuple):
     seconds: Seconds
     stages: Busy
     resources: Busy
+
+    def merits(self) -> Seconds:
+        """Return what the search keeps small: seconds, and a little of what is moved."""
+        moving = sum(seconds for stage, seconds in self.stages.items() if stage != "mult1")
+        return self.seconds + CAUTION * moving
 
     def expectation(self, place: int) -> Expectation:
         """Return one shape's price as a plan carries it."""

@@ -54,8 +54,8 @@ class Machine:
     name: str = "default"
     cores: int = 2
     gemm: Mapping[str, float] = field(default_factory=lambda: {"float64": 140e9})
-    depth_half: float = 3.0
-    side_half: float = 3.0
+    depth_half: float = 1.0
+    side_half: float = 2.0
     memory: float = 20e9
     copy: float = 6e9
     pcie_up: float = 12e9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -20,13 +20,26 @@ if TYPE_CHECKING:
     from hdgemm.planning.partition import Shape
     from hdgemm.planning.rates import Machine
 
+#: Tiles of A and of B to hold at once, for each try; None stands for as many as the memory left
+#: over takes.
+SlotChoices: TypeAlias = tuple[tuple[int | None, int | None], ...]
+
 #: Extents below which a dimension is cut only when nothing larger fits.
 _LEAST_EXTENTS: Final = (256, 32, 1)
 #: Steps no deeper than this, so that the first can start early.
 _DEEPEST_STEP: Final = 4096
-#: Tiles of A and B to hold; None stands for as many as the memory left over takes.
-_SLOTS: Final = ((2, 2), (2, 3), (3, 2), (3, 3), (2, None), (None, 2), (3, None), (None, 3))
+_SLOTS: Final[SlotChoices] = (
+    (2, 2),
+    (2, 3),
+    (3, 2),
+    (3, 3),
+    (2, None),
+    (None, 2),
+    (3, None),
+    (None, 3),
+)
 
+_ALONE: Final[SlotChoices] = ((1, 1),)
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
 #: Shapes that are priced a second time, and how many of them the simulation may choose from.
@@ -37,14 +50,16 @@ _TRIALS: Final = 32
 def search(
     problem: Problem, device: DeviceSpec, overlap: Overlap, limits: Limits, machine: Machine
 ) -> list[Shape]:
-    """Return shapes that fit, fastest first by the closed form; none where none fits.
+    """Return shapes that fit, best first by the closed form; none where none fits.
 
     Shapes that differ in slots alone, or in how often they are halved, are represented by their
     fastest.
     """
+    tries = [(_SLOTS, 2)] if overlap.loads else []
+    tries += [(_ALONE, 2 if overlap.stores else 1), (_ALONE, 1)]
     for least in _LEAST_EXTENTS:
-        for slots in (_SLOTS, ((1, 1),)) if overlap.loads else (((1, 1),),):
-            shapes = fitting(problem, device, overlap, limits, least, slots)
+        for slots, c_slots in tries:
+            shapes = fitting(problem, device, overlap, limits, least, slots, c_slots)
             if len(shapes.mb):
                 return _shortlist(problem, device, overlap, shapes, machine)
     return []
@@ -56,14 +71,14 @@ def _shortlist(
     halvings = _HALVINGS if overlap.loads else (0,)
     # The first pass asks whether halving helps; the second, of the best, how often.
     bounds = [
-        price(problem, device, overlap, shapes.halved(times), machine).seconds
+        price(problem, device, overlap, shapes.halved(times), machine).merits()
         for times in {halvings[0], halvings[-1]}
     ]
     order = np.argsort(np.min(bounds, axis=0), kind="stable")
     best = join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])
-    seconds = price(problem, device, overlap, best, machine).seconds
+    merits = price(problem, device, overlap, best, machine).merits()
     found: dict[tuple[object, ...], Shape] = {}
-    for place in np.argsort(seconds, kind="stable"):
+    for place in np.argsort(merits, kind="stable"):
         shape = best.shape(int(place))
         cut = (shape.tile, shape.a_depth, shape.b_depth, shape.bars, shape.halvings > 0)
         found.setdefault(cut, shape)
@@ -78,13 +93,14 @@ def fitting(
     overlap: Overlap,
     limits: Limits,
     least: int,
-    slots: tuple[tuple[int | None, int | None], ...],
+    slots: SlotChoices,
+    c_slots: int,
 ) -> Shapes:
-    """Return every shape with extents from `least` up that fits with these slots of A and B."""
+    """Return every shape with extents from `least` up that fits with these slots."""
     base = grid(problem, device, least, _DEEPEST_STEP)
     a_all, b_all, c_all = tile_counts(problem, base)
     # C tiles drain while the next is computed, were it a part of the only one.
-    base = base._replace(c_slots=np.minimum(2 if overlap.stores else 1, 2 * c_all))
+    base = base._replace(c_slots=np.minimum(c_slots, 2 * c_all))
     base = base.take(_fit(problem, device, overlap, limits, base))
     a_all, b_all, _ = tile_counts(problem, base)
     found = []

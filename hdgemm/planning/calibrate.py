@@ -1,0 +1,227 @@
+"""A short measurement of this machine, kept between runs.
+
+The one module of planning that touches the machine, though never a device: BLAS on a small
+product, copies in memory, and a scratch file in the folder that a product will use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import platformdirs
+
+from hdgemm.limits import cores
+from hdgemm.matrices.transfer import aligned_bytes
+from hdgemm.planning.machines import assumed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdgemm.pipeline.plan import DeviceSpec, Problem
+    from hdgemm.planning.rates import Machine
+
+#: Products below this many flop are planned with assumed figures where none were measured.
+WORTH_MEASURING: Final = 10**11
+
+_PRODUCT: Final = 1024
+_COPY_BYTES: Final = 32 << 20
+_FILE_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 8 << 20
+_FILE_THREADS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured: flop/s of double-precision BLAS, and bytes/s.
+
+    `copy` counts bytes copied by one thread once; `memory` counts reads and writes of all cores
+    copying at once. The disk's are None where its folder could not be written.
+    """
+
+    gemm: float
+    copy: float
+    memory: float
+    disk_read: float | None
+    disk_write: float | None
+
+
+def machine_for(
+    problem: Problem,
+    device: DeviceSpec,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    refresh: bool = False,
+) -> Machine:
+    """Return the figures to plan a product with: measured where it is worth it, or known.
+
+    Parameters
+    ----------
+    folder
+        Where the product's files lie; None for the folder of temporary files.
+    refresh
+        Measure anew.
+    """
+    known = assumed(device)
+    where = Path(folder if folder is not None else tempfile.gettempdir())
+    if not refresh and problem.flops < WORTH_MEASURING:
+        figures = _load(where)
+        return known if figures is None else with_figures(known, device, figures)
+    return with_figures(known, device, calibrate(where, refresh=refresh))
+
+
+def with_figures(machine: Machine, device: DeviceSpec, figures: Figures) -> Machine:
+    """Put measured figures of the host into a machine; a device's own rates stay."""
+    machine = replace(
+        machine,
+        cores=cores(),
+        copy=figures.copy,
+        memory=figures.memory,
+        disk_read=figures.disk_read or machine.disk_read,
+        disk_write=figures.disk_write or machine.disk_write,
+        source=f"host measured, {machine.source}",
+    )
+    if device.unified:
+        machine = replace(machine, gemm={"float64": figures.gemm, "float32": 2 * figures.gemm})
+    return machine
+
+
+def calibrate(folder: Path, *, refresh: bool = False) -> Figures:
+    """Return this machine's figures, from the user's cache where they are there and readable."""
+    figures = None if refresh else _load(folder)
+    if figures is None:
+        figures = measure(folder)
+        with suppress(OSError):
+            _save(folder, figures)
+    return figures
+
+
+def measure(folder: Path) -> Figures:
+    """Measure within about a second."""
+    read, write = _disk(folder)
+    return Figures(
+        gemm=_gemm(), copy=_copy(1), memory=2 * _copy(cores()), disk_read=read, disk_write=write
+    )
+
+
+def cache_file() -> Path:
+    """Return where figures are kept: one file a user, an entry for each machine and disk."""
+    return Path(platformdirs.user_cache_dir("hdgemm")) / "machine.json"
+
+
+def _key(folder: Path) -> str:
+    try:
+        disk = str(folder.stat().st_dev)
+    except OSError:
+        disk = "none"
+    return f"{platform.node()} {platform.machine()} {cores()} cores, disk {disk}"
+
+
+def _entries() -> dict[str, Any]:
+    """Read the cache; a file that is missing or broken holds nothing."""
+    try:
+        entries = json.loads(cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _load(folder: Path) -> Figures | None:
+    entry = _entries().get(_key(folder))
+    if not isinstance(entry, dict) or set(entry) != {field.name for field in fields(Figures)}:
+        return None
+    for name, rate in entry.items():
+        missing = rate is None and name.startswith("disk")
+        positive = isinstance(rate, int | float) and 0 < rate < float("inf")
+        if not (missing or positive):
+            return None
+    return Figures(**entry)
+
+
+def _save(folder: Path, figures: Figures) -> None:
+    path = cache_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = _entries() | {_key(folder): asdict(figures)}
+    # Replaced in one move: a reader sees the old file or the new one, never half of it.
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, delete=False, encoding="utf-8", suffix=".json"
+    ) as file:
+        json.dump(entries, file)
+    Path(file.name).replace(path)
+
+
+def _best(work: Callable[[], object], times: int) -> float:
+    """Return the least seconds of some runs, after one that warms up."""
+    work()
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _gemm() -> float:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, _PRODUCT, _PRODUCT))
+    out = np.empty_like(a)
+    return 2 * _PRODUCT**3 / _best(lambda: np.matmul(a, b, out=out), 5)
+
+
+def _copy(threads: int) -> float:
+    source = np.ones((threads, _COPY_BYTES // 8))
+    target = np.empty_like(source)
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = _best(lambda: list(pool.map(np.copyto, target, source)), 3)
+    return threads * _COPY_BYTES / seconds
+
+
+def _disk(folder: Path) -> tuple[float | None, float | None]:
+    """Write and read a scratch file with large requests, past the page cache where that works."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".hdgemm-") as scratch:
+            return _through(scratch.name)
+    except OSError:
+        return None, None
+
+
+def _through(path: str) -> tuple[float, float]:
+    memory = aligned_bytes(_FILE_BYTES)
+    memory[:] = np.arange(_FILE_BYTES, dtype=np.uint64).astype(np.uint8)
+    try:
+        file = os.open(path, os.O_RDWR | getattr(os, "O_DIRECT", 0))
+    except OSError:
+        file = os.open(path, os.O_RDWR)
+    view = memory.data
+    starts = range(0, _FILE_BYTES, _PIECE_BYTES)
+
+    def write(start: int) -> None:
+        os.pwritev(file, [view[start : start + _PIECE_BYTES]], start)
+
+    def read(start: int) -> None:
+        os.preadv(file, [view[start : start + _PIECE_BYTES]], start)
+
+    def run(move: Callable[[int], None]) -> float:
+        start = time.perf_counter()
+        list(pool.map(move, starts))
+        if move is write:
+            os.fdatasync(file)
+        return _FILE_BYTES / (time.perf_counter() - start)
+
+    try:
+        with ThreadPoolExecutor(_FILE_THREADS) as pool:
+            written = run(write)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            return run(read), written
+    finally:
+        os.close(file)
