@@ -96,6 +96,17 @@ def test_gantt_colours_stages_apart(tmp_path):
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= colours
 
 
+def test_a_short_event_is_still_seen(tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    blink = Event("host", "store2", 0, 0, 0, 50.0, 50.0001, 1, 0)
+    save_gantt(Timeline((*ONE.events[:3], blink), 100.0), tmp_path / "gantt.png")
+    pixels = (imread(tmp_path / "gantt.png")[..., :3] * 255).round().astype(int).reshape(-1, 3)
+    green = (abs(pixels - (0x00, 0x9E, 0x73)).sum(axis=1) < 60).sum()
+    assert green >= 10  # a line as high as its row
+
+
 def test_many_events_stay_few_bars(tmp_path):
     pytest.importorskip("matplotlib")
     from hdgemm.pictures import gantt

@@ -27,7 +27,8 @@ _SHADES: Final[dict[str, tuple[str, str]]] = {
 }
 _INCHES_WIDE: Final = 11.0
 _DPI: Final = 110
-#: Bars closer than this part of the run's length are one bar: less than half a pixel.
+#: Half a pixel, as part of the run's length: bars closer than it are one bar, and none is thinner
+#: than three of them.
 _RESOLUTION: Final = 0.5 / (_INCHES_WIDE * _DPI)
 
 
@@ -96,12 +97,12 @@ def _draw(axes: Axes, rows: dict[tuple[str, Stage], list[Event]], seconds: float
 
 
 def _merged(events: Sequence[Event], gap: float) -> list[tuple[float, float]]:
-    """Return starts and lengths of bars, those that would touch on paper made one."""
+    """Return starts and lengths of bars: those that touch on paper made one, none too thin."""
     bars: list[tuple[float, float]] = []
     for start, end in sorted((event.start, event.end) for event in events):
         if bars and start <= sum(bars[-1]) + gap:
             first, length = bars[-1]
             bars[-1] = (first, max(first + length, end) - first)
         else:
-            bars.append((start, end - start))
+            bars.append((start, max(end - start, 3 * gap)))
     return bars
