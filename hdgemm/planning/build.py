@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from hdgemm.pipeline.plan import NO_SLOTS, Load, Overlap, Plan, Rect, Slots, Step, WorkUnit
+from hdgemm.pipeline.plan import (
+    NO_SLOTS,
+    Expectation,
+    Load,
+    Overlap,
+    Plan,
+    Rect,
+    Slots,
+    Step,
+    WorkUnit,
+)
 from hdgemm.planning.memory import ceil_div, scratch_bytes, slot_bytes, staging
 from hdgemm.planning.order import cut, sweep, taper, walk
 from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.order import Cell, Span
     from hdgemm.planning.partition import Shape
+    from hdgemm.planning.rates import Machine
 
 #: What each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
 OVERLAPS: Final[Mapping[str, Overlap]] = {
@@ -85,9 +96,13 @@ def build_plan(
     )
 
 
-def direct_plan(problem: Problem, device: DeviceSpec, strategy: str, limits: Limits) -> Plan:
+def direct_plan(
+    problem: Problem, device: DeviceSpec, strategy: str, limits: Limits, machine: Machine
+) -> Plan:
     """One BLAS call on the caller's arrays: no loads, no slots, nothing moved."""
     m, n, k = problem.m, problem.n, problem.k
+    rate = machine.flop_rate(problem.dtype) * machine.efficiency(m, n, k)
+    seconds = problem.flops / rate
     return Plan(
         problem=problem,
         device=device,
@@ -105,6 +120,7 @@ def direct_plan(problem: Problem, device: DeviceSpec, strategy: str, limits: Lim
         host_limit=limits.host,
         device_limit=limits.device,
         direct=True,
+        expected=Expectation(seconds, {"mult1": seconds}, "cores"),
     )
 
 

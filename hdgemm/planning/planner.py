@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.validate import validate
@@ -29,6 +30,9 @@ _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (
 _WORTH: Final = 0.02
 _MOST_SECONDS: Final = 0.3
 _OPERATION_SECONDS: Final = 25e-6
+#: Products up to this many flop are often asked for again and again, and their search takes as
+#: long as they do: the last plans are remembered.
+_REMEMBERED: Final = 10**12
 
 
 def plan_problem(
@@ -57,15 +61,29 @@ def plan_problem(
     """
     allowed = options.device_bytes or device.memory_bytes
     limits = Limits(host_limit, min(allowed, device.memory_bytes))
-    problem = _reachable(problem, device)
-    paths = {problem.a.path, problem.b.path, problem.c.path}
-    if device.unified and paths == {"resident"} and options.tile is None:
-        return direct_plan(problem, device, options.strategy, limits)
     machine = machine or assumed(device)
+    in_place = problem.a.path == problem.b.path == problem.c.path == "resident"
+    if in_place and device.unified and options.tile is None:
+        return direct_plan(problem, device, options.strategy, limits, machine)
+    problem = _reachable(problem, device)
+    plan = _plan if problem.flops > _REMEMBERED or options.tile is not None else _remembered
+    return plan(problem, options, device, limits, machine)
+
+
+def _plan(
+    problem: Problem, options: Options, device: DeviceSpec, limits: Limits, machine: Machine
+) -> Plan:
     shapes = _shapes(problem, options, device, limits, machine)
     plan = _fastest(problem, device, options.strategy, shapes, limits, machine)
     validate(plan)
     return plan
+
+
+@lru_cache(maxsize=32)
+def _remembered(
+    problem: Problem, options: Options, device: DeviceSpec, limits: Limits, machine: Machine
+) -> Plan:
+    return _plan(problem, options, device, limits, machine)
 
 
 def _reachable(problem: Problem, device: DeviceSpec) -> Problem:

@@ -53,7 +53,7 @@ class Machine:
 
     name: str = "default"
     cores: int = 2
-    gemm: Mapping[str, float] = field(default_factory=lambda: {"float64": 140e9})
+    gemm: Mapping[str, float] = field(default_factory=lambda: {"float64": 140e9}, hash=False)
     depth_half: float = 1.0
     side_half: float = 2.0
     memory: float = 20e9
