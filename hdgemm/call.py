@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from hdgemm.durable.destination import Destination
 from hdgemm.durable.run import check_whole, run_durably
 from hdgemm.engine import run_multiplication, run_scaling_only
 from hdgemm.errors import HdgemmError, InputError
-from hdgemm.matrices.npy import create_npy
+from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import Operand, open_operand
+from hdgemm.matrices.stores import create_matrix
 from hdgemm.multiplication import Multiplication
 from hdgemm.options import Options
 from hdgemm.overlap import same_elements
@@ -23,12 +23,12 @@ from hdgemm.verify import MEMORY, conclude, prepare
 
 if TYPE_CHECKING:
     import threading
+    from pathlib import Path
 
     from hdgemm.checks import Product
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.durable.run import Checkpointing
     from hdgemm.freivalds import Check
-    from hdgemm.matrices.draft import Draft
     from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
@@ -80,7 +80,7 @@ class Call:
         updates = out is not None and out is c and not isinstance(out, str | os.PathLike)
         old = None if c is None else open_operand(c, what="c", writable=updates)
         in_place = old if updates else _open_target(out)
-        place = in_place if in_place is not None or out is None else Path(out)
+        place = in_place if in_place is not None or out is None else _place(out, a, b)
         product = check_product(alpha, left, right, beta, old, place)
         if (
             not updates
@@ -107,6 +107,8 @@ class Call:
     ) -> Report:
         """Compute C; a file appears under its name only when it is whole (and verified)."""
         options = options or Options()
+        if restart and not checkpoint:
+            raise InputError("restart goes with checkpoint: only a journal can be begun again")
         if options.verify and checkpoint and self._updates:
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "
@@ -128,10 +130,9 @@ class Call:
         if self.in_place is not None:
             check_whole(self.in_place)
             return compute(self.in_place)
-        draft: Draft[Any] = create_npy(
-            Path(self.target), (self.product.m, self.product.n), self.product.dtype
-        )
-        with draft:
+        with create_matrix(
+            self.target, (self.product.m, self.product.n), self.product.dtype
+        ) as draft:
             report = compute(draft.operand)
             draft.publish()
         return report
@@ -146,8 +147,11 @@ class Call:
     def _destination(self) -> Destination:
         if self.in_place is not None:
             return Destination.of_existing(self.in_place, updates=self._updates)
+        where = parse_location(self.target)
+        if where.format != "npy":
+            raise InputError(f"a durable run writes C as a .npy file, not as {where}")
         shape = (self.product.m, self.product.n)
-        return Destination.aside(Path(self.target), shape, self.product.dtype, self.old)
+        return Destination.aside(where.path, shape, self.product.dtype, self.old)
 
     def _compute(
         self,
@@ -185,10 +189,30 @@ class Call:
         return check
 
     def result(self) -> Any:
-        """Return C as the caller gave it, or as a read-only memmap of its file."""
+        """Return C as the caller gave it; a file as a read-only memmap, a store by its name."""
         if isinstance(self.target, str | os.PathLike):
-            return np.load(self.target, mmap_mode="r")
+            where = parse_location(self.target)
+            return np.load(where.path, mmap_mode="r") if where.format == "npy" else self.target
         return self.target
+
+
+def _place(out: Any, a: Any, b: Any) -> Path | None:
+    """Return the file that `out` names; a store's items are told apart by their names here."""
+    where = parse_location(out)
+    if where.format in ("npy", "raw"):
+        return where.path
+    for operand, what in ((a, "a"), (b, "b")):
+        if not isinstance(operand, str | os.PathLike):
+            continue
+        there = parse_location(operand)
+        if there == where:
+            raise InputError(f"out is {what} ({where}): write C under another name")
+        if where.format == "hdf5" and there.path.exists() and there.path == where.path:
+            raise InputError(
+                f"{where.path} holds {what}, and HDF5 does not read and write one file at once: "
+                "write C to another file"
+            )
+    return None
 
 
 def _open_target(out: Any) -> Operand | None:
