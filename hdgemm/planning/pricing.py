@@ -6,18 +6,20 @@ hold this against it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.pipeline.plan import STAGES, Expectation
 from hdgemm.planning.memory import PIECE_BYTES, ceil_div
+from hdgemm.planning.moving import tile_busy
 from hdgemm.planning.partition import BLOCKS
 from hdgemm.planning.rates import RESOURCES
 from hdgemm.planning.traffic import average_tile, unit_counts, unit_loads
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Overlap, Problem
+    from hdgemm.planning.moving import Busy, Seconds
     from hdgemm.planning.partition import Shapes
     from hdgemm.planning.rates import Machine
     from hdgemm.planning.traffic import PerUnit
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
 #: What a second in which a transfer is busy counts beside a second of the run. Rates are never
 #: known exactly, so of plans about equally fast the one with less to move is the safer.
 CAUTION: Final = 0.02
-
-#: Seconds, an array with one element a shape.
-Seconds: TypeAlias = Any
-#: Seconds by stage or by resource.
-Busy: TypeAlias = dict[str, Seconds]
 
 
 class Prices(NamedTuple):
@@ -71,7 +68,10 @@ class _Pricing:
     ) -> None:
         self.problem, self.device, self.overlap = problem, device, overlap
         self.shapes, self.machine = shapes, machine
-        self.tiles = {operand: self._tile(operand) for operand in ("A", "B", "C")}
+        self.tiles = {
+            operand: tile_busy(problem, device, overlap, shapes, machine, operand)
+            for operand in ("A", "B", "C")
+        }
         self.chunks = ceil_div(problem.k, shapes.kb)
         self.counts = unit_counts(problem, shapes)
         self.units = sum(self.counts[1:], start=self.counts[0])
@@ -188,42 +188,6 @@ class _Pricing:
         mb, nb = self.shapes.extents(self.problem)["C"]
         m, n = self.problem.m, self.problem.n
         return m / ceil_div(m, mb), n / ceil_div(n, nb)
-
-    def _tile(self, operand: Operand) -> Busy:
-        """Seconds that one tile takes of its stages and of what they use."""
-        problem, machine, spec = self.problem, self.machine, self.problem.spec(operand)
-        tile = average_tile(problem, self.shapes, operand)
-        nbytes = tile.elements * spec.itemsize
-        near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
-        link = "pcie_down" if operand == "C" else "pcie_up"
-        busy: Busy = {}
-        if spec.path == "resident":
-            return busy
-        if not self.device.unified and (operand != "C" or self.overlap.c_on_device):
-            rate = machine.pcie_down if operand == "C" else machine.pcie_up
-            busy[link] = tile.elements * problem.itemsize / rate
-            busy[far] = busy[link] + self._gaps(tile.elements)
-        if spec.path != "staged":
-            return busy
-        again = 1 if operand == "C" and problem.reads_c else 0
-        if spec.place == "file":
-            rate = machine.disk_write if operand == "C" else machine.disk_read
-            busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
-            requests = tile.requests * (1 + again)
-            busy["cores"] = requests * machine.request_seconds / machine.cores
-            alone = np.maximum(busy["disk"], busy["cores"])
-        else:
-            moved = nbytes * (1 + again)
-            busy["host_memory"] = 2 * moved / machine.memory
-            alone = moved / machine.copy
-            busy["cores"] = alone / machine.cores
-        busy[near] = alone + self._gaps(tile.elements)
-        return busy
-
-    def _gaps(self, elements: Seconds) -> Seconds:
-        """Return the time between the pieces in which a tile is moved."""
-        pieces = np.ceil(elements * self.problem.itemsize / PIECE_BYTES)
-        return pieces * self.machine.operation_seconds
 
     def _through(self, operand: Operand) -> Seconds:
         """Seconds from one end of a tile's way to the other: the slower stage, then a piece."""
