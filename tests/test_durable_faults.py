@@ -121,6 +121,10 @@ class TestRefusals:
             case.run(alpha=0.0)
         assert not case.journal.exists()
 
+    def test_a_restart_without_a_journal(self, tmp_path):
+        with pytest.raises(InputError, match="restart goes with checkpoint"):
+            Case(tmp_path).run(checkpoint=False, restart=True)
+
     def test_what_is_no_journal(self, tmp_path):
         case = Case(tmp_path)
         with Journal(case.journal) as journal:

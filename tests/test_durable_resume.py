@@ -4,14 +4,17 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import threading
 import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from hdgemm.blas import dgemm, matmul, multiply
+from hdgemm.cli.app import app
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
 from tests.durable_case import Case, Stop
@@ -176,3 +179,18 @@ def test_killed_at_any_moment(tmp_path, mode):
         assert case.sha() == case.expected
         assert case.leftovers() == []
         case.reset()
+
+
+def test_the_command_line_says_what_it_found(tmp_path):
+    case = Case(tmp_path)
+    case.run_until(9, alpha=1.0)
+    command = ["multiply", str(case.path("A")), str(case.path("B")), "--out", str(case.path("C"))]
+    runner = CliRunner()
+    result = runner.invoke(app, [*command, "--checkpoint"])
+    assert result.exit_code == 0
+    assert re.search(r"\d+ of 48 tiles were done already", result.output)
+    result = runner.invoke(app, [*command, "--checkpoint"])
+    assert "all 48 tiles of C were done already" in result.output
+    result = runner.invoke(app, [*command, "--checkpoint", "--alpha", "2"])
+    assert isinstance(result.exception, InputError) or "alpha was 1.0, is 2.0" in result.output
+    assert result.exit_code != 0

@@ -113,11 +113,19 @@ def title(report: Report) -> str:
     return f"{shape}, {plan['dtype']}, {limit:.0f} MB of host memory: {report.gflops:.1f} GFLOP/s"
 
 
+def _idle(report: Report) -> str:
+    """Say why a run had nothing to do."""
+    found = report.resumption
+    if found is None:
+        return "nothing to multiply"
+    return f"all {found.tiles} tiles of C were done already, says {found.journal}"
+
+
 def show_report(report: Report) -> None:
     """Print the stage table and the summary on standard output."""
     console = Console()
     if not report.stages:
-        console.print(f"{report.seconds:.2f} s: nothing to multiply", highlight=False)
+        console.print(f"{report.seconds:.2f} s: {_idle(report)}", highlight=False, soft_wrap=True)
         return
     console.print(stage_table(report))
     for line in summary_lines(report):
