@@ -34,25 +34,33 @@ def peer_speeds(device: str, dtype: np.dtype[Any], n: int) -> dict[str, float]:
     rng = np.random.default_rng(n)
     a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
     c = np.empty_like(a)
+    contenders = {"numpy": lambda: _seconds(lambda: np.matmul(a, b, out=c))}
+    clblast = clblast_seconds(device, a, b)
+    if clblast is not None:
+        contenders["clblast"] = clblast
     flops = n**3 * flops_per_multiply_add(dtype.name)
-    speeds = {"numpy": flops / _median(lambda: np.matmul(a, b, out=c)) / 1e9}
+    return {name: flops / _median(seconds) / 1e9 for name, seconds in contenders.items()}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _median(seconds: Callable[[], float]) -> float:
+    return float(np.median([seconds() for _ in range(_REPEATS + 1)][1:]))
+
+
+def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[], float] | None:
+    """Return what times one A·B of square matrices by CLBlast, as it comes: untuned.
+
+    None where libclblast is not installed, and for complex matrices, whose scalars ctypes cannot
+    pass.
+    """
     library = ctypes.util.find_library("clblast")
-    if library is not None and dtype.name in _CLBLAST:
-        speeds["clblast"] = flops / _clblast_seconds(library, device, a, b) / 1e9
-    return speeds
-
-
-def _median(work: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_REPEATS + 1):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds[1:]))
-
-
-def _clblast_seconds(library: str, device: str, a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Time CLBlast's xGEMM on buffers of its own, as it comes: untuned."""
+    if library is None or a.dtype.name not in _CLBLAST:
+        return None
     _, handle = locate(device)
     context = cl.Context([handle])
     queue = cl.CommandQueue(context, handle)
@@ -60,8 +68,9 @@ def _clblast_seconds(library: str, device: str, a: NDArray[Any], b: NDArray[Any]
     held = [cl.Buffer(context, flags, hostbuf=each) for each in (a, b, np.zeros_like(a))]
     letter, scalar = _CLBLAST[a.dtype.name]
     gemm = getattr(ctypes.CDLL(library), f"CLBlast{letter}gemm")
-    n = ctypes.c_size_t(len(a))
-    zero, pointer = ctypes.c_size_t(0), ctypes.c_void_p(queue.int_ptr)
+    n, zero, pointer = (
+        ctypes.c_size_t(len(a)), ctypes.c_size_t(0), ctypes.c_void_p(queue.int_ptr)
+    )  # fmt: skip
     memories = [ctypes.c_void_p(each.int_ptr) for each in held]
 
     def work() -> None:
@@ -74,4 +83,4 @@ def _clblast_seconds(library: str, device: str, a: NDArray[Any], b: NDArray[Any]
             raise DeviceError(f"CLBlast returned status {status}", status=status)
         queue.finish()
 
-    return _median(work)
+    return lambda: _seconds(work)

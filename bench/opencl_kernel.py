@@ -1,0 +1,119 @@
+"""The OpenCL kernel on matrices that lie on the device, against NumPy's BLAS and CLBlast.
+
+    python -m bench.opencl_kernel [--devices opencl:0 opencl:1] [--dtypes float64 float32]
+                                  [--sizes 2048 4096] [--repeats 5]
+
+Turn by turn, the same random matrices on the same cores. Packing is a part of uploading and is
+reported beside the kernel, in GB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.harness import environment, save, spread
+from bench.opencl_pipeline import Resident
+from hdgemm.pipeline.devices.opencl.find import locate
+from hdgemm.pipeline.devices.opencl.peers import clblast_seconds
+from hdgemm.pipeline.devices.opencl.store import Store
+from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.devices.registry import open_device
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import Device
+
+
+def wall_seconds(work: Callable[[], object]) -> float:
+    """Time one call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def packing_speed(device: Device, a: NDArray[Any], repeats: int) -> float:
+    """Return GB/s of uploading A from staging, which packs it; the median."""
+    rows, cols = a.shape
+    staging = device.allocate_staging(a.nbytes)
+    source = np.ndarray(a.shape, a.dtype, staging.array)
+    source[...] = a
+    slot = device.allocate(device.slot_bytes("A", rows, cols, a.dtype))
+    block = Block(Tile("A", slot, rows, cols, cols, a.dtype), 0, 0, rows, cols)
+    seconds = [
+        wall_seconds(lambda: device.upload(source, block, ()).wait()) for _ in range(repeats + 1)
+    ]
+    device.synchronize()
+    device.free(slot)
+    device.free(staging)
+    return a.nbytes / float(np.median(seconds[1:])) / 1e9
+
+
+def compare(name: str, dtype: np.dtype[Any], n: int, repeats: int) -> dict[str, Any]:
+    """Measure kernel and peers in turns; speeds in GFLOP/s."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+    c = np.empty_like(a)
+    flops = n**3 * flops_per_multiply_add(dtype.name)
+    device = open_device(name)
+    try:
+        resident = Resident(device, a, b)
+        contenders: dict[str, Callable[[], float]] = {
+            "kernel": resident.seconds,
+            "numpy": lambda: wall_seconds(lambda: np.matmul(a, b, out=c)),
+        }
+        if (clblast := clblast_seconds(name, a, b)) is not None:
+            contenders["clblast"] = clblast
+        taken: dict[str, list[float]] = {each: [] for each in contenders}
+        for turn in range(repeats + 1):
+            for each, seconds in contenders.items():
+                took = seconds()
+                if turn:
+                    taken[each].append(took)
+        resident.free()
+        packing = packing_speed(device, a, repeats)
+    finally:
+        device.close()
+    gflops = {each: spread([flops / x / 1e9 for x in times]) for each, times in taken.items()}
+    ratios = {
+        each: gflops["kernel"]["median"] / gflops[each]["median"]
+        for each in gflops
+        if each != "kernel"
+    }
+    speeds = ", ".join(f"{each} {value['median']:.1f}" for each, value in gflops.items())
+    print(f"{name} {dtype.name} n = {n}: {speeds} GFLOP/s; packing {packing:.1f} GB/s", flush=True)
+    return {"gflops": gflops, "kernel_to": ratios, "packing_gbytes_per_second": packing}
+
+
+def main() -> None:
+    """Measure and write bench/results/opencl_kernel.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", nargs="+", default=["opencl:0"])
+    parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 4096])
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    where, results = environment(), {}
+    for name in args.devices:
+        facts, _ = locate(name)
+        for dtype in map(np.dtype, args.dtypes):
+            choice = Store().choose(facts, dtype)
+            results[f"{name} {dtype.name}"] = {
+                "platform": facts.platform,
+                "driver": facts.driver,
+                "shape": choice.shape.to_json(),
+                "origin": choice.origin,
+                "sizes": {str(n): compare(name, dtype, n, args.repeats) for n in args.sizes},
+            }
+    save("opencl_kernel", results, where)
+
+
+if __name__ == "__main__":
+    main()
