@@ -268,7 +268,9 @@ def test_unknown_paths_methods_and_types_answer_with_problems(
     problem(client.get("/static/../app.py"), 404)
     refused = client.put("/v1/jobs")
     problem(refused, 405)
-    assert "GET" in refused.headers["allow"]
+    assert refused.headers["allow"] == "GET"
+    refused = client.put(f"/v1/jobs/{'0' * 32}")
+    assert refused.headers["allow"] == "DELETE, GET"
     text = json.dumps({"inputs": {"a": A, "b": B}})
     at = "/v1/processes/gemm/execution"
     problem(client.post(at, content=text, headers={"Content-Type": "text/plain"}), 422)

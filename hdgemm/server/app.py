@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy.exc
 from fastapi import FastAPI
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from hdgemm.server.service import Service
 
 log = logging.getLogger(__name__)
+_ROUTERS: Final = tuple(
+    module.router for module in (system, processes, jobs, results, matrices, page)
+)
 _DESCRIPTION = """
 Multiplies matrices larger than memory as jobs: C := alpha·op(A)·op(B) + beta·C.
 
@@ -40,8 +43,8 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.metrics = Metrics(service.settings, service.database)
-    for module in (system, processes, jobs, results, matrices, page):
-        app.include_router(module.router)
+    for router in _ROUTERS:
+        app.include_router(router)
     app.add_middleware(Guard, service=service, metrics=app.state.metrics)
     for error, handler in (
         (ProblemError, _problem),
@@ -74,7 +77,7 @@ async def _http_error(request: Request, error: Any) -> Response:
 def _methods(request: Request) -> set[str]:
     """Return what a path takes by all its routes; the framework names those of the first alone."""
     methods: set[str] = set()
-    for route in request.app.routes:
+    for route in (route for router in _ROUTERS for route in router.routes):
         if isinstance(route, Route) and route.path_regex.match(request.url.path):
             methods |= route.methods or set()
     return methods

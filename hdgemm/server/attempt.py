@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.errors import CancelledRunError, HdgemmError
 from hdgemm.server import jobs, paths, references, uploads
 from hdgemm.server.admission import library_options
-from hdgemm.server.documents import finite
-from hdgemm.server.library import GemmCall, Library, Outcome, Watch
+from hdgemm.server.library import GemmCall, Library, Outcome, ProfileCall, Watch
 from hdgemm.server.models import JobOptions
+from hdgemm.server.plain import finite
 from hdgemm.server.publication import (
     Publication,
     digest,
@@ -67,7 +67,11 @@ class Attempt:
             options = library_options(JobOptions.model_validate(inputs["options"]), self._settings)
             watch = Watch(self._heart.note, self._heart.cancel)
             if self._job.process == "profile":
-                outcome = self._library.profile(inputs["device"], options, watch)
+                profiled = ProfileCall(
+                    device=inputs["device"], simulate=inputs["simulate"], quick=inputs["quick"]
+                )
+                self._enter("profiling")
+                outcome = self._library.profile(profiled, options, watch)
                 self._succeed(outcome, None)
                 return
             self._enter("opening")

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import alembic.command
-import alembic.config
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
@@ -70,6 +68,10 @@ class Database:
 
     def migrate(self, lock_file: Path) -> None:
         """Bring the schema up to date; several processes may call this at once."""
+        # Not every process migrates, and this takes a while to import.
+        import alembic.command
+        import alembic.config
+
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         lock_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.server.library import Demand, Outcome
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.options import Options
+    from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
-    from hdgemm.server.library import GemmCall, Problem, Watch
+    from hdgemm.server.library import GemmCall, Problem, ProfileCall, Watch
 
 
 #: A map of more work units than this shows nothing that a percentage does not.
@@ -74,9 +76,20 @@ class HdgemmLibrary:
         report: Mapping[str, Any] = {**asdict(check), "summary": str(check)}
         return Outcome(report)
 
-    def profile(self, device: str, options: Options, watch: Watch) -> Outcome:
-        """Measure a device's contention."""
-        raise NotImplementedError
+    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
+        """Measure a device's contention, or simulate a system's."""
+        from hdgemm import profiling
+
+        def progress(part: float, what: str) -> None:
+            if watch.cancel.is_set():
+                raise CancelledRunError("the profile was cancelled")
+            watch.progress({"percent": 100.0 * part, "doing": what})
+
+        if call.simulate is not None:
+            result = profiling.simulate_profile(call.simulate, progress=progress)
+        else:
+            result = profiling.profile(device=call.device, quick=call.quick, progress=progress)
+        return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
 def _device_spec(options: Options) -> Any:
@@ -92,6 +105,15 @@ def _device_spec(options: Options) -> Any:
         return device.spec
     finally:
         device.close()
+
+
+def _draw_profile(result: Profile, folder: Path) -> None:
+    from hdgemm.pictures.gantt import save_gantt
+    from hdgemm.pictures.trace import save_trace
+
+    for strategy, timeline in list(result.timelines.items())[-1:]:
+        save_trace(timeline, folder / "trace.json")
+        save_gantt(timeline, folder / "gantt.png", title=strategy)
 
 
 def _draw(report: Report, folder: Path) -> None:

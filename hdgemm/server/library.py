@@ -59,6 +59,15 @@ class GemmCall:
     trans_b: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProfileCall:
+    """What is profiled: a device of this machine, or a system that is simulated."""
+
+    device: str = "host"
+    simulate: str | None = None
+    quick: bool = True
+
+
 @dataclass(frozen=True)
 class Watch:
     """How a running job is watched and stopped: `progress` gets plain values now and then."""
@@ -90,8 +99,8 @@ class Library(Protocol):
     def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Check that the file `call.out` holds the product."""
 
-    def profile(self, device: str, options: Options, watch: Watch) -> Outcome:
-        """Measure a device's contention."""
+    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:
+        """Measure a device's contention, or simulate a system's."""
 
 
 def load_library(name: str) -> Library:

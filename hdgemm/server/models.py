@@ -159,6 +159,11 @@ class ProfileInputs(Common):
     """Measure how the resources of one device slow each other down."""
 
     device: DeviceName = "host"
+    simulate: Annotated[
+        Literal["hd5970", "h200", "gh200"] | None,
+        Field(description="Simulate this system instead of measuring the device."),
+    ] = None
+    quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
     options: JobOptions = JobOptions()
 
 

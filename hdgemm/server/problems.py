@@ -5,11 +5,11 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from hdgemm.errors import DoesNotFitError, HdgemmError
+from hdgemm.server.plain import finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ class ProblemError(Exception):
             "title": self.kind.replace("-", " ").capitalize(),
             "status": self.status,
             "detail": self.detail,
-            **jsonable_encoder(self.members),
+            **finite(self.members),
         }
         return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
 

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from hdgemm.server import tokens
 from hdgemm.server.admission import Examiner
 from hdgemm.server.library import load_library
+from hdgemm.server.recent import Recent
 from hdgemm.server.tokens import Account
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Service:
         self.database = database
         self.hosts = hosts
         self.examiner = Examiner(settings, load_library(settings.library))
+        self.statuses: Recent[tuple[str, str]] = Recent()
         self._always_ask = always_ask
         self._accounts: dict[str, tuple[float, Account | None]] = {}
         self._buckets: dict[str, tuple[float, float]] = {}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hdgemm.server.service import Service
+    from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="The job's jobID.")]
@@ -81,10 +82,18 @@ def list_jobs(
 @router.get(
     "/{job_id}", response_model=None, responses={200: {"model": StatusInfo}, **responses(404)}
 )
-def get_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
-    """Return a job's status document."""
+async def get_job(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return a job's status document, as it was at most a tenth of a second ago."""
+    body = await service.statuses.get(
+        (account.id, job_id), lambda: _status(service, job_id, account)
+    )
+    return Response(body, media_type="application/json")
+
+
+def _status(service: Service, job_id: str, account: Account) -> bytes:
     with service.database.read() as conn:
-        return JSONResponse(status_info(jobs.get(conn, job_id, account.id)))
+        job = jobs.get(conn, job_id, account.id)
+    return json.dumps(status_info(job), ensure_ascii=False, allow_nan=False).encode()
 
 
 @router.get("/{job_id}/map", response_model=None, responses=responses(404))
@@ -106,6 +115,7 @@ def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONR
     """Stop a job within one tile, and keep its record."""
     with service.database.write() as conn:
         job = jobs.cancel(conn, job_id, account.id, service.database.now(conn))
+    service.statuses.forget((account.id, job_id))
     return JSONResponse(status_info(job))
 
 
@@ -114,6 +124,7 @@ def delete_job(job_id: JobId, service: TheService, account: TheAccount) -> Respo
     """Delete a finished job with its log, pictures and kept result; a file elsewhere stays."""
     with service.database.queue() as conn:
         jobs.delete(conn, job_id, account.id)
+    service.statuses.forget((account.id, job_id))
     shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
     return Response(status_code=204)
 

@@ -1,0 +1,80 @@
+"""The service with hdgemm itself: products of files, their check, their pictures, a profile."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.server_harness import Live, finished, live, make_settings, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A, B = {"path": "a.npy"}, {"path": "b.npy"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    settings = make_settings(
+        tmp_path_factory.mktemp("real"), library="hdgemm.server.engine:HdgemmLibrary"
+    )
+    rng = np.random.default_rng(4)
+    np.save(settings.roots[0] / "a.npy", rng.standard_normal((700, 500)))
+    np.save(settings.roots[0] / "b.npy", np.asfortranarray(rng.standard_normal((500, 600))))
+    with live(settings) as started:
+        yield started
+
+
+def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> None:
+    root = server.settings.roots[0]
+    job_id = submit(
+        server.http, a=A, b=B, alpha=-2.0, output={"path": "c.npy"},
+        options={"host_memory": "4MB", "verify": True, "threads": 1},
+    )  # fmt: skip
+    job = finished(server.http, job_id, 60)
+    assert job["status"] == "successful", job["error"]
+    expected = -2.0 * np.load(root / "a.npy") @ np.load(root / "b.npy")
+    np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
+    assert job["needs"]["host_bytes"] <= 4_000_000
+    assert job["report"]["stages"]["mult1"]["flops"] == 2 * 700 * 600 * 500
+    assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
+    trace = server.http.get(f"/v1/jobs/{job_id}/trace").content
+    assert json.loads(trace)["traceEvents"]
+    assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").content.startswith(b"\x89PNG")
+    drawn = server.http.get(f"/v1/jobs/{job_id}/map").json()
+    assert sum(rows * cols for _, _, rows, cols in drawn["units"]) == 700 * 600
+    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
+    assert finished(server.http, checked, 60)["report"]["passed"] is True
+    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id})
+    assert finished(server.http, checked, 60)["report"]["passed"] is False
+
+
+def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> None:
+    body = {"inputs": {"a": A, "b": B, "options": {"host_memory": 1000}}}
+    refused = server.http.post("/v1/processes/gemm/execution", json=body)
+    assert refused.status_code == 422
+    problem = refused.json()
+    assert problem["type"] == "/problems/does-not-fit"
+    assert problem["missing"] == problem["requested"] - problem["available"] > 0
+
+
+def test_a_simulated_profile(server: Live) -> None:
+    job = finished(server.http, submit(server.http, "profile", simulate="hd5970"), 60)
+    assert job["status"] == "successful", job["error"]
+    assert job["report"]["kind"] == "simulated"
+    assert job["report"]["ladder"]
+
+
+def test_empty_products(server: Live) -> None:
+    root = server.settings.roots[0]
+    np.save(root / "none.npy", np.zeros((700, 0)))
+    job_id = submit(
+        server.http, a={"path": "none.npy"}, b={"path": "none.npy"}, trans_b=True,
+        output={"path": "zeros.npy"},
+    )  # fmt: skip
+    job = finished(server.http, job_id, 60)
+    assert job["status"] == "successful", job["error"]
+    np.testing.assert_array_equal(np.load(root / "zeros.npy"), np.zeros((700, 700)))
