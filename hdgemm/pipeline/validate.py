@@ -97,23 +97,20 @@ def _check_disjoint(rects: Sequence[Rect]) -> None:
 
 def _check_steps(plan: Plan) -> None:
     """Check that each unit's chunks fill k, in either direction."""
-    k = plan.problem.k
-    for number, step in enumerate(plan.steps):
-        if step.number != number:
-            raise PlanError(f"step {number} calls itself {step.number}")
-    for unit in plan.units:
-        chunks = plan.steps[unit.first : unit.last + 1]
-        if any(step.unit != unit.number for step in chunks):
-            raise PlanError(
-                f"a step between {unit.first} and {unit.last} is not unit {unit.number}'s"
-            )
-        at = 0
-        for k0, kb in sorted((step.k0, step.kb) for step in chunks):
-            if k0 != at or kb < 1:
-                raise PlanError(f"unit {unit.number} takes k from {k0}, expected {at}")
-            at += kb
-        if at != k:
-            raise PlanError(f"unit {unit.number} sums {at} of k = {k}")
+    steps = _table(plan.steps, 6)
+    number, unit, k0, kb = (steps[:, i] for i in range(4))
+    own = np.repeat(np.arange(len(plan.units)), [unit.last - unit.first + 1 for unit in plan.units])
+    if (i := _first((number != np.arange(len(steps))) | (unit != own))) is not None:
+        raise PlanError(f"step {i} should be of unit {own[i]}: {plan.steps[i]}")
+    order = np.lexsort((k0, unit))
+    ends = (k0 + kb)[order]
+    first = np.diff(unit, prepend=-1) > 0
+    expected = np.where(first, 0, np.roll(ends, 1))
+    if (i := _first((k0[order] != expected) | (kb[order] < 1))) is not None:
+        raise PlanError(f"unit {unit[i]} takes k from {k0[order][i]}, expected {expected[i]}")
+    last = np.diff(unit, append=len(plan.units)) > 0
+    if (i := _first(last & (ends != plan.problem.k))) is not None:
+        raise PlanError(f"unit {unit[i]} sums {ends[i]} of k = {plan.problem.k}")
 
 
 def _check_coverage(plan: Plan) -> None:
