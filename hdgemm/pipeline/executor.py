@@ -15,12 +15,13 @@ from hdgemm.pipeline.stages import Stages
 from hdgemm.pipeline.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.growing import Feed
     from hdgemm.pipeline.lane import Source
-    from hdgemm.pipeline.plan import Ledger, Plan, Stage
+    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands
     from hdgemm.pipeline.timeline import Observer, Timeline
@@ -76,6 +77,7 @@ def run_feed(
     beta: complex = 0.0,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    start: float | None = None,
 ) -> Timeline:
     """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
 
@@ -83,9 +85,14 @@ def run_feed(
     ----------
     plan
         What the slots, rings and paths are taken from; every batch must fit them.
+    start
+        Where the timeline's zero lies on `time.perf_counter`, for runs that share one; None: now.
     """
     source = GrowingSchedule(plan, feed)
-    return _execute(plan, source, device, operands, (alpha, beta), observer=observer, cancel=cancel)
+    return _execute(
+        plan, source, device, operands, (alpha, beta),
+        observer=observer, cancel=cancel, start=start,
+    )  # fmt: skip
 
 
 class _Fixed:
@@ -96,7 +103,7 @@ class _Fixed:
         self._schedule = build_schedule(plan)
         self.stages: list[Stage] = [stage for stage, ops in self._schedule.items() if ops]
 
-    def ops(self, stage: Stage) -> Iterable[Op]:
+    def ops(self, stage: Stage, _idle: Callable[[], bool]) -> Iterable[Op]:
         return self._schedule[stage]
 
     def finished(self, _op: Op, /) -> None:
@@ -115,11 +122,12 @@ def _execute(
     *,
     observer: Observer | None,
     cancel: threading.Event | None,
+    start: float | None = None,
 ) -> Timeline:
     board = Board()
     with SlotMemory(plan, device, operands) as memory:
         stages = Stages(plan, source.ledger, device, memory, operands, *factors)
-        clock = Clock(plan.device.name, observer)
+        clock = Clock(plan.device.name, observer, start)
         lanes = [
             Lane(stage, source, stages.function(stage), board, clock) for stage in source.stages
         ]

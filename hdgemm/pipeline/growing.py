@@ -7,13 +7,13 @@ their units beforehand. The lanes are the same; only where their operations come
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from hdgemm.pipeline.ledger import GrowingLedger
 from hdgemm.pipeline.schedule import ScheduleBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hdgemm.pipeline.plan import Load, Plan, Stage, Step, WorkUnit
     from hdgemm.pipeline.schedule import Op
@@ -43,15 +43,6 @@ class Feed(Protocol):
         """Make a blocked `draw` return None: the run has ended."""
 
 
-@dataclass
-class GrowingLedger:
-    """Implements `Ledger`; appended to under the schedule's lock, read by number without it."""
-
-    loads: list[Load] = field(default_factory=list)
-    units: list[WorkUnit] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-
 class GrowingSchedule:
     """Operations that appear as units are drawn; implements `executor.Source`.
 
@@ -77,16 +68,20 @@ class GrowingSchedule:
         """All five; a stage that gets nothing to do ends with the others."""
         return list(self._builder.schedule)
 
-    def ops(self, stage: Stage) -> Iterator[Op]:
+    def ops(self, stage: Stage, idle: Callable[[], bool]) -> Iterator[Op]:
         """Yield a stage's operations in order, drawing units when they run out."""
         number = 0
-        while (op := self._op(stage, number)) is not None:
+        while (op := self._op(stage, number, idle)) is not None:
             yield op
             number += 1
 
-    def _op(self, stage: Stage, number: int) -> Op | None:
+    def _op(self, stage: Stage, number: int, idle: Callable[[], bool]) -> Op | None:
         ops = self._builder.schedule[stage]
         while True:
+            # Nobody sees a unit multiplied but this lane: it must not sleep over what it knows.
+            # A draw may block until all is stored, so that only a lane with nothing enqueued draws.
+            while number >= len(ops) and idle():
+                pass
             with self._changed:
                 while number >= len(ops) and not self._closed and not self._may_draw():
                     self._changed.wait()

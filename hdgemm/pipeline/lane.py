@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.board import Board
     from hdgemm.pipeline.devices.protocol import Completion
-    from hdgemm.pipeline.plan import Ledger, Stage
+    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.timeline import Observer
 
@@ -34,8 +35,12 @@ class Source(Protocol):
     def stages(self) -> list[Stage]:
         """Stages that may have something to do."""
 
-    def ops(self, stage: Stage) -> Iterable[Op]:
-        """Return one stage's operations, in order."""
+    def ops(self, stage: Stage, idle: Callable[[], bool]) -> Iterable[Op]:
+        """Return one stage's operations, in order.
+
+        Before it waits for more to become known, a source calls `idle` until that is False: what
+        the lane has enqueued and not seen finished may be what everybody waits for.
+        """
 
     def finished(self, op: Op, /) -> None:
         """Take note of a finished operation; called from the lanes."""
@@ -47,11 +52,13 @@ class Source(Protocol):
 class Clock:
     """Collects events on one time axis that starts with the run."""
 
-    def __init__(self, device: str, observer: Observer | None) -> None:
+    def __init__(
+        self, device: str, observer: Observer | None, start: float | None = None
+    ) -> None:
         self._device = device
         self._observer = observer
         self._events: list[Event] = []
-        self._start = time.perf_counter()
+        self._start = time.perf_counter() if start is None else start
 
     def record(self, op: Op, start: float, end: float) -> None:
         """Add an operation that ran from `start` to `end`, and tell the observer."""
@@ -99,10 +106,10 @@ class Lane:
     def run(self) -> None:
         """Work through the stage; an error stops the board and the source."""
         try:
-            for op in self.source.ops(self.stage):
+            for op in self.source.ops(self.stage, self._settle):
                 self._do(op)
-            while self._enqueued:
-                self._finish()
+            while self._settle():
+                pass
         except BaseException as error:  # noqa: BLE001  (a lane may not die silently)
             self._board.stop(error)
             self.source.stop()
@@ -127,6 +134,13 @@ class Lane:
         self._enqueued.append((op, completion, start))
         if len(self._enqueued) > DEPTH:
             self._finish()
+
+    def _settle(self) -> bool:
+        """See one enqueued operation finished; say whether there was one."""
+        if not self._enqueued:
+            return False
+        self._finish()
+        return True
 
     def _finish(self) -> None:
         op, completion, start = self._enqueued.popleft()

@@ -9,12 +9,12 @@ All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 Operand = Literal["A", "B", "C"]
 Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
@@ -163,22 +163,6 @@ class Step(NamedTuple):
     kb: int
     a: int
     b: int
-
-
-class Ledger(Protocol):
-    """Loads, work units and steps by their numbers: a plan's, or one that grows while it runs."""
-
-    @property
-    def loads(self) -> Sequence[Load]:
-        """In the order in which they are needed."""
-
-    @property
-    def units(self) -> Sequence[WorkUnit]:
-        """In the order in which they are computed."""
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """In the order in which they are computed."""
 
 
 @dataclass(frozen=True, slots=True)

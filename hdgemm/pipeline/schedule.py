@@ -15,7 +15,8 @@ from hdgemm.pipeline.pieces import piece_bytes, pieces
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.plan import Ledger, Load, Operand, Plan, Rect, Stage, Step, WorkUnit
+    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Stage, Step, WorkUnit
 
 Need = tuple["Stage", int]
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Completion, Device
-    from hdgemm.pipeline.plan import Ledger, Operand, Plan, Rect, Stage
+    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
