@@ -4,8 +4,11 @@ import os
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
 from hdgemm.blas import multiply
+from hdgemm.cli.app import app
+from hdgemm.durable.audit import audit
 from hdgemm.durable.earlier import DamagedError
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError
@@ -183,3 +186,43 @@ class TestDamage:
         flip(case.journal, case.journal.stat().st_size - 300, 0)
         with pytest.raises(DamagedError, match="is damaged in lines"):
             case.run()
+
+
+class TestAudit:
+    @pytest.mark.parametrize("mode", ["new", "over", "replace", "update"])
+    def test_a_finished_c(self, tmp_path, mode):
+        case = Case(tmp_path, mode)
+        assert audit(case.path("C0")) is None
+        case.run()
+        found = audit(case.path("C"))
+        assert found.passed
+        assert found.pieces == 48
+        flip(case.path("C"), first_tile_byte(case), 0)
+        found = audit(case.path("C"))
+        assert found.damaged == ((0, 0, 40, 48),)
+        assert "1 of 48 stored pieces differ" in str(found)
+        assert "rows 0 to 39, columns 0 to 47" in str(found)
+
+    def test_a_column_major_c(self, tmp_path):
+        case = Case(tmp_path, "update", order="F")
+        case.run()
+        assert audit(case.path("C")).passed
+
+    def test_the_journal_of_another_matrix(self, tmp_path):
+        case = Case(tmp_path)
+        case.run()
+        with pytest.raises(InputError, match="another matrix"):
+            audit(case.path("A"), case.journal)
+
+    def test_verify_reads_the_journal(self, tmp_path):
+        case = Case(tmp_path)
+        case.run(alpha=1.0)
+        files = [str(case.path(name)) for name in "ABC"]
+        result = CliRunner().invoke(app, ["verify", *files])
+        assert result.exit_code == 0
+        assert "all 48 stored pieces are as" in result.output
+        # The last bit of an element: far below what any check of the product can see.
+        flip(case.path("C"), 4096, 0)
+        result = CliRunner().invoke(app, ["verify", *files])
+        assert result.exit_code == 1
+        assert "1 of 48 stored pieces differ" in result.output

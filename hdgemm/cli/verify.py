@@ -23,7 +23,8 @@ def command(
 ) -> None:
     """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
 
-    Exits with 1 when C is not the product.
+    Where C has a journal, each stored piece is compared with its checksum too. Exits with 1 when C
+    is not the product, or a piece is damaged.
     """
     factors = parse_scalar(alpha), parse_scalar(beta)
 
@@ -42,4 +43,10 @@ def command(
         memory=memory,
     )
     typer.echo(str(check))
-    raise typer.Exit(0 if check.passed else 1)
+
+    from hdgemm.durable.audit import audit
+
+    found = audit(c)
+    if found is not None:
+        typer.echo(str(found))
+    raise typer.Exit(0 if check.passed and (found is None or found.passed) else 1)

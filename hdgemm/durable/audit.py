@@ -1,0 +1,96 @@
+"""Whether the bytes of C on disk are still those that a durable run stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hdgemm.durable.destination import Destination
+from hdgemm.durable.earlier import Earlier
+from hdgemm.durable.fingerprint import file_of
+from hdgemm.durable.journal import read_journal
+from hdgemm.durable.slabs import damaged
+from hdgemm.errors import InputError
+from hdgemm.matrices.operands import open_operand
+
+if TYPE_CHECKING:
+    import os
+
+    from hdgemm.pipeline.plan import Rect
+
+
+@dataclass(frozen=True)
+class Audit:
+    """C against its journal.
+
+    Parameters
+    ----------
+    journal
+        The journal's path.
+    pieces
+        Stored pieces that were read.
+    damaged
+        Those whose checksum is not the recorded one, in stored rows and columns.
+    """
+
+    journal: str
+    pieces: int
+    damaged: tuple[Rect, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No piece is damaged."""
+        return not self.damaged
+
+    def __str__(self) -> str:
+        if self.passed:
+            return f"all {self.pieces} stored pieces are as {self.journal} has them"
+        places = ", ".join(
+            f"rows {r.row} to {r.row + r.rows - 1}, columns {r.col} to {r.col + r.cols - 1}"
+            for r in self.damaged[:5]
+        )
+        more = f" and {len(self.damaged) - 5} more" if len(self.damaged) > 5 else ""
+        return (
+            f"{len(self.damaged)} of {self.pieces} stored pieces differ from {self.journal}: "
+            f"{places}{more}"
+        )
+
+
+def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = None) -> Audit | None:
+    """Read a C that a durable run wrote, and compare it with the journal's checksums.
+
+    Parameters
+    ----------
+    c
+        C's file.
+    journal
+        The journal's path; None for the one beside C.
+
+    Returns
+    -------
+    Audit or None
+        None where C has no journal.
+
+    Raises
+    ------
+    InputError
+        When the journal is another matrix's, or of a run that has not begun.
+    """
+    operand = open_operand(c, what="c")
+    if journal is None and file_of(operand.matrix) is None:
+        return None
+    place = Destination.of_existing(operand, updates=False)
+    path = place.journal() if journal is None else Path(journal)
+    if journal is None and not path.exists():
+        return None
+    records, _ = read_journal(path)
+    earlier = Earlier.read(path, records)
+    if earlier is None:
+        raise InputError(f"{path} has no records")
+    target, here = earlier.identity["target"], place.target()
+    known = set(target) - {"name", "updates", "replaces", "in_place"}
+    if any(target[field] != here[field] for field in known):
+        raise InputError(f"{path} is the journal of another matrix than {c}")
+    found = damaged(operand.matrix, earlier.done)
+    return Audit(str(path), len(earlier.done), tuple(found))
