@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_LOG: Final = logging.getLogger(__name__)
 _REPEATS: Final = 5
 #: CLBlast's letter of a dtype, and its scalar's C type where ctypes has one.
 _CLBLAST: Final[dict[str, tuple[str, type[Any]]]] = {
@@ -55,7 +57,7 @@ def _median(seconds: Callable[[], float]) -> float:
 def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[], float] | None:
     """Return what times one A·B of square matrices by CLBlast, as it comes: untuned.
 
-    None where libclblast is not installed, and for complex matrices, whose scalars ctypes cannot
+    None where libclblast is not installed or does not run, and for complex matrices, whose scalars ctypes cannot
     pass.
     """
     library = ctypes.util.find_library("clblast")
@@ -71,9 +73,9 @@ def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[
     n, zero, pointer = (
         ctypes.c_size_t(len(a)), ctypes.c_size_t(0), ctypes.c_void_p(queue.int_ptr)
     )  # fmt: skip
-    memories = [ctypes.c_void_p(each.int_ptr) for each in held]
 
     def work() -> None:
+        memories = [ctypes.c_void_p(each.int_ptr) for each in held]
         status = gemm(
             _ROW_MAJOR, _AS_STORED, _AS_STORED, n, n, n, scalar(1),
             memories[0], zero, n, memories[1], zero, n, scalar(0), memories[2], zero, n,
@@ -83,4 +85,9 @@ def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[
             raise DeviceError(f"CLBlast returned status {status}", status=status)
         queue.finish()
 
+    try:
+        work()
+    except DeviceError as error:
+        _LOG.warning("CLBlast is installed but does not run on %s: %s", device, error)
+        return None
     return lambda: _seconds(work)
