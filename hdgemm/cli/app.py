@@ -12,7 +12,8 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, Input
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
-COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune")
+COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
+                   "profile")  # fmt: skip
 SERVICE: Final = ("serve", "worker", "token")
 #: Functions of `hdgemm.cli.remote`, which use a service from afar.
 CLIENT: Final = ("submit", "jobs", "watch", "cancel", "fetch")

@@ -34,8 +34,9 @@ class System:
         Rows and columns of a work unit, cut into `blocks` of rows; None lets the planner search.
     shape
         m, n and k of detailed figures.
-    stagger
-        Seconds by which the second device's process runs behind the first's.
+    phases
+        In how many phases, evenly spread over a work unit, further devices are run behind the
+        first: processes start when they start, and a figure is the mean over the phases.
     """
 
     name: str
@@ -50,7 +51,7 @@ class System:
     shape: tuple[int, int, int]
     work_unit: tuple[int, int] | None = None
     blocks: int = 4
-    stagger: float = 0.0
+    phases: int = 1
 
     @property
     def cpu(self) -> Machine:
@@ -73,7 +74,7 @@ RADEON_HD5970: Final = System(
     staging=2288 << 20,
     shape=(16384, 16384, 2048),
     work_unit=(4096, 4096),
-    stagger=0.08,
+    phases=8,
 )
 
 

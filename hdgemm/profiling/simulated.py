@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise, product
+from statistics import mean
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
@@ -98,7 +99,7 @@ class _Simulation:
         alone, all_devices = self.devices(system.shape, 1), self._same_scale()
         hybrid = self.hybrid(system.shape)
         ladder["hybrid"] = self._hybrid_rung(hybrid)
-        timelines["hybrid"] = hybrid.timeline
+        timelines["hybrid"] = hybrid[0].timeline
         self._progress(0.5, "sizes")
         sizes = self._sizes()
         self._progress(0.8, "what would help")
@@ -155,19 +156,24 @@ class _Simulation:
             strategy=strategy, tile=tile, host_memory=self.system.staging, device_memory=memory
         )
 
-    def devices(self, shape: Shape, count: int) -> Together:
-        """Run the best strategy on bars of C, one for each device."""
+    def devices(self, shape: Shape, count: int) -> list[Together]:
+        """Run the best strategy on bars of C, one for each device, in every phase."""
         m, n, k = shape
-        return self._run([self.plan(_BEST, (m // count, n, k))] * count)
+        return self._phases([self.plan(_BEST, (m // count, n, k))] * count)
 
-    def _same_scale(self) -> Together:
+    def _same_scale(self) -> list[Together]:
         """Run every device on a product of the full size (HDGEMM, section 4.3.2)."""
-        return self._run([self.plan(_BEST, self.system.shape)] * self.system.devices)
+        return self._phases([self.plan(_BEST, self.system.shape)] * self.system.devices)
 
-    def _run(self, plans: list[Plan], cpu: Plan | None = None) -> Together:
+    def _phases(self, plans: list[Plan], cpu: Plan | None = None) -> list[Together]:
+        count = self.system.phases if len(plans) > 1 else 1
+        return [self._run(plans, cpu, (number + 0.5) / count) for number in range(count)]
+
+    def _run(self, plans: list[Plan], cpu: Plan | None = None, phase: float = 0.5) -> Together:
         system = self.system
+        behind = phase * self._unit_seconds(plans[0].problem.k)
         members = [
-            Member(f"{system.device.name} {number}", plan, system.machine, system.stagger * number)
+            Member(f"{system.device.name} {number}", plan, system.machine, behind * number)
             for number, plan in enumerate(plans)
         ]
         if cpu is not None:
@@ -175,15 +181,21 @@ class _Simulation:
         flops = sum(member.plan.flops for member in members)
         return Together(simulate_together(members), flops, tuple(members))
 
-    def hybrid(self, shape: Shape) -> Together:
-        """Give the CPUs the columns that make the run shortest."""
+    def _unit_seconds(self, k: int) -> float:
+        rows, cols = self.system.work_unit or (0, 0)
+        return 2 * rows * cols * k / self.system.machine.flop_rate("float64")
+
+    def hybrid(self, shape: Shape) -> list[Together]:
+        """Give the CPUs the columns that make the run shortest; that one in every phase."""
         m, n, k = shape
         runs = []
         for share in _SHARES:
             cols = round(share * n / 64) * 64
             plan = self.plan(_BEST, (m // self.system.devices, n - cols, k))
             runs.append(self._run([plan] * self.system.devices, self._cpu_plan((m, cols, k))))
-        return max(runs, key=lambda run: run.gflops)
+        best = max(runs, key=lambda run: run.gflops)
+        *plans, cpu = (member.plan for member in best.members)
+        return self._phases(plans, cpu)
 
     def _cpu_plan(self, shape: Shape) -> Plan:
         spec = OperandSpec(path="resident")
@@ -196,30 +208,30 @@ class _Simulation:
         busy: dict[str, float] = {s: stats.seconds for s, stats in timeline.stages().items()}
         return Rung(rate, timeline.seconds, busy)
 
-    def _hybrid_rung(self, run: Together) -> Rung:
-        first = run.members[0].name
+    def _hybrid_rung(self, runs: list[Together]) -> Rung:
+        run, first = runs[0], runs[0].members[0].name
         own = Timeline(
             tuple(event for event in run.timeline.events if event.device == first),
             run.timeline.seconds,
         )
         busy: dict[str, float] = {s: stats.seconds for s, stats in own.stages().items()}
-        return Rung(_rate(run.gflops * 1e9, self._whole_peak()), own.seconds, busy)
+        return Rung(_rate(_mean_gflops(runs) * 1e9, self._whole_peak()), own.seconds, busy)
 
     def _whole_peak(self) -> float:
         return self.system.devices * self.system.device_peak + self.system.cpu_peak
 
-    def _scaling(self, alone: Together, hybrid: Together) -> dict[str, Rate]:
+    def _scaling(self, alone: list[Together], hybrid: list[Together]) -> dict[str, Rate]:
         system = self.system
         kernel = system.machine.flop_rate("float64")
         found = {
             "kernel": _rate(kernel, system.device_peak),
-            "one device": _rate(alone.gflops * 1e9, system.device_peak),
+            "one device": _rate(_mean_gflops(alone) * 1e9, system.device_peak),
         }
         if system.devices > 1:
             both = self.devices(system.shape, system.devices)
             peak = system.devices * system.device_peak
-            found["all devices"] = _rate(both.gflops * 1e9, peak)
-        found["devices + CPU"] = _rate(hybrid.gflops * 1e9, self._whole_peak())
+            found["all devices"] = _rate(_mean_gflops(both) * 1e9, peak)
+        found["devices + CPU"] = _rate(_mean_gflops(hybrid) * 1e9, self._whole_peak())
         found["CPU alone"] = _rate(system.cpu_rate, system.cpu_peak)
         return found
 
@@ -229,16 +241,12 @@ class _Simulation:
         for side, depth in product((m, m * 3 // 2, 2 * m), (k * 3 // 4, k, 2 * k)):
             run = self.devices((side, side, depth), self.system.devices)
             peak = self.system.devices * self.system.device_peak
-            points.append(SizePoint(side, side, depth, _rate(run.gflops * 1e9, peak)))
+            points.append(SizePoint(side, side, depth, _rate(_mean_gflops(run) * 1e9, peak)))
         return tuple(points)
 
-    def _cpu(self, hybrid: Together) -> dict[str, float]:
-        events = [event for event in hybrid.timeline.events if event.device == _CPU]
-        busy = sum(event.end - event.start for event in events)
-        return {
-            "alone": self.system.cpu_rate / 1e9,
-            "within": sum(event.flops for event in events) / busy / 1e9,
-        }
+    def _cpu(self, hybrid: list[Together]) -> dict[str, float]:
+        within = [_busy_rate(run.timeline, _CPU, "mult1") for run in hybrid]
+        return {"alone": self.system.cpu_rate / 1e9, "within": mean(within)}
 
     def _paper(
         self,
@@ -254,8 +262,8 @@ class _Simulation:
         figures = {
             **{new: speed[new] / speed[old] for old, new in pairwise(_RUNGS)},
             "one chip": speed[_BEST],
-            "two chips": self.devices(deep, 2).gflops,
-            "two chips and CPU": self.hybrid(deep).gflops,
+            "two chips": _mean_gflops(self.devices(deep, 2)),
+            "two chips and CPU": _mean_gflops(self.hybrid(deep)),
             **{stage: each.kept for stage, each in bandwidth.items() if stage != "mult1"},
             "CPU": cpu["within"] / cpu["alone"],
         }
@@ -278,15 +286,27 @@ def _rate(flop_rate: float, peak: float) -> Rate:
     return Rate(Sample((flop_rate / 1e9,)), peak / 1e9)
 
 
-def _bandwidths(alone: Together, together: Together) -> dict[str, Bandwidth]:
+def _mean_gflops(runs: list[Together]) -> float:
+    return mean(run.gflops for run in runs)
+
+
+def _bandwidths(alone: list[Together], together: list[Together]) -> dict[str, Bandwidth]:
     """Return each stage's rate while busy, of one device alone and of all at once."""
     stages: tuple[Stage, ...] = ("load1", "load2", "mult1", "store1", "store2")
     found: dict[str, Bandwidth] = {}
     for stage in stages:
         unit = "GFLOP/s" if stage == "mult1" else "GB/s"
         before, after = (
-            Sample.of(_busy_rate(run.timeline, member.name, stage) for member in run.members)
-            for run in (alone, together)
+            Sample(
+                (
+                    mean(
+                        _busy_rate(run.timeline, member.name, stage)
+                        for run in runs
+                        for member in run.members
+                    ),
+                )
+            )
+            for runs in (alone, together)
         )
         if before.median > 0:
             found[stage] = Bandwidth(before, after, unit)
@@ -300,13 +320,16 @@ def _busy_rate(timeline: Timeline, device: str, stage: Stage) -> float:
     return amount / seconds / 1e9 if seconds > 0 else 0.0
 
 
-def _imbalance(run: Together) -> float:
+def _imbalance(runs: list[Together]) -> float:
     """Return how far apart the units end, as a part of the run (HDGEMM, Figure 12)."""
-    ends = [
-        max(event.end for event in run.timeline.events if event.device == member.name)
-        for member in run.members
-    ]
-    return (max(ends) - min(ends)) / max(ends)
+    gaps = []
+    for run in runs:
+        ends = [
+            max(event.end for event in run.timeline.events if event.device == member.name)
+            for member in run.members
+        ]
+        gaps.append((max(ends) - min(ends)) / max(ends))
+    return mean(gaps)
 
 
 def _matrix(plan: Plan, system: System) -> dict[str, dict[str, Sample]]:

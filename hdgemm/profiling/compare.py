@@ -1,0 +1,118 @@
+"""Two reports side by side: what a new driver or a BIOS setting changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure in both reports.
+
+    Parameters
+    ----------
+    figure
+        Such as ``"ladder, initial, GFLOP/s"``.
+    noise
+        The larger spread of the two, as a part of the median.
+    """
+
+    figure: str
+    old: float
+    new: float
+    noise: float
+
+    @property
+    def change(self) -> float:
+        """The relative change."""
+        return self.new / self.old - 1 if self.old else 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether the change is larger than the noise."""
+        return abs(self.change) > self.noise
+
+    @property
+    def words(self) -> str:
+        """The change, or that it cannot be told."""
+        return f"{100 * self.change:+.1f} %" if self.clear else "too noisy to tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All figures that two reports share, and the settings in which they differ."""
+
+    differences: tuple[Difference, ...]
+    settings: tuple[tuple[str, str, str], ...]
+
+    def text(self) -> str:
+        """Return it as plain lines."""
+        lines = [f"{name}: {old} → {new}" for name, old, new in self.settings]
+        for row in self.differences:
+            lines.append(f"{row.figure:44} {row.old:10.3g} → {row.new:10.3g}  {row.words}")
+        clear = sum(row.clear for row in self.differences)
+        lines.append(f"{clear} of {len(self.differences)} figures changed by more than the noise")
+        return "\n".join(lines)
+
+
+def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a report.json.
+
+    Raises
+    ------
+    InputError
+        When it is no profile's report.
+    """
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is no report of a profile: {error}") from error
+    if not isinstance(report, dict) or "ladder" not in report or "bandwidth" not in report:
+        raise InputError(f"{path} is no report of a profile: it holds no ladder and no bandwidth")
+    return report
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
+    """Compare two reports, as `load_report` or `Profile.to_dict` gives them."""
+    before, after = dict(_figures(old)), dict(_figures(new))
+    rows = [
+        Difference(name, value, after[name][0], max(noise, after[name][1]))
+        for name, (value, noise) in before.items()
+        if name in after
+    ]
+    rows.sort(key=lambda row: (not row.clear, -abs(row.change)))
+    return Comparison(tuple(rows), tuple(_settings(old, new)))
+
+
+def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield names, medians and spreads."""
+    for part in ("ladder", "scaling"):
+        for name, row in report.get(part, {}).items():
+            yield f"{part}, {name}, GFLOP/s", (row["gflops"], row.get("spread", 0.0))
+    for stage, row in report.get("bandwidth", {}).items():
+        spread = row.get("spread", 0.0)
+        for what in ("alone", "contended"):
+            yield f"{stage} {what}, {row.get('unit', 'GB/s')}", (row[what], spread)
+    for row_name, cells in report.get("matrix", {}).items():
+        for column, cell in cells.items():
+            yield f"{row_name} beside {column}, part kept", (cell["median"], cell["spread"])
+
+
+def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name in ("kind", "device", "product", "machine", "versions"):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            for key in {**before, **after}:
+                if before.get(key) != after.get(key):
+                    yield f"{name}, {key}", str(before.get(key)), str(after.get(key))
+        elif before != after:
+            yield name, str(before), str(after)
