@@ -261,3 +261,14 @@ def test_numbers_put_intel_before_pocl_and_say_what_each_is():
     order = ["Portable" in each for each in platforms]
     assert order == sorted(order)
     assert all(info.memory_bytes > 0 for info in LISTED if info.usable)
+
+
+def test_a_closed_device_can_be_closed_again_and_takes_no_work(any_device):
+    device = open_device(any_device.spec.name)
+    a, done = tile(device, "A", np.ones((3, 3)))
+    done.wait()
+    device.close()
+    device.close()
+    device.synchronize()
+    with pytest.raises(DeviceError, match="closed"):
+        device.upload(np.ones((3, 3)), a, [])

@@ -77,6 +77,7 @@ class EventLane:
         self._offset = _clock_offset(self.queue)
         self._lock = threading.Lock()
         self._pending: deque[tuple[cl.Event, Any]] = deque()
+        self._closed = False
 
     def enqueue(
         self, what: str, work: Work, after: Sequence[Completion], keep: Any = None
@@ -88,6 +89,8 @@ class EventLane:
                 completion.wait()
             elif completion.queue is not self.queue:
                 events.append(completion.last)
+        if self._closed:
+            raise DeviceError(f"{what}: the device is closed")
         with self._lock, driver_errors(what):
             first, last = work(self.queue, events)
             self.queue.flush()
@@ -110,6 +113,7 @@ class EventLane:
 
     def close(self) -> None:
         """Finish; the queue goes with its last reference."""
+        self._closed = True
         self.finish()
 
 
@@ -177,6 +181,8 @@ class DrivenLane:
         self, what: str, work: Work, after: Sequence[Completion], keep: Any = None
     ) -> DrivenCompletion:
         """Put `work` behind what the thread has to do."""
+        if not self._thread.is_alive():
+            raise DeviceError(f"{what}: the device is closed")
         completion = DrivenCompletion(what, work, after, keep)
         self._todo.put(completion)
         return completion

@@ -57,8 +57,8 @@ def _median(seconds: Callable[[], float]) -> float:
 def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[], float] | None:
     """Return what times one A·B of square matrices by CLBlast, as it comes: untuned.
 
-    None where libclblast is not installed or does not run, and for complex matrices, whose scalars ctypes cannot
-    pass.
+    None where libclblast is not installed or does not run, and for complex matrices, whose
+    scalars ctypes cannot pass.
     """
     library = ctypes.util.find_library("clblast")
     if library is None or a.dtype.name not in _CLBLAST:

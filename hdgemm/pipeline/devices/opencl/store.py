@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from hdgemm.errors import DeviceUnavailableError
+from hdgemm.cache import cache_folder
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 
@@ -47,7 +47,7 @@ class Store:
     """Tuned shapes in one folder; None is the user's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or user_cache_path("hdgemm") / "opencl"
+        self._folder = folder or cache_folder() / "opencl"
 
     def path(self, facts: Facts, dtype: np.dtype[Any]) -> Path:
         """Return the file of one device and dtype; parts of a device have their own."""
