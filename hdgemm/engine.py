@@ -15,6 +15,7 @@ from hdgemm.errors import InputError
 from hdgemm.hybrid import run_on_devices
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pinning import chosen_paths
@@ -30,6 +31,7 @@ from hdgemm.pipeline.plan import (
     flops_per_multiply_add,
 )
 from hdgemm.pipeline.timeline import Timeline
+from hdgemm.planning.calibrate import machine_for
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
@@ -38,6 +40,7 @@ from hdgemm.residents import accept_residents, home
 from hdgemm.scaling import run_scaling
 
 if TYPE_CHECKING:
+    import pathlib
     import threading
 
     from hdgemm.durable.checkpoint import Checkpoint
@@ -77,12 +80,22 @@ def best_device() -> str:
     return next(usable, "host")
 
 
-def make_plan(problem: Problem, options: Options, device: Device) -> Plan:
-    """Plan a problem for a device within the options' limits, or the machine's."""
-    in_place = all(spec.path == "resident" for spec in (problem.a, problem.b, problem.c))
-    # Asking the system what is free costs more than a small product in place.
-    host_limit = options.host_bytes or (0 if in_place else default_host_bytes())
-    return plan_problem(problem, options, device.spec, host_limit=host_limit)
+def make_plan(
+    problem: Problem, options: Options, device: Device, folder: pathlib.Path | None = None
+) -> Plan:
+    """Plan a problem for a device within the options' limits, or the machine's.
+
+    `folder` is where its files lie, if it has any: the speed of their disk counts.
+    """
+    specs = (problem.a, problem.b, problem.c)
+    if all(spec.path == "resident" for spec in specs):
+        # Asking the system what is free costs more than a small product in place.
+        return plan_problem(problem, options, device.spec, host_limit=options.host_bytes or 0)
+    limit = options.host_bytes or default_host_bytes()
+    if any(spec.place == "file" for spec in specs):
+        limit -= min(BOUNCE_BYTES, limit // 8)
+    machine = machine_for(problem, device.spec, folder)
+    return plan_problem(problem, options, device.spec, machine, host_limit=limit)
 
 
 def plan_gemm(
@@ -170,7 +183,7 @@ def run_multiplication(
                 problem = problem if chosen is None else chosen.choice.problem
         resumed = checkpoint is not None and checkpoint.resumes(problem, options, device.spec)
         if plan is None or (plan.problem != problem and not resumed):
-            plan = make_plan(problem, options, device)
+            plan = make_plan(problem, options, device, product.folder)
         if checkpoint is not None:
             plan = checkpoint.begin(plan)
         report = _run(plan, product, device, progress, observer, cancel, checkpoint)

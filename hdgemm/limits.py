@@ -17,8 +17,12 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def default_host_bytes() -> int:
-    """Return the default of `Options.host_memory` in bytes: a sensible part of what is free."""
-    return max(_LEAST, int((available_bytes() - _RESERVE) * _SHARE))
+    """Return the default of `Options.host_memory` in bytes: a sensible part of what is free.
+
+    Rounded down, so that plans of one size are the same from call to call.
+    """
+    part = int((available_bytes() - _RESERVE) * _SHARE)
+    return max(_LEAST, part - part % _LEAST)
 
 
 def available_bytes() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,13 @@ class Multiplication:
         """m, n and k."""
         (m, k), (_, n) = self.a.shape, self.b.shape
         return m, n, k
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """Where its files lie; of several folders, C's. None when all operands are in memory."""
+        stores = (self.c.matrix, self.a.matrix, self.b.matrix)
+        files = (pathlib.Path(store.name).absolute() for store in stores if store.array is None)
+        return next((file.parent for file in files if file.parent.is_dir()), None)
 
     def row_major(self) -> Multiplication:
         """Return the same product with a row-major C: of a column-major one, the transpose."""

@@ -1,10 +1,10 @@
 """Figures of this machine: plausible, kept, and measured anew when the cache is broken."""
 
 import json
-from pathlib import Path
 
 import pytest
 
+from hdgemm.cache import cache_folder
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.planning import calibrate as calibration
 from hdgemm.planning.calibrate import Figures, calibrate, machine_for, measure, with_figures
@@ -16,9 +16,8 @@ FIGURES = Figures(gemm=5e10, copy=4e9, memory=2e10, disk_read=1e9, disk_write=No
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    path = tmp_path / "cache" / "machine.json"
-    monkeypatch.setattr(calibration, "cache_file", lambda: path)
-    return path
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "machine.json"
 
 
 @pytest.fixture
@@ -97,6 +96,5 @@ def test_the_host_s_figures_leave_a_device_s_own_alone():
 
 
 def test_the_cache_lies_in_the_user_s_folder(monkeypatch):
-    monkeypatch.undo()
-    assert calibration.cache_file() == Path(calibration.cache_file())
-    assert "hdgemm" in calibration.cache_file().parts
+    monkeypatch.delenv("HDGEMM_CACHE")
+    assert "hdgemm" in cache_folder().parts

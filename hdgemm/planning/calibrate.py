@@ -6,20 +6,18 @@ product, copies in memory, and a scratch file in the folder that a product will 
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import platformdirs
 
+from hdgemm.cache import read_entries, write_entry
 from hdgemm.limits import cores
 from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.planning.machines import assumed
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 #: Products below this many flop are planned with assumed figures where none were measured.
 WORTH_MEASURING: Final = 10**11
 
+#: In the cache folder: an entry for each machine and disk.
+_FILE: Final = "machine.json"
 _PRODUCT: Final = 1024
 _COPY_BYTES: Final = 32 << 20
 _FILE_BYTES: Final = 32 << 20
@@ -100,8 +100,7 @@ def calibrate(folder: Path, *, refresh: bool = False) -> Figures:
     figures = None if refresh else _load(folder)
     if figures is None:
         figures = measure(folder)
-        with suppress(OSError):
-            _save(folder, figures)
+        write_entry(_FILE, _key(folder), asdict(figures))
     return figures
 
 
@@ -113,11 +112,6 @@ def measure(folder: Path) -> Figures:
     )
 
 
-def cache_file() -> Path:
-    """Return where figures are kept: one file a user, an entry for each machine and disk."""
-    return Path(platformdirs.user_cache_dir("hdgemm")) / "machine.json"
-
-
 def _key(folder: Path) -> str:
     try:
         disk = str(folder.stat().st_dev)
@@ -126,17 +120,8 @@ def _key(folder: Path) -> str:
     return f"{platform.node()} {platform.machine()} {cores()} cores, disk {disk}"
 
 
-def _entries() -> dict[str, Any]:
-    """Read the cache; a file that is missing or broken holds nothing."""
-    try:
-        entries = json.loads(cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
 def _load(folder: Path) -> Figures | None:
-    entry = _entries().get(_key(folder))
+    entry = read_entries(_FILE).get(_key(folder))
     if not isinstance(entry, dict) or set(entry) != {field.name for field in fields(Figures)}:
         return None
     for name, rate in entry.items():
@@ -145,18 +130,6 @@ def _load(folder: Path) -> Figures | None:
         if not (missing or positive):
             return None
     return Figures(**entry)
-
-
-def _save(folder: Path, figures: Figures) -> None:
-    path = cache_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entries = _entries() | {_key(folder): asdict(figures)}
-    # Replaced in one move: a reader sees the old file or the new one, never half of it.
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, delete=False, encoding="utf-8", suffix=".json"
-    ) as file:
-        json.dump(entries, file)
-    Path(file.name).replace(path)
 
 
 def _best(work: Callable[[], object], times: int) -> float:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from hdgemm.errors import DeviceUnavailableError
 from hdgemm.cache import cache_folder
+from hdgemm.errors import DeviceUnavailableError
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 
