@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import InputError
-from hdgemm.hybrid import run_on_devices
+from hdgemm.hybrid import learn_alone, run_on_devices
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.transfer import BOUNCE_BYTES
@@ -92,10 +92,12 @@ def make_plan(
         # Asking the system what is free costs more than a small product in place.
         return plan_problem(problem, options, device.spec, host_limit=options.host_bytes or 0)
     limit = options.host_bytes or default_host_bytes()
-    if any(spec.place == "file" for spec in specs):
-        limit -= min(BOUNCE_BYTES, limit // 8)
+    files = any(spec.place == "file" for spec in specs)
+    # What files bounce through is the run's as well, though no plan knows of it.
+    bounce = min(BOUNCE_BYTES, limit // 8) if files else 0
     machine = machine_for(problem, device.spec, folder)
-    return plan_problem(problem, options, device.spec, machine, host_limit=limit)
+    plan = plan_problem(problem, options, device.spec, machine, host_limit=limit - bounce)
+    return replace(plan, host_limit=limit)
 
 
 def plan_gemm(
@@ -187,6 +189,8 @@ def run_multiplication(
         if checkpoint is not None:
             plan = checkpoint.begin(plan)
         report = _run(plan, product, device, progress, observer, cancel, checkpoint)
+    if checkpoint is None and options.tile is None:
+        learn_alone(device.spec.name, problem, report.seconds, options.threads)
     if chosen is None:
         return report
     return replace(report, plan={**report.plan, "registration": chosen.summary()})

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.pipeline.plan import Rect
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Why a device was left alone in the middle of a run: it had become too slow to help.
+
+    Parameters
+    ----------
+    flop_rate
+        Its flop/s, as last measured.
+    seconds
+        What its next piece, the smallest sensible one, would have taken.
+    others_seconds
+        What the others needed for all that was left then.
+    """
+
+    flop_rate: float
+    seconds: float
+    others_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"dropped as too slow: its next piece takes {self.seconds:.3g} s at"
+            f" {self.flop_rate / 1e9:.3g} GFLOP/s, the others need {self.others_seconds:.3g} s for"
+            " all that is left"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Why a device took no part: earlier runs with it were slower than another device alone.
+
+    Parameters
+    ----------
+    together
+        Flop/s of the whole set.
+    best, best_rate
+        The device that is faster alone, and its flop/s.
+    """
+
+    together: float
+    best: str
+    best_rate: float
+
+    def __str__(self) -> str:
+        return (
+            f"left out: all devices together reached {self.together / 1e9:.3g} GFLOP/s, {self.best}"
+            f" alone {self.best_rate / 1e9:.3g}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +79,11 @@ class Share:
     tiles
         The tiles of C that it computed.
     failed
-        It was left out in the middle.
+        It failed in the middle.
+    alone
+        Flop/s that it reached by itself in earlier runs like this one; None where it was not run.
+    dropped
+        Why it stopped long before the end, None where it went on.
     """
 
     planned: float
@@ -42,42 +95,75 @@ class Share:
     finished: float
     tiles: tuple[Rect, ...]
     failed: bool = False
+    alone: float | None = None
+    dropped: Dropped | None = None
+
+    @property
+    def of_alone(self) -> float | None:
+        """Its speed in this run as a part of that by itself (HDGEMM, Figure 11)."""
+        return self.flop_rate / self.alone if self.alone and self.cells else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "planned": self.planned,
+            "used": self.used,
+            "gflops": self.flop_rate / 1e9,
+            "kernel_gflops": self.kernel_rate / 1e9,
+            "alone_gflops": None if self.alone is None else self.alone / 1e9,
+            "began": self.began,
+            "finished": self.finished,
+            "failed": self.failed,
+            "dropped": None if self.dropped is None else asdict(self.dropped),
+            "tiles": [list(tile) for tile in self.tiles],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """How several devices shared a product.
+    """How several devices shared a product; `str` tells it in a few lines.
 
     Parameters
     ----------
     shares
         By device.
     imbalance
-        From the first device's end to the last one's, as a part of the run (HDGEMM, Figure 12).
+        From the first device's end to the last one's, as a part of the run (HDGEMM, Figure 12);
+        devices that failed or were dropped are not counted.
     efficiency
         The run's flop/s as a part of the sum of the kernels' rates (HDGEMM, Figure 8).
+    left_out
+        Devices that took no part, and why.
     """
 
     shares: Mapping[str, Share]
     imbalance: float
     efficiency: float
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each device that did not go on to the end."""
+        notes = [f"{name} failed in the middle" for name, s in self.shares.items() if s.failed]
+        notes += [f"{name} was {s.dropped}" for name, s in self.shares.items() if s.dropped]
+        return notes + [f"{name} was {why}" for name, why in self.left_out.items()]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name}: {100 * share.used:.1f} % of C (planned {100 * share.planned:.1f} %),"
+            f" {share.flop_rate / 1e9:.1f} GFLOP/s, done at {share.finished:.2f} s"
+            for name, share in self.shares.items()
+        ]
+        lines.append(
+            f"imbalance {100 * self.imbalance:.1f} % of the run,"
+            f" {100 * self.efficiency:.1f} % of the kernels' rates together"
+        )
+        return "\n".join(lines + self.notes())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
             "imbalance": self.imbalance,
             "efficiency": self.efficiency,
-            "shares": {
-                name: {
-                    "planned": share.planned,
-                    "used": share.used,
-                    "gflops": share.flop_rate / 1e9,
-                    "kernel_gflops": share.kernel_rate / 1e9,
-                    "began": share.began,
-                    "finished": share.finished,
-                    "failed": share.failed,
-                    "tiles": [list(tile) for tile in share.tiles],
-                }
-                for name, share in self.shares.items()
-            },
+            "shares": {name: share.to_dict() for name, share in self.shares.items()},
+            "left_out": {name: asdict(why) for name, why in self.left_out.items()},
         }

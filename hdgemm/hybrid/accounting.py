@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.split import Share, SplitReport
+from hdgemm.split import Dropped, Share, SplitReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,12 +15,22 @@ if TYPE_CHECKING:
     from hdgemm.hybrid.sharing import SharedPool
     from hdgemm.pipeline.growing import Batch
     from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.planning.pool import Refusal
+
+
+#: A device that stopped while more than this part of the run was left was dropped; later it is
+#: how every run ends.
+_EARLY: Final = 0.05
 
 
 def describe_split(
-    seats: Sequence[Seat], shared: SharedPool, timelines: Mapping[str, Timeline], seconds: float
+    seats: Sequence[Seat],
+    shared: SharedPool,
+    timelines: Mapping[str, Timeline],
+    seconds: float,
+    alone: Mapping[str, float],
 ) -> SplitReport:
-    """Sum up who computed what, and how evenly it ended."""
+    """Sum up who computed what, and how evenly it ended; `alone` is flop/s of single devices."""
     problem = seats[0].plan.problem
     per_cell = problem.k * flops_per_multiply_add(problem.dtype)
     expected = sum(seat.member.rate for seat in seats)
@@ -39,14 +49,26 @@ def describe_split(
             finished=finished,
             tiles=tuple(record.tiles),
             failed=seat.name not in timelines,
+            alone=alone.get(seat.name),
+            dropped=_dropped(shared.refusal(seat.name), per_cell, seconds),
         )
-    ends = [share.finished for share in shares.values() if share.cells and not share.failed]
+    ends = [
+        share.finished
+        for share in shares.values()
+        if share.cells and not share.failed and share.dropped is None
+    ]
     kernels = sum(share.kernel_rate for share in shares.values())
     return SplitReport(
         shares,
         (max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
         problem.flops / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
     )
+
+
+def _dropped(refusal: Refusal | None, per_cell: int, run_seconds: float) -> Dropped | None:
+    if refusal is None or refusal.others_seconds <= _EARLY * run_seconds:
+        return None
+    return Dropped(refusal.rate * per_cell, refusal.seconds, refusal.others_seconds)
 
 
 def _busy(timeline: Timeline | None) -> float:

@@ -96,12 +96,12 @@ def _part(extent: int, parts: int) -> int:
 
 def _member(plan: Plan, spec: DeviceSpec, rates: Rates) -> Member:
     learned = rates.learned(spec.name)
-    flops = learned if learned is not None else assumed(spec).flop_rate(plan.problem.dtype)
+    flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.dtype)
     per_cell = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
     return Member(
         plan.tile[:2],
         flops / per_cell,
-        measured=learned is not None,
+        measured=learned is not None and learned.known,
         side="bottom" if spec.name == "host" else "top",
         granularity=spec.granularity[:2],
     )

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError
 from hdgemm.hybrid.accounting import describe_split, merge_timelines, moved_bytes
-from hdgemm.hybrid.learning import load_rates
+from hdgemm.hybrid.learning import Learned, learn_alone, load_rates
 from hdgemm.hybrid.members import seat_devices
 from hdgemm.hybrid.sharing import PoolFeed, SharedPool, StoringMatrix
 from hdgemm.hybrid.split import fixed_regions
@@ -27,11 +27,13 @@ from hdgemm.report import build_report
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hdgemm.hybrid.learning import Rates
     from hdgemm.hybrid.members import Seat
     from hdgemm.multiplication import Multiplication
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event, Observer, Timeline
     from hdgemm.report import Report
+    from hdgemm.split import SplitReport
 
 
 def run_on_devices(
@@ -67,17 +69,20 @@ def run_on_devices(
         for name in names:
             devices.append(open_device(name, options.device_bytes))
             stack.callback(devices[-1].close)
-        rates = load_rates(names, product.problem(devices[0].spec))
+        spelled = [device.spec.name for device in devices]
+        rates = load_rates(spelled, product.problem(devices[0].spec), options.threads)
+        left_out = rates.left_out(spelled) if options.split is None else {}
+        devices = [device for device in devices if device.spec.name not in left_out]
         seats = seat_devices(product, devices, options, rates)
         peak = stack.enter_context(PeakMemory())
         run = _Run(product, seats, options, observer, cancel)
-        start = time.perf_counter()
         timelines = run.go()
         product.c.matrix.flush()
-        seconds = time.perf_counter() - start
-    split = describe_split(seats, run.shared, timelines, seconds)
+        seconds = time.perf_counter() - run.shared.start
+    split = describe_split(seats, run.shared, timelines, seconds, rates.alone)
+    split = replace(split, left_out=left_out)
     if options.split is None:
-        rates.learn({name: share.flop_rate for name, share in split.shares.items() if share.cells})
+        _learn(rates, split, seats, seconds, options)
     report = build_report(
         seats[0].plan,
         merge_timelines(timelines, seconds),
@@ -85,7 +90,28 @@ def run_on_devices(
         peak_memory_bytes=peak.nbytes,
         devices=tuple(seat.name for seat in seats),
     )
-    return replace(report, split=split)
+    # Each device has its part of the limit; the report is about the whole run.
+    allowed = {"host_limit": sum(seat.plan.host_limit for seat in seats)}
+    return replace(report, plan={**report.plan, **allowed}, split=split)
+
+
+def _learn(
+    rates: Rates, split: SplitReport, seats: Sequence[Seat], seconds: float, options: Options
+) -> None:
+    """Keep each device's speed for the next run like this one."""
+    if split.left_out:
+        rates.learn(rates.rested(list(split.left_out)))
+    else:
+        measured = {
+            name: Learned(share.flop_rate)
+            for name, share in split.shares.items()
+            if share.flop_rate > 0 and not share.failed
+        }
+        dropped = {name: share.dropped for name, share in split.shares.items()}
+        slow = {name: Learned(why.flop_rate, known=False) for name, why in dropped.items() if why}
+        rates.learn({**measured, **slow})
+    if len(seats) == 1:
+        learn_alone(seats[0].name, seats[0].plan.problem, seconds, options.threads)
 
 
 class _Run:
@@ -164,12 +190,13 @@ class _Run:
         return run_feed(
             seat.plan, feed, seat.device, operands,
             alpha=product.alpha, beta=product.beta, observer=observe, cancel=self._cancel,
+            start=self.shared.start,
         )  # fmt: skip
 
     def _give_up(self, seat: Seat, error: Exception) -> None:
         """Let the others take over, if there are any left."""
         left = self.shared.fail(seat.name)
-        if not left:
+        if not left or self._spoiled(seat):
             self._end(error)
             return
         warnings.warn(
@@ -177,6 +204,11 @@ class _Run:
             RuntimeWarning,
             stacklevel=2,
         )
+
+    def _spoiled(self, seat: Seat) -> bool:
+        """Say whether a device that used C in place may have lost the old C that beta needs."""
+        in_place = seat.plan.problem.c.path == "resident"
+        return in_place and seat.plan.problem.reads_c and bool(self.feeds[seat.name].batches)
 
     def _end(self, error: BaseException) -> None:
         with self._lock:

@@ -19,16 +19,27 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.growing import Batch
     from hdgemm.pipeline.timeline import Event
     from hdgemm.planning.increment import Increment
-    from hdgemm.planning.pool import Pool
+    from hdgemm.planning.pool import Pool, Refusal
+
+
+@dataclass
+class _Drawn:
+    """A tile that is on its way: when it was drawn, and how many of its cells are not stored."""
+
+    at: float
+    left: int
 
 
 @dataclass
 class _Record:
-    """What one device has done: tiles it stored, and when it stored the last one."""
+    """What one device has done: tiles it stored, and when it stored the last one.
+
+    `multiplied` are cells and seconds of its mult1, until its first tile is stored.
+    """
 
     began: float | None = None
     last: float | None = None
-    multiplying: float = 0.0
+    multiplied: tuple[float, float] = (0.0, 0.0)
     cells: int = 0
     tiles: list[Rect] = field(default_factory=list)
 
@@ -46,8 +57,8 @@ class SharedPool:
         self._pool = pool
         self._clock = clock
         self._changed = threading.Condition()
-        self._start = clock()
-        self._left: dict[str, dict[Rect, int]] = {name: {} for name in pool.members}
+        self.start = clock()
+        self._drawn: dict[str, dict[Rect, _Drawn]] = {name: {} for name in pool.members}
         self.records = {name: _Record() for name in pool.members}
 
     def draw(self, name: str, stopped: Callable[[], bool]) -> Rect | None:
@@ -56,10 +67,11 @@ class SharedPool:
             while not stopped():
                 rect = self._pool.draw(name)
                 if isinstance(rect, Rect):
-                    self._left[name][rect] = rect.rows * rect.cols
+                    now = self._clock()
+                    self._drawn[name][rect] = _Drawn(now, rect.rows * rect.cols)
                     record = self.records[name]
                     if record.began is None:
-                        record.began = self._clock()
+                        record.began = now
                     return rect
                 if rect is Wait.NOTHING_LEFT:
                     return None
@@ -73,41 +85,43 @@ class SharedPool:
         """Note that whole rows of a drawn tile are in C; a tile that is whole tells the speed."""
         with self._changed:
             self._pool.stored(name, part)
-            left = self._left[name]
-            tile = next(tile for tile in left if tile.covers(part))
-            left[tile] -= part.rows * part.cols
-            if left[tile] == 0:
-                del left[tile]
-                self._measure(name, tile)
+            on_the_way = self._drawn[name]
+            tile = next(tile for tile in on_the_way if tile.covers(part))
+            on_the_way[tile].left -= part.rows * part.cols
+            if on_the_way[tile].left == 0:
+                self._measure(name, tile, on_the_way.pop(tile).at)
             self._changed.notify_all()
 
-    def _measure(self, name: str, tile: Rect) -> None:
+    def _measure(self, name: str, tile: Rect, drawn: float) -> None:
         record, now = self.records[name], self._clock()
         cells = tile.rows * tile.cols
-        if record.last is None:
-            # The first tile also waited for its loads and its kernel's compiler: only the time
-            # in which it multiplied tells how fast the next ones will be.
-            seconds, known = record.multiplying, 0.0
+        multiplied, multiplying = record.multiplied
+        if record.last is None and multiplied and multiplying > 0:
+            # The first tile also waited for its loads, which are hidden from now on: only the
+            # time in which it multiplied tells how fast the next ones will be.
+            self._pool.set_rate(name, multiplied / multiplying)
         else:
-            seconds, known = now - record.last, self._pool.rate(name)
-        if seconds > 0:
-            rate = cells / seconds
-            self._pool.set_rate(name, 0.5 * (rate + known) if known else rate)
+            # A device that waited for others in between was not slow.
+            since = drawn if record.last is None else max(record.last, drawn)
+            if now > since:
+                self._pool.set_rate(name, cells / (now - since))
         record.last = now
         record.cells += cells
         record.tiles.append(tile)
 
-    def multiplied(self, name: str, seconds: float) -> None:
-        """Note that a device's mult1 worked for so long."""
+    def multiplied(self, name: str, cells: float, seconds: float) -> None:
+        """Note that a device's mult1 worked for so long on what amounts to so many cells."""
         with self._changed:
-            if self.records[name].last is None:
-                self.records[name].multiplying += seconds
+            record = self.records[name]
+            if record.last is None:
+                before = record.multiplied
+                record.multiplied = (before[0] + cells, before[1] + seconds)
 
     def fail(self, name: str) -> list[str]:
         """Take a device out, give its tiles back, and return who is left."""
         with self._changed:
             self._pool.fail(name)
-            self._left[name] = {}
+            self._drawn[name] = {}
             self._changed.notify_all()
             return self._pool.alive
 
@@ -119,12 +133,16 @@ class SharedPool:
     def seconds(self, name: str) -> tuple[float, float]:
         """Return when a device drew its first tile and stored its last, since the pool began."""
         record = self.records[name]
-        began = self._start if record.began is None else record.began
-        return began - self._start, (record.last or began) - self._start
+        began = self.start if record.began is None else record.began
+        return began - self.start, (record.last or began) - self.start
 
     def rate(self, name: str) -> float:
         """Return a device's speed in cells per second, as last measured."""
         return self._pool.rate(name)
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a device was too slow to go on, None where it went on to the end."""
+        return self._pool.refusal(name)
 
 
 class PoolFeed:
@@ -161,8 +179,10 @@ class PoolFeed:
         """Measure mult1; where C is used in place, what is multiplied is stored."""
         if event.stage != "mult1":
             return
-        self._shared.multiplied(self._name, event.end - event.start)
-        unit = self.batches[event.unit].unit
+        unit, steps, _ = self.batches[event.unit]
+        part = steps[event.step - unit.first].kb / sum(step.kb for step in steps)
+        cells = part * unit.rect.rows * unit.rect.cols
+        self._shared.multiplied(self._name, cells, event.end - event.start)
         if self._in_place and event.step == unit.last:
             self._shared.stored(self._name, unit.rect)
 

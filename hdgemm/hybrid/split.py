@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import InputError
@@ -37,7 +38,12 @@ def fixed_regions(
         raise InputError(f"split names {', '.join(unknown)}; the devices are {', '.join(names)}")
     given = sum(split.values())
     rest = [name for name in names if name not in split]
-    if min(split.values(), default=0.0) < 0 or given > 1 + 1e-9 or (not rest and given < 1 - 1e-9):
+    if (
+        not math.isfinite(given)
+        or min(split.values(), default=0.0) < 0
+        or given > 1 + 1e-9
+        or (not rest and given < 1 - 1e-9)
+    ):
         raise InputError(f"the shares of a split must add up to 1, got {dict(split)}")
     shares = {name: split.get(name, (1 - given) / max(1, len(rest))) for name in names}
     regions, row, total = {}, 0, 0.0

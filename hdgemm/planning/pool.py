@@ -9,21 +9,20 @@ finish together whatever their speeds turn out to be. Pure state: no clock, no t
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
+from hdgemm.planning.member import TRIALS, Member, Refusal, State, area, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = ["Member", "Pool", "Refusal", "Wait"]
+
 #: A drawn piece takes at most this part of the time that is left: what is out when the pool runs
 #: dry is then small enough for the others to wait for.
 _PART: Final = 0.25
-#: The smallest piece, as a part of a device's tile in each direction.
-_LEAST: Final = 8
 
 
 class Wait(Enum):
@@ -35,48 +34,6 @@ class Wait(Enum):
     NOTHING_LEFT = 2
     #: It has become too slow to go on with its bar, and has given it back: tell the others.
     GAVE_BACK = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One device that draws.
-
-    Parameters
-    ----------
-    tile
-        The largest C tile it can take, rows and columns.
-    rate
-        Cells of C that it computes in a second, as far as is known.
-    measured
-        Whether the rate was measured; otherwise the first piece is small, to find out.
-    side
-        Whether it takes bars from the top of C or from the bottom.
-    granularity
-        Rows and columns in multiples of which its pieces are cut.
-    """
-
-    tile: tuple[int, int]
-    rate: float
-    measured: bool = False
-    side: Literal["top", "bottom"] = "top"
-    granularity: tuple[int, int] = (1, 1)
-
-
-@dataclass
-class _State:
-    """A member's present.
-
-    `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
-    stored, `own` what is reserved for it.
-    """
-
-    rate: float
-    measured: bool = False
-    bar: Rect | None = None
-    forward: bool = False
-    failed: bool = False
-    own: list[Rect] = field(default_factory=list)
-    out: list[Rect] = field(default_factory=list)
 
 
 class Pool:
@@ -97,28 +54,42 @@ class Pool:
     ) -> None:  # fmt: skip
         self.members = dict(members)
         self._states = {
-            name: _State(member.rate, member.measured) for name, member in members.items()
+            name: State(member.rate, TRIALS if member.measured else 0)
+            for name, member in members.items()
         }
         self._balances = regions is None
         self._free = [Rect(0, 0, m, n)] if regions is None else []
         for name, rect in (regions or {}).items():
-            self._states[name].own = [rect] if _area(rect) else []
+            self._states[name].own = [rect] if area(rect) else []
 
     def rate(self, name: str) -> float:
         """Return cells per second, as last told."""
         return self._states[name].rate
 
     def set_rate(self, name: str, rate: float) -> None:
-        """Tell the pool how fast a device is now, in cells per second."""
+        """Tell the pool how fast a device was with its last tile, in cells per second.
+
+        Speeds differ from tile to tile, so that half of the old one stays. While a device is on
+        trial the best counts: what disturbs a first tile only ever makes it slower.
+        """
         state = self._states[name]
-        state.rate, state.measured = rate, True
+        if state.known:
+            rate = 0.5 * (rate + state.rate)
+        elif state.trials:
+            rate = max(rate, state.rate)
+        state.rate = rate
+        state.trials += 1
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a device has been drawing no more, None where it has not been too slow."""
+        return self._states[name].refusal
 
     @property
     def undrawn(self) -> int:
         """Cells that nobody has drawn."""
         states = self._states.values()
-        kept = sum(_area(state.bar) + sum(map(_area, state.own)) for state in states)
-        return kept + sum(map(_area, self._free))
+        kept = sum(area(state.bar) + sum(map(area, state.own)) for state in states)
+        return kept + sum(map(area, self._free))
 
     def draw(self, name: str) -> Rect | Wait:
         """Return the next C tile for a device, or why there is none."""
@@ -138,25 +109,37 @@ class Pool:
                 self._take_bar(state, member, self._free)
             elif not (self._balances and self._steal(name)):
                 return self._nothing()
+        state.refusal = None
         return self._cut_tile(state, member)
 
-    def _too_slow(self, state: _State, member: Member) -> bool:
-        """Say whether another device alone would be done before this one's smallest piece.
+    def _too_slow(self, state: State, member: Member) -> bool:
+        """Say whether the others would be done with everything before this one's next piece.
 
-        Never so for the fastest device, so that somebody always draws.
+        Never so for the fastest device, so that somebody always draws. The reason is kept from
+        the first time on, until the device draws again.
         """
-        best = max(other.rate for other in self._states.values() if not other.failed)
-        rows, cols = (
-            max(quantum, full // _LEAST)
-            for full, quantum in zip(member.tile, member.granularity, strict=True)
-        )
-        return min(rows * cols, self.undrawn) / state.rate > self.undrawn / best
+        others = [s for s in self._states.values() if s is not state and not s.failed]
+        if state.rate >= max((other.rate for other in others), default=0.0):
+            return False
+        together = sum(other.rate for other in others)
+        left = (self.undrawn + sum(other.busy_cells for other in others)) / together
+        rows, cols = member.least(state.trial_cells(self._seconds_left()))
+        seconds = (state.busy_cells + min(rows * cols, self.undrawn)) / state.rate
+        if seconds <= left:
+            return False
+        if state.refusal is None:
+            state.refusal = Refusal(state.rate, seconds, left)
+        return True
+
+    def _seconds_left(self) -> float:
+        """Seconds that all devices take together for what nobody has drawn."""
+        return self.undrawn / sum(s.rate for s in self._states.values() if not s.failed)
 
     def _nothing(self) -> Wait:
         out = any(state.out for state in self._states.values()) or self.undrawn
         return Wait.FOR_OTHERS if out else Wait.NOTHING_LEFT
 
-    def _take_bar(self, state: _State, member: Member, source: list[Rect]) -> None:
+    def _take_bar(self, state: State, member: Member, source: list[Rect]) -> None:
         place = 0 if member.side == "top" else -1
         rect = source[place]
         rows = self._rows(state, member, rect)
@@ -172,31 +155,32 @@ class Pool:
             source.pop(place)
         state.bar, state.forward = bar, not state.forward
 
-    def _rows(self, state: _State, member: Member, rect: Rect) -> int:
+    def _rows(self, state: State, member: Member, rect: Rect) -> int:
         """Return a bar's height: full, or less where that would take too much of what is left."""
         full, quantum = member.tile[0], member.granularity[0]
-        least = max(quantum, full // _LEAST)
+        least, _ = member.least(state.trial_cells(self._seconds_left()))
         wanted = max(least, 2 * self._most_cells(state) / rect.cols)
-        rows = min(full, _up(wanted, quantum), rect.rows)
+        rows = min(full, rounded_up(wanted, quantum), rect.rows)
         return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
 
-    def _most_cells(self, state: _State) -> float:
+    def _most_cells(self, state: State) -> float:
         """Cells that a device should take at once, from the time that all that is left takes."""
-        if not self._balances:
+        if not self._balances or self._alone(state):
             return math.inf
-        if not state.measured:
-            return 0.0
-        together = sum(other.rate for other in self._states.values() if not other.failed)
-        seconds = self.undrawn / together
-        return _PART * seconds * state.rate
+        return _PART * self._seconds_left() * state.rate if state.known else 0.0
 
-    def _cut_tile(self, state: _State, member: Member) -> Rect:
+    def _alone(self, state: State) -> bool:
+        """Say whether nobody else draws any more, so that there is nobody to finish with."""
+        others = (other for other in self._states.values() if other is not state)
+        return all(other.failed or (other.refusal and not other.out) for other in others)
+
+    def _cut_tile(self, state: State, member: Member) -> Rect:
         bar = state.bar
         assert bar is not None  # noqa: S101  (draw has just found or taken one)
         full, quantum = member.tile[1], member.granularity[1]
-        least = max(quantum, full // _LEAST)
+        _, least = member.least(state.trial_cells(self._seconds_left()))
         wanted = max(least, self._most_cells(state) / bar.rows)
-        cols = min(full, _up(wanted, quantum), bar.cols)
+        cols = min(full, rounded_up(wanted, quantum), bar.cols)
         if state.forward:
             tile = bar._replace(cols=cols)
             rest = bar._replace(col=bar.col + cols, cols=bar.cols - cols)
@@ -214,7 +198,7 @@ class Pool:
             state for other, state in self._states.items()
             if other != name and state.bar is not None and not state.failed
         ]  # fmt: skip
-        victim = max(victims, key=lambda state: _area(state.bar) / state.rate, default=None)
+        victim = max(victims, key=lambda state: area(state.bar) / state.rate, default=None)
         if victim is None or victim.bar is None:
             return False
         bar = victim.bar
@@ -256,11 +240,3 @@ class Pool:
     def alive(self) -> list[str]:
         """Names of the devices that have not failed."""
         return [name for name, state in self._states.items() if not state.failed]
-
-
-def _area(rect: Rect | None) -> int:
-    return rect.rows * rect.cols if rect is not None else 0
-
-
-def _up(value: float, quantum: int) -> int:
-    return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum

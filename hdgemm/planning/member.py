@@ -1,0 +1,120 @@
+"""One device that draws from the pool: what it is, what it is at, and how large its pieces are."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.plan import Rect
+
+#: Tiles that a device is timed on before it may be found too slow. The first ones also pay for
+#: page faults, compilers and clocks that are still low.
+TRIALS: Final = 3
+#: A piece to find out with takes at most this part of the run, if the device is as fast as thought.
+_TRIAL_PART: Final = 0.01
+#: The smallest piece of a known device, as a part of its tile in each direction.
+_LEAST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One device that draws.
+
+    Parameters
+    ----------
+    tile
+        The largest C tile it can take, rows and columns.
+    rate
+        Cells of C that it computes in a second, as far as is known.
+    measured
+        Whether the rate was measured; otherwise the first pieces are small, to find out.
+    side
+        Whether it takes bars from the top of C or from the bottom.
+    granularity
+        Rows and columns in multiples of which its pieces are cut.
+    """
+
+    tile: tuple[int, int]
+    rate: float
+    measured: bool = False
+    side: Literal["top", "bottom"] = "top"
+    granularity: tuple[int, int] = (1, 1)
+
+    def least(self, cells: float = math.inf) -> tuple[int, int]:
+        """Return rows and columns of the smallest piece worth drawing, of `cells` at most.
+
+        The device's granularity is the limit: a piece of less costs no less.
+        """
+        rows, cols = (
+            max(quantum, full // _LEAST)
+            for full, quantum in zip(self.tile, self.granularity, strict=True)
+        )
+        shrink = min(1.0, math.sqrt(cells / (rows * cols)))
+        return (
+            max(self.granularity[0], int(rows * shrink)),
+            max(self.granularity[1], int(cols * shrink)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a device was found too slow to take another piece.
+
+    Parameters
+    ----------
+    rate
+        Cells in a second that it computes.
+    seconds
+        What its next piece would take, with what it is at.
+    others_seconds
+        What the others need for all that is left.
+    """
+
+    rate: float
+    seconds: float
+    others_seconds: float
+
+
+@dataclass
+class State:
+    """A member's present.
+
+    `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
+    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on.
+    """
+
+    rate: float
+    trials: int = 0
+    bar: Rect | None = None
+    forward: bool = False
+    failed: bool = False
+    refusal: Refusal | None = None
+    own: list[Rect] = field(default_factory=list)
+    out: list[Rect] = field(default_factory=list)
+
+    @property
+    def known(self) -> bool:
+        """Whether it was timed often enough to be judged."""
+        return self.trials >= TRIALS
+
+    @property
+    def busy_cells(self) -> int:
+        """Cells that it has drawn and not stored."""
+        return sum(map(area, self.out))
+
+    def trial_cells(self, seconds: float) -> float:
+        """Cells of its smallest piece while `seconds` are left of the run; inf once known."""
+        return math.inf if self.known else _TRIAL_PART * seconds * self.rate
+
+
+def area(rect: Rect | None) -> int:
+    """Return the cells of a rectangle; none has none."""
+    return rect.rows * rect.cols if rect is not None else 0
+
+
+def rounded_up(value: float, quantum: int) -> int:
+    """Return the next multiple of `quantum`; very many for infinity."""
+    return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum
