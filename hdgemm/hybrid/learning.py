@@ -6,17 +6,12 @@ to each device's flop/s. A set of one device is that device alone.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import platform
-import tempfile
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from platformdirs import user_cache_path
-
+from hdgemm.cache import read_entries, write_entry
 from hdgemm.split import LeftOut
 
 if TYPE_CHECKING:
@@ -24,6 +19,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Problem
 
+#: The file in the cache folder.
+_FILE: Final = "rates.json"
 #: Seconds below which a run says little about a device by itself.
 LEAST_SECONDS: Final = 1.0
 #: A set is slower than one device alone if it reaches less than this part of its speed.
@@ -66,7 +63,6 @@ class Rates:
         Flop/s of those of the devices that were run by themselves.
     """
 
-    path: Path
     key: str
     found: Mapping[str, Learned] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
@@ -100,25 +96,8 @@ class Rates:
 
     def learn(self, measured: Mapping[str, Learned]) -> None:
         """Keep what a run measured; a folder that cannot be written to is no error."""
-        entries = _read(self.path)
-        kept = {**entries.get(self.key, {}), **measured}
-        entries[self.key] = kept
-        text = json.dumps(
-            {
-                key: {name: asdict(one) for name, one in each.items()}
-                for key, each in entries.items()
-            },
-            indent=1,
-        )
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, delete=False, encoding="utf-8"
-            ) as stream:
-                stream.write(text)
-            Path(stream.name).replace(self.path)
-        except OSError:
-            return
+        kept = {**_entry(read_entries(_FILE), self.key), **measured}
+        write_entry(_FILE, self.key, {name: asdict(one) for name, one in kept.items()})
 
 
 def load_rates(devices: Sequence[str], problem: Problem, threads: int | None = None) -> Rates:
@@ -129,13 +108,11 @@ def load_rates(devices: Sequence[str], problem: Problem, threads: int | None = N
     threads
         As in `Options`: the host's speed depends on it.
     """
-    folder = os.environ.get("HDGEMM_CACHE")
-    path = (Path(folder) if folder else user_cache_path("hdgemm")) / "rates.json"
-    entries = _read(path)
-    lone = {name: entries.get(_key([name], problem, threads), {}).get(name) for name in devices}
+    entries = read_entries(_FILE)
+    lone = {name: _entry(entries, _key([name], problem, threads)).get(name) for name in devices}
     alone = {name: one.flop_rate for name, one in lone.items() if one is not None}
     key = _key(devices, problem, threads)
-    return Rates(path, key, entries.get(key, {}), alone)
+    return Rates(key, _entry(entries, key), alone)
 
 
 def learn_alone(device: str, problem: Problem, seconds: float, threads: int | None) -> None:
@@ -157,18 +134,11 @@ def _shape_class(problem: Problem) -> str:
     return f"{side.bit_length()}x{problem.k.bit_length()}"
 
 
-def _read(path: Path) -> dict[str, dict[str, Learned]]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Learned]:
+    value = entries.get(key)
+    if not isinstance(value, dict):
         return {}
-    if not isinstance(entries, dict):
-        return {}
-    return {
-        key: {name: one for name, each in value.items() if (one := _learned(each)) is not None}
-        for key, value in entries.items()
-        if isinstance(value, dict)
-    }
+    return {name: one for name, each in value.items() if (one := _learned(each)) is not None}
 
 
 def _learned(value: Any) -> Learned | None:
