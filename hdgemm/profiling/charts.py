@@ -165,12 +165,12 @@ def _matrix(axes: Axes, report: Report) -> None:
 
 
 def _sizes(axes: Axes, report: Report) -> None:
-    depths: dict[float, list[tuple[int, float]]] = {}
+    lines: dict[str, list[tuple[int, float]]] = {}
     for row in report["sizes"]:
-        depths.setdefault(round(row["k"] / row["m"], 2), []).append((row["m"], row["gflops"]))
-    for number, (depth, points) in enumerate(sorted(depths.items())):
+        lines.setdefault(row["series"], []).append((row["m"], row["gflops"]))
+    for number, (series, points) in enumerate(lines.items()):
         sides, speeds = zip(*sorted(points), strict=True)
-        axes.plot(sides, speeds, marker="o", color=_COLOURS[number % 6], label=f"k/m {depth:.2g}")
+        axes.plot(sides, speeds, marker="o", color=_COLOURS[2 * number % 6], label=series)
     axes.set_xlabel("m = n")
     axes.set_ylabel("GFLOP/s")
     axes.set_ylim(bottom=0)

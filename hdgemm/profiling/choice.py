@@ -29,3 +29,9 @@ def peers_of(name: str) -> tuple[str, ...]:
     if name not in alike:
         return (name,)
     return (name, *(other for other in alike if other != name))
+
+
+def on_host_cores(name: str) -> bool:
+    """Say whether a device is the host's own processor under another driver."""
+    listed = [info for info in list_devices() if info.name == name.partition("/")[0]]
+    return name.startswith("opencl") and not any(info.accelerator for info in listed)

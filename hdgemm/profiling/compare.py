@@ -57,8 +57,10 @@ class Comparison:
     def text(self) -> str:
         """Return it as plain lines."""
         lines = [f"{name}: {old} → {new}" for name, old, new in self.settings]
-        for row in self.differences:
-            lines.append(f"{row.figure:44} {row.old:10.3g} → {row.new:10.3g}  {row.words}")
+        lines += [
+            f"{row.figure:44} {row.old:10.3g} → {row.new:10.3g}  {row.words}"
+            for row in self.differences
+        ]
         clear = sum(row.clear for row in self.differences)
         lines.append(f"{clear} of {len(self.differences)} figures changed by more than the noise")
         return "\n".join(lines)

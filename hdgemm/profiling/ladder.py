@@ -13,6 +13,7 @@ from hdgemm.errors import HdgemmError
 from hdgemm.limits import cores
 from hdgemm.planning.model import expect
 from hdgemm.profiling.advice import WhatIf
+from hdgemm.profiling.choice import on_host_cores
 from hdgemm.profiling.copy_threads import copy_rates
 from hdgemm.profiling.results import Advice, Prediction, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Sample
@@ -126,8 +127,8 @@ class Ladder:
     def sweep(self, seconds: float, progress: StepProgress) -> None:
         """Run the best strategy over sizes and depths, each once, for about so many seconds."""
         began = time.perf_counter()
-        cases = list(product(DEPTHS.values(), _PARTS))
-        for number, (depth, part) in enumerate(cases):
+        cases = list(product(DEPTHS.items(), _PARTS))
+        for number, ((series, depth), part) in enumerate(cases):
             spent = (time.perf_counter() - began) / seconds
             if spent >= 1:
                 self.notes.append(f"the sweep over sizes stopped after {number} of {len(cases)}")
@@ -136,7 +137,7 @@ class Ladder:
             progress(number / len(cases), f"{extents.m} × {extents.n} × {extents.k}")
             report = self._work.run(self._plan(BEST, extents), extents)
             rate = Rate(Sample((report.gflops,)), self._kernel)
-            self._sizes.append(SizePoint(extents.m, extents.n, extents.k, rate))
+            self._sizes.append(SizePoint(extents.m, extents.n, extents.k, rate, series))
 
     def think(self) -> None:
         """Ask the model what would help."""
@@ -162,14 +163,11 @@ class Ladder:
             return host
         devices = len(self._peers) if name in {_ALL, _HYBRID} else 1
         # Where the device is the host's own processor, both are the same cores.
-        extra = host if name == _HYBRID and len(self._reports) and not self._same_cores() else 0.0
-        return devices * self._kernel + extra
+        both = name == _HYBRID and not self._same_cores()
+        return devices * self._kernel + (host if both else 0.0)
 
     def _same_cores(self) -> bool:
-        return self._device.spec.unified or (
-            self._peers == (self._peers[0],)
-            and (self._peers[0].startswith("opencl") and not _accelerates(self._peers[0]))
-        )
+        return self._device.spec.unified or on_host_cores(self._peers[0])
 
     def found(self) -> dict[str, Any]:
         """Return the fields of a `Profile` that the runs fill."""
@@ -238,12 +236,6 @@ class Ladder:
 
 def _with_host(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, "host"]))
-
-
-def _accelerates(name: str) -> bool:
-    from hdgemm.pipeline.devices.registry import list_devices
-
-    return any(info.accelerator for info in list_devices() if info.name == name)
 
 
 def _host_speed(extents: Extents) -> float:

@@ -103,16 +103,18 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class SizePoint:
-    """One product of the sweep over sizes."""
+    """One product of the sweep over sizes; `series` says with which others it makes a line."""
 
     m: int
     n: int
     k: int
     rate: Rate
+    series: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {"m": self.m, "n": self.n, "k": self.k, **self.rate.to_dict()}
+        extents = {"m": self.m, "n": self.n, "k": self.k, "series": self.series}
+        return {**extents, **self.rate.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)

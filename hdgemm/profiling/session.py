@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.profiling.best import BestKnown
-from hdgemm.profiling.choice import choose, peers_of
+from hdgemm.profiling.choice import choose, on_host_cores, peers_of
 from hdgemm.profiling.interference import find_interference, per_cpu_second, wall_rates
 from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.machine import measured_machine
@@ -161,7 +161,7 @@ class _Session:
                 f"{self.device_name} works where the matrices lie: it has no PCIe link, and "
                 "load2 and store1 do not exist; its matrices are kept in files"
             )
-        elif self.device_name.startswith("opencl") and not _has_own_cores(self.device_name):
+        elif on_host_cores(self.device_name):
             self.notes.append(
                 f"{self.device_name} is the host's own processor: its kernel shares the cores, and "
                 "its link is a copy in host memory"
@@ -251,9 +251,3 @@ def _bandwidths(windows: Windows | None) -> dict[str, Bandwidth]:
         )
         for name, works in windows.stages.items()
     }
-
-
-def _has_own_cores(name: str) -> bool:
-    from hdgemm.pipeline.devices.registry import list_devices
-
-    return any(info.accelerator for info in list_devices() if info.name == name)

@@ -241,7 +241,8 @@ class _Simulation:
         for side, depth in product((m, m * 3 // 2, 2 * m), (k * 3 // 4, k, 2 * k)):
             run = self.devices((side, side, depth), self.system.devices)
             peak = self.system.devices * self.system.device_peak
-            points.append(SizePoint(side, side, depth, _rate(_mean_gflops(run) * 1e9, peak)))
+            rate = _rate(_mean_gflops(run) * 1e9, peak)
+            points.append(SizePoint(side, side, depth, rate, f"k = {depth}"))
         return tuple(points)
 
     def _cpu(self, hybrid: list[Together]) -> dict[str, float]:
