@@ -78,17 +78,18 @@ class RemoteJob:
             The job goes on.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
+        began = time.monotonic()
         while True:
             self.refresh()
             if progress is not None:
                 progress(self.info)
             if self.finished:
                 return self
+            # It is noticed at most a tenth later than it could be, and seldom asked for.
+            pause = min(max(_FIRST_LOOK, (time.monotonic() - began) / 10), _LAST_LOOK)
             if until is not None and time.monotonic() + pause > until:
                 raise TimeoutError(f"job {self.id} is {self.status} after {timeout} seconds")
             time.sleep(pause)
-            pause = min(pause * 1.3, _LAST_LOOK)
 
     def check(self) -> RemoteJob:
         """Raise the error that a job which did not succeed stands for."""

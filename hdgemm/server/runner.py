@@ -30,7 +30,7 @@ from hdgemm.server.settings import Settings
 
 log = logging.getLogger("hdgemm.server.runner")
 #: Jobs give way to the server, which has to answer while they run.
-_NICENESS = 5
+_NICENESS = 10
 
 
 def main() -> int:

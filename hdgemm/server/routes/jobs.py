@@ -151,7 +151,7 @@ async def follow_job(
 ) -> StreamingResponse:
     """Stream what happens to a job, from after `Last-Event-ID`, until it is finished."""
     await to_thread.run_sync(_exists, service, job_id, account.id)
-    stream = _stream(request, service, job_id, int(last_event_id or 0))
+    stream = _stream(request, service, (account.id, job_id), int(last_event_id or 0))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
@@ -166,6 +166,9 @@ async def _stream(request: Request, service: Service, job_id: str, last: int) ->
     yield "retry: 1000\n\n"
     while not await request.is_disconnected():
         found, finished = await to_thread.run_sync(_news, service, job_id, last)
+        if found:
+            # Who hears of an event must not be told an older status.
+            service.statuses.forget(key)
         for event in found:
             last = event.id
             yield f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(event.data)}\n\n"

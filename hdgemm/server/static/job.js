@@ -112,7 +112,7 @@ export async function job(signal, id, { main, tell }) {
   await redraw();
   await finish();
   await follow(`/v1/jobs/${id}/events`, signal, (event) => {
-    if (event.kind !== "progress") { redraw().catch(tell); return; }
+    if (event.kind !== "progress") { Object.assign(info, event.data); redraw().catch(tell); return; }
     info.detail = event.data;
     if (!isPressed()) draw();
   });
