@@ -161,8 +161,10 @@ def _exists(service: Service, job_id: str, owner: str) -> None:
         jobs.get(conn, job_id, owner)
 
 
-async def _stream(request: Request, service: Service, job_id: str, last: int) -> AsyncIterator[str]:
-    quiet = 0.0
+async def _stream(
+    request: Request, service: Service, key: tuple[str, str], last: int
+) -> AsyncIterator[str]:
+    quiet, job_id = 0.0, key[1]
     yield "retry: 1000\n\n"
     while not await request.is_disconnected():
         found, finished = await to_thread.run_sync(_news, service, job_id, last)
