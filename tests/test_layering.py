@@ -15,6 +15,7 @@ LEVELS = {
     "errors": 0,
     "options": 0,
     "limits": 0,
+    "cache": 0,
     "matrices": 1,
     "pipeline": 2,
     "planning": 3,
