@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.opencl.driver import Facts
     from hdgemm.pipeline.devices.opencl.shape import Shape
-    from hdgemm.pipeline.devices.protocol import Block, Completion, Tile
+    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, Tile
     from hdgemm.pipeline.plan import Operand
 
 
@@ -95,8 +95,10 @@ class OpenCLDevice:
         """Take host memory that the device reads in place, or by DMA."""
         return self._memory.allocate_staging(nbytes, self._download.queue)
 
-    def free(self, buffer: DeviceBuffer) -> None:
+    def free(self, buffer: Buffer) -> None:
         """Give memory back; nothing enqueued may still need it."""
+        if not isinstance(buffer, DeviceBuffer):
+            raise DeviceError(f"{self.spec.name}: this memory was not taken here")
         self._memory.free(buffer)
 
     def upload(
