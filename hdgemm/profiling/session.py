@@ -149,6 +149,7 @@ class _Session:
             self.progress(0.9, "what would help")
             self._look()
         self.notes.append(f"measured in {time.perf_counter() - began:.0f} s")
+        self.progress(1.0, "done")
 
     def _look(self) -> None:
         watch = Watch(self.folder)

@@ -39,8 +39,9 @@ Shape = tuple[int, int, int]
 _RUNGS: Final = ("initial", "double-buffering", "data-reuse", "data-placement")
 _BEST: Final = "data-placement"
 _CPU: Final = "cpu"
-#: Shares of the CPU to try, as parts of the columns of C.
-_SHARES: Final = tuple(part / 64 for part in range(1, 14))
+#: Shares of the CPU to try, in 64ths of the columns of C: widely first, then beside the best.
+_SHARES: Final = (2, 4, 6, 8, 10, 12)
+_BESIDE: Final = (-1, 1)
 
 
 def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None = None) -> Profile:
@@ -187,15 +188,21 @@ class _Simulation:
 
     def hybrid(self, shape: Shape) -> list[Together]:
         """Give the CPUs the columns that make the run shortest; that one in every phase."""
-        m, n, k = shape
-        runs = []
-        for share in _SHARES:
-            cols = round(share * n / 64) * 64
-            plan = self.plan(_BEST, (m // self.system.devices, n - cols, k))
-            runs.append(self._run([plan] * self.system.devices, self._cpu_plan((m, cols, k))))
-        best = max(runs, key=lambda run: run.gflops)
+        runs = {share: self._shared(shape, share) for share in _SHARES}
+        found = max(runs, key=lambda share: runs[share].gflops)
+        best = max(
+            [runs[found], *(self._shared(shape, found + step) for step in _BESIDE)],
+            key=lambda run: run.gflops,
+        )
         *plans, cpu = (member.plan for member in best.members)
         return self._phases(plans, cpu)
+
+    def _shared(self, shape: Shape, share: int) -> Together:
+        """Give the CPUs so many 64ths of the columns."""
+        (m, n, k), devices = shape, self.system.devices
+        cols = round(share * n / 64 / 64) * 64
+        plan = self.plan(_BEST, (m // devices, n - cols, k))
+        return self._run([plan] * devices, self._cpu_plan((m, cols, k)))
 
     def _cpu_plan(self, shape: Shape) -> Plan:
         spec = OperandSpec(path="resident")
@@ -239,9 +246,10 @@ class _Simulation:
         m, _, k = self.system.shape
         points = []
         for side, depth in product((m, m * 3 // 2, 2 * m), (k * 3 // 4, k, 2 * k)):
-            run = self.devices((side, side, depth), self.system.devices)
+            bar = (side // self.system.devices, side, depth)
+            run = self._run([self.plan(_BEST, bar)] * self.system.devices)
             peak = self.system.devices * self.system.device_peak
-            rate = _rate(_mean_gflops(run) * 1e9, peak)
+            rate = _rate(run.gflops * 1e9, peak)
             points.append(SizePoint(side, side, depth, rate, f"k = {depth}"))
         return tuple(points)
 

@@ -42,16 +42,15 @@ class Findings:
         How many devices shared the link when `bandwidth` was measured.
     """
 
-    ladder: Mapping[str, Rung]
-    bandwidth: Mapping[str, Bandwidth]
-    doubled: Mapping[str, float]
+    ladder: Mapping[str, Rung] = field(default_factory=dict)
+    bandwidth: Mapping[str, Bandwidth] = field(default_factory=dict)
+    doubled: Mapping[str, float] = field(default_factory=dict)
     advice: Sequence[Advice] = ()
     interference: Sequence[Interference] = ()
     predictions: Sequence[Prediction] = ()
     cpu_kept: float | None = None
     contenders: int = 1
     unified: bool = False
-    notes: Sequence[str] = field(default_factory=tuple)
 
 
 def judge(findings: Findings) -> Verdict:
@@ -61,7 +60,8 @@ def judge(findings: Findings) -> Verdict:
     if gain < _LITTLE:
         limit = "device"
     text = [_interference(each) for each in findings.interference]
-    text.append(_limit(limit, findings.doubled))
+    if findings.doubled:
+        text.append(_limit(limit, findings.doubled))
     text += _steps(findings.ladder)
     text += [f"{each.what}: {_percent(each.gain)} ({each.source})" for each in findings.advice]
     text += _far_off(findings.predictions)
