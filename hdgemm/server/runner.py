@@ -9,6 +9,8 @@ import logging
 import os
 import sys
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hdgemm.errors import (
@@ -39,7 +41,7 @@ def main() -> int:
     order = read_order(sys.stdin.fileno())
     settings = Settings(**order["settings"])
     lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds, order["asked_at"])
-    os.nice(_NICENESS)
+    _give_way()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -51,6 +53,13 @@ def main() -> int:
     except LeaseLostError:
         log.warning("another worker holds this job now")
         return LEASE_LOST
+
+
+def _give_way() -> None:
+    """Let the server go first; where the kernel groups sessions, niceness counts by group."""
+    os.nice(_NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
 def _run(settings: Settings, database: Database, heart: Heart) -> int:
