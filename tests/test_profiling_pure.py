@@ -7,20 +7,12 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.profiling.compare import compare, load_report
+from hdgemm.profiling.conclusions import Advice, Interference
 from hdgemm.profiling.interference import find_interference, per_cpu_second
 from hdgemm.profiling.others import Others
 from hdgemm.profiling.output import save_profile
 from hdgemm.profiling.probes import Probe
-from hdgemm.profiling.results import (
-    Advice,
-    Bandwidth,
-    Interference,
-    Prediction,
-    Profile,
-    Rate,
-    Rung,
-    SizePoint,
-)
+from hdgemm.profiling.results import Bandwidth, Prediction, Profile, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Change, Sample
 from hdgemm.profiling.verdict import Findings, judge
 from hdgemm.profiling.windows import WindowPlan, Windows, Work

@@ -12,11 +12,11 @@ from hdgemm.planning.model import simulate
 from hdgemm.planning.systems import RADEON_HD5970, SYSTEMS
 from hdgemm.planning.together import Member, simulate_together
 from hdgemm.profiling import profile, simulate_profile
+from hdgemm.profiling.effort import Effort
 from hdgemm.profiling.machine import measured_machine
 from hdgemm.profiling.others import Watch, describe_machine
 from hdgemm.profiling.probes import RESOURCE_OF, ProbeSet
-from hdgemm.profiling.session import Effort
-from hdgemm.profiling.simulated import work_unit_shape
+from hdgemm.profiling.simulation import work_unit_shape
 from hdgemm.profiling.windows import WindowPlan
 
 SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(1, 1), sweep=0.05)

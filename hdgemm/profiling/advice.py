@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hdgemm.errors import DoesNotFitError
 from hdgemm.planning.model import simulate
 from hdgemm.planning.planner import plan_problem
-from hdgemm.profiling.results import Advice
+from hdgemm.profiling.conclusions import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.profiling.results import Interference
+from hdgemm.profiling.conclusions import Interference
 from hdgemm.profiling.sample import Sample
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from hdgemm.limits import cores
 from hdgemm.planning.model import expect
 from hdgemm.profiling.advice import WhatIf
 from hdgemm.profiling.choice import on_host_cores
+from hdgemm.profiling.conclusions import Advice
 from hdgemm.profiling.copy_threads import copy_rates
-from hdgemm.profiling.results import Advice, Prediction, Rate, Rung, SizePoint
+from hdgemm.profiling.results import Prediction, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Sample
 from hdgemm.profiling.workload import DEPTHS, scaled
 
@@ -81,7 +82,11 @@ class Ladder:
 
         Each runs once more before the first that counts: kernels are compiled, pages touched.
         """
-        names = [*RUNGS, _HYBRID, _CPU, *([_ALL] if len(self._peers) > 1 else [])]
+        names = [*RUNGS, _CPU, *([_ALL] if len(self._peers) > 1 else [])]
+        if self._device.spec.unified:
+            self.notes.append("no hybrid: the device is the CPU")
+        else:
+            names.insert(len(RUNGS), _HYBRID)
         for name in names:
             progress(0.0, f"{name}, warming up")
             self._once(name, keep=False)

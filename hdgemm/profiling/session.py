@@ -13,6 +13,7 @@ from hdgemm.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.profiling.best import BestKnown
 from hdgemm.profiling.choice import choose, on_host_cores, peers_of
+from hdgemm.profiling.effort import FULL, QUICK, Effort
 from hdgemm.profiling.interference import find_interference, per_cpu_second, wall_rates
 from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.machine import measured_machine
@@ -33,37 +34,6 @@ if TYPE_CHECKING:
 
     #: Called with the part that is done, and what comes next.
     ProfileProgress = Callable[[float, str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long a profile may take; all times in seconds.
-
-    Parameters
-    ----------
-    idle
-        Of each look at what others do.
-    window, rounds
-        Of one window of probes, and how often all are measured.
-    run
-        Of one multiplication, as far as memory allows.
-    ladder, repeats
-        Of the ladder's and the scaling's runs together, and the most and fewest repeats of each.
-    sweep
-        Of the sweep over sizes.
-    """
-
-    idle: float
-    window: float
-    rounds: int
-    run: float
-    ladder: float
-    repeats: tuple[int, int]
-    sweep: float
-
-
-QUICK = Effort(idle=0.7, window=0.12, rounds=2, run=0.25, ladder=14.0, repeats=(2, 5), sweep=5.0)
-FULL = Effort(idle=2.0, window=0.6, rounds=5, run=1.5, ladder=180.0, repeats=(3, 9), sweep=90.0)
 
 
 def profile(

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.profiling.results import Observation, Verdict
+from hdgemm.profiling.conclusions import Observation, Verdict
 from hdgemm.profiling.sample import Change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hdgemm.profiling.results import Advice, Bandwidth, Interference, Prediction, Rung
+    from hdgemm.profiling.conclusions import Advice, Interference
+    from hdgemm.profiling.results import Bandwidth, Prediction, Rung
 
 NAMES: Final[Mapping[str, str]] = {
     "device": "the device's kernel",
