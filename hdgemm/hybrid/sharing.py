@@ -65,21 +65,27 @@ class SharedPool:
         """Return the next tile; wait while others may still give some back."""
         with self._changed:
             while not stopped():
-                rect = self._pool.draw(name)
+                rect = self.try_draw(name)
                 if isinstance(rect, Rect):
-                    now = self._clock()
-                    self._drawn[name][rect] = _Drawn(now, rect.rows * rect.cols)
-                    record = self.records[name]
-                    if record.began is None:
-                        record.began = now
                     return rect
                 if rect is Wait.NOTHING_LEFT:
                     return None
-                if rect is Wait.GAVE_BACK:
-                    self._changed.notify_all()
-                else:
+                if rect is Wait.FOR_OTHERS:
                     self._changed.wait()
         return None
+
+    def try_draw(self, name: str) -> Rect | Wait:
+        """Return the next tile, or at once why there is none."""
+        with self._changed:
+            rect = self._pool.draw(name)
+            if isinstance(rect, Rect):
+                now, record = self._clock(), self.records[name]
+                self._drawn[name][rect] = _Drawn(now, rect.rows * rect.cols)
+                if record.began is None:
+                    record.began = now
+            elif rect is Wait.GAVE_BACK:
+                self._changed.notify_all()
+            return rect
 
     def stored(self, name: str, part: Rect) -> None:
         """Note that whole rows of a drawn tile are in C; a tile that is whole tells the speed."""
@@ -99,12 +105,12 @@ class SharedPool:
         if record.last is None and multiplied and multiplying > 0:
             # The first tile also waited for its loads, which are hidden from now on: only the
             # time in which it multiplied tells how fast the next ones will be.
-            self._pool.set_rate(name, multiplied / multiplying)
+            self._pool.timed(name, multiplied, multiplying)
         else:
             # A device that waited for others in between was not slow.
             since = drawn if record.last is None else max(record.last, drawn)
             if now > since:
-                self._pool.set_rate(name, cells / (now - since))
+                self._pool.timed(name, cells, now - since)
         record.last = now
         record.cells += cells
         record.tiles.append(tile)

@@ -17,6 +17,8 @@ TRIALS: Final = 3
 _TRIAL_PART: Final = 0.01
 #: The smallest piece of a known device, as a part of its tile in each direction.
 _LEAST: Final = 8
+#: Weight of all tiles before, at each new one.
+_FADING: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,13 @@ class State:
     """A member's present.
 
     `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
-    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on.
+    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on, `cells` and
+    `seconds` sum them up with less and less weight.
     """
 
     rate: float
+    cells: float = 0.0
+    seconds: float = 0.0
     trials: int = 0
     bar: Rect | None = None
     forward: bool = False
@@ -94,6 +99,25 @@ class State:
     refusal: Refusal | None = None
     own: list[Rect] = field(default_factory=list)
     out: list[Rect] = field(default_factory=list)
+
+    def timed(self, cells: float, seconds: float) -> None:
+        """Learn from a tile.
+
+        Sums, not rates, are averaged: a sliver, in which the overheads of any tile show, weighs
+        little, and a tile that took long weighs much, so that a device that slows down is seen at
+        once. While a device is on trial the best tile counts: what disturbs a first one only ever
+        makes it slower.
+        """
+        if not self.known:
+            better = not self.trials or cells / seconds > self.rate
+            if better:
+                self.cells, self.seconds = cells, seconds
+        else:
+            before = self.cells or cells, self.seconds or cells / self.rate
+            self.cells = cells + _FADING * before[0]
+            self.seconds = seconds + _FADING * before[1]
+        self.trials += 1
+        self.rate = self.cells / self.seconds
 
     @property
     def known(self) -> bool:

@@ -23,6 +23,9 @@ __all__ = ["Member", "Pool", "Refusal", "Wait"]
 #: A drawn piece takes at most this part of the time that is left: what is out when the pool runs
 #: dry is then small enough for the others to wait for.
 _PART: Final = 0.25
+#: And at most this part of a device's share: one that slows down tenfold with two pieces in its
+#: hands is then done before the others, if half of the run is still to come.
+_MOST: Final = 1 / 32
 
 
 class Wait(Enum):
@@ -54,9 +57,10 @@ class Pool:
     ) -> None:  # fmt: skip
         self.members = dict(members)
         self._states = {
-            name: State(member.rate, TRIALS if member.measured else 0)
+            name: State(member.rate, trials=TRIALS if member.measured else 0)
             for name, member in members.items()
         }
+        self._cells = m * n
         self._balances = regions is None
         self._free = [Rect(0, 0, m, n)] if regions is None else []
         for name, rect in (regions or {}).items():
@@ -66,19 +70,9 @@ class Pool:
         """Return cells per second, as last told."""
         return self._states[name].rate
 
-    def set_rate(self, name: str, rate: float) -> None:
-        """Tell the pool how fast a device was with its last tile, in cells per second.
-
-        Speeds differ from tile to tile, so that half of the old one stays. While a device is on
-        trial the best counts: what disturbs a first tile only ever makes it slower.
-        """
-        state = self._states[name]
-        if state.known:
-            rate = 0.5 * (rate + state.rate)
-        elif state.trials:
-            rate = max(rate, state.rate)
-        state.rate = rate
-        state.trials += 1
+    def timed(self, name: str, cells: float, seconds: float) -> None:
+        """Tell the pool how long a device took for its last tile."""
+        self._states[name].timed(cells, seconds)
 
     def refusal(self, name: str) -> Refusal | None:
         """Return why a device has been drawing no more, None where it has not been too slow."""
@@ -96,6 +90,8 @@ class Pool:
         state, member = self._states[name], self.members[name]
         if state.failed:
             return Wait.NOTHING_LEFT
+        if self._balances and not state.trials and state.out:
+            return Wait.FOR_OTHERS  # its first piece may show that a second one would be too much
         if self._balances and self._too_slow(state, member):
             if state.bar is not None:  # for whoever is faster
                 self._free.append(state.bar)
@@ -163,11 +159,20 @@ class Pool:
         rows = min(full, rounded_up(wanted, quantum), rect.rows)
         return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
 
+    def _own_cells(self, state: State, cells: int) -> float:
+        """Return a device's part of so many cells, by its speed among all."""
+        return cells * state.rate / sum(s.rate for s in self._states.values() if not s.failed)
+
     def _most_cells(self, state: State) -> float:
         """Cells that a device should take at once, from the time that all that is left takes."""
         if not self._balances or self._alone(state):
             return math.inf
-        return _PART * self._seconds_left() * state.rate if state.known else 0.0
+        return _PART * self._own_cells(state, self.undrawn) if state.known else 0.0
+
+    def _cap(self, state: State) -> float:
+        """Cells of the largest piece at any time, none while nobody else draws."""
+        alone = not self._balances or self._alone(state)
+        return math.inf if alone else _MOST * self._own_cells(state, self._cells)
 
     def _alone(self, state: State) -> bool:
         """Say whether nobody else draws any more, so that there is nobody to finish with."""
@@ -178,8 +183,11 @@ class Pool:
         bar = state.bar
         assert bar is not None  # noqa: S101  (draw has just found or taken one)
         full, quantum = member.tile[1], member.granularity[1]
-        _, least = member.least(state.trial_cells(self._seconds_left()))
-        wanted = max(least, self._most_cells(state) / bar.rows)
+        least = math.prod(member.least(state.trial_cells(self._seconds_left())))
+        most = self._most_cells(state)
+        if math.isfinite(most):
+            most = min(2 * most - state.busy_cells, most, self._cap(state))
+        wanted = max(least, most) / bar.rows
         cols = min(full, rounded_up(wanted, quantum), bar.cols)
         if state.forward:
             tile = bar._replace(cols=cols)
