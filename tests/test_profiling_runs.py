@@ -1,6 +1,7 @@
 """A small profile of this machine from end to end, and the simulated machines."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -158,6 +159,17 @@ def test_two_members_share_what_is_the_machines():
     assert alone < two.seconds < 2 * alone + 0.01
     first = min(event.start for event in two.events if event.device == "two")
     assert first >= 0.01
+
+
+def test_a_device_on_the_hosts_cores_takes_them_from_copies():
+    machine = replace(RADEON_HD5970.machine, cores=2)
+    plan = plan_of()
+    own = simulate(plan, machine)
+    shared = simulate(plan, replace(machine, on_host_cores=True))
+    # All transfers need a core meanwhile, of which the kernel has both.
+    used = own.stages()
+    moving = sum(used[stage].seconds for stage in ("load1", "load2", "store1", "store2"))
+    assert own.seconds < shared.seconds <= own.seconds + moving
 
 
 def test_every_system_has_a_source():

@@ -28,9 +28,9 @@ def op_cost(plan: Plan, machine: Machine, op: Op) -> Cost:
     if op.stage == "mult1":
         return _multiply(plan, machine, op)
     if op.stage == "load2":
-        return _cost(machine, {"pcie_up": op.nbytes / machine.pcie_up})
+        return _transfer(machine, "pcie_up", op.nbytes / machine.pcie_up)
     if op.stage == "store1":
-        return _cost(machine, {"pcie_down": op.nbytes / machine.pcie_down})
+        return _transfer(machine, "pcie_down", op.nbytes / machine.pcie_down)
     if plan.problem.spec(op.operand).place == "file":
         return _file(plan, machine, op)
     seconds = op.nbytes / machine.copy
@@ -43,6 +43,13 @@ def _cost(machine: Machine, demands: dict[str, float], seconds: float = 0.0) -> 
     return Cost(longest, tuple(demands.items()))
 
 
+def _transfer(machine: Machine, link: str, seconds: float) -> Cost:
+    used = {link: seconds}
+    if machine.on_host_cores:
+        used["cores"] = seconds / machine.cores
+    return _cost(machine, used)
+
+
 def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, kb = plan.problem, plan.steps[op.step].kb
     rate = machine.flop_rate(problem.dtype) * machine.efficiency(op.rect.rows, op.rect.cols, kb)
@@ -50,12 +57,15 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     if plan.device.unified:
         bus = seconds * machine.multiply_memory / machine.memory
         return _cost(machine, {"device": seconds, "cores": seconds, "host_memory": bus})
+    used = {"device": seconds}
+    if machine.on_host_cores:
+        used["cores"] = seconds
     if plan.overlap.c_on_device:
-        return _cost(machine, {"device": seconds})
+        return _cost(machine, used)
     # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
     nbytes = op.rect.rows * op.rect.cols * problem.itemsize
     link = nbytes / (machine.remote_write or machine.pcie_down)
-    return _cost(machine, {"device": seconds + link, "pcie_down": link})
+    return _cost(machine, {**used, "device": seconds + link, "pcie_down": link})
 
 
 def _file(plan: Plan, machine: Machine, op: Op) -> Cost:

@@ -41,6 +41,8 @@ class Machine:
         What the link moves for several devices together; None where each has its own.
     multiply_memory
         What host multiplication takes of `memory` when alone.
+    on_host_cores
+        The device is the host's own processor: its kernel takes all cores, a transfer one.
     disk_read, disk_write
         What the disk moves in either direction when it does nothing else.
     request_seconds
@@ -64,6 +66,7 @@ class Machine:
     link_up: float | None = None
     link_down: float | None = None
     multiply_memory: float = 0.0
+    on_host_cores: bool = False
     disk_read: float = 1.2e9
     disk_write: float = 1.0e9
     request_seconds: float = 20e-6

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hdgemm.planning.machines import assumed
+from hdgemm.profiling.choice import on_host_cores
 from hdgemm.profiling.sample import Sample
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def measured_machine(device: DeviceSpec, windows: Windows, cores: int) -> Machin
         pcie_down=_positive(alone.get("store1", 0.0), base.pcie_down),
         disk_read=_positive(alone.get("disk", 0.0), base.disk_read),
         disk_write=_positive(alone.get("disk", 0.0), base.disk_write),
+        on_host_cores=on_host_cores(device.name),
         source="probes of this profile, each alone",
     )
 
