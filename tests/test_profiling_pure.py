@@ -126,6 +126,8 @@ def test_the_papers_observations():
     noisy = {"store1": bandwidth((10.0, 30.0), (5.0, 5.0))}
     assert judge(findings(bandwidth=noisy)).observations[0].confirmed is None
     assert judge(findings(unified=True)).observations[0].confirmed is None
+    same = judge(findings(on_host_cores=True, cpu_kept=0.5)).observations
+    assert [each.confirmed for each in same] == [None, True, None]
 
 
 def test_a_quiet_machine_is_left_in_peace():

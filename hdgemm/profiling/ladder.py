@@ -13,7 +13,6 @@ from hdgemm.errors import HdgemmError
 from hdgemm.limits import cores
 from hdgemm.planning.model import expect
 from hdgemm.profiling.advice import WhatIf
-from hdgemm.profiling.choice import on_host_cores
 from hdgemm.profiling.conclusions import Advice
 from hdgemm.profiling.copy_threads import copy_rates
 from hdgemm.profiling.results import Prediction, Rate, Rung, SizePoint
@@ -172,7 +171,7 @@ class Ladder:
         return devices * self._kernel + (host if both else 0.0)
 
     def _same_cores(self) -> bool:
-        return self._device.spec.unified or on_host_cores(self._peers[0])
+        return self._device.spec.unified or self._machine.on_host_cores
 
     def found(self) -> dict[str, Any]:
         """Return the fields of a `Profile` that the runs fill."""
@@ -199,6 +198,7 @@ class Ladder:
         return {
             "doubled": self._doubled, "advice": tuple(self._advice), "predictions": rows,
             "cpu_kept": kept, "contenders": len(self._peers),
+            "on_host_cores": self._machine.on_host_cores,
         }  # fmt: skip
 
     def _typical(self, name: str) -> Report:

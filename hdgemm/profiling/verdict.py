@@ -41,6 +41,8 @@ class Findings:
         The part of its own rate that the CPU keeps beside the devices; None where not measured.
     contenders
         How many devices shared the link when `bandwidth` was measured.
+    on_host_cores
+        The device is the host's own processor under another driver.
     """
 
     ladder: Mapping[str, Rung] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Findings:
     cpu_kept: float | None = None
     contenders: int = 1
     unified: bool = False
+    on_host_cores: bool = False
 
 
 def judge(findings: Findings) -> Verdict:
@@ -125,6 +128,8 @@ def _first(findings: Findings) -> Observation:
     links = {s: findings.bandwidth[s] for s in ("load2", "store1") if s in findings.bandwidth}
     if findings.unified or not links:
         return Observation(1, claim, None, "this device has no link: staging is its memory")
+    if findings.on_host_cores:
+        return Observation(1, claim, None, "this device's link is a copy by the host's own cores")
     kept = ", ".join(f"{stage} keeps {each.kept:.0%}" for stage, each in links.items())
     worst = min(links.values(), key=lambda each: each.kept)
     if not Change.between(worst.alone, worst.contended).clear and worst.kept < _SUFFERS:
@@ -148,6 +153,8 @@ def _third(findings: Findings) -> Observation:
     claim = "the CPU's part gains from more host memory bandwidth"
     if findings.cpu_kept is None:
         return Observation(3, claim, None, "the CPU took no share in a run")
+    if findings.on_host_cores:
+        return Observation(3, claim, None, "the device and the CPU are the same cores")
     why = f"beside the devices the CPU keeps {findings.cpu_kept:.0%} of its own rate"
     return Observation(3, claim, findings.cpu_kept < _SUFFERS, why)
 
