@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from hdgemm.errors import CancelledRunError
+from hdgemm.options import Options
+from hdgemm.profiling.results import Profile
+from hdgemm.server.engine import HdgemmLibrary
+from hdgemm.server.library import ProfileCall, Watch
 from tests.server_harness import Live, finished, live, make_settings, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 
@@ -61,11 +68,25 @@ def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> No
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
-def test_a_simulated_profile(server: Live) -> None:
-    job = finished(server.http, submit(server.http, "profile", simulate="hd5970"), 60)
-    assert job["status"] == "successful", job["error"]
-    assert job["report"]["kind"] == "simulated"
-    assert job["report"]["ladder"]
+def test_a_profile_tells_its_progress_and_can_be_cancelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Mapping[str, Any]] = []
+    watch = Watch(seen.append, threading.Event())
+
+    def simulate(name: str, *, progress: Callable[[float, str], None]) -> Profile:
+        progress(0.5, "ladder")
+        return Profile(kind=f"simulated {name}", complete=True, setting={})
+
+    monkeypatch.setattr("hdgemm.profiling.simulate_profile", simulate, raising=False)
+    call = ProfileCall(simulate="hd5970")
+    outcome = HdgemmLibrary().profile(call, Options(), watch)
+    outcome.draw(tmp_path)
+    assert outcome.report["kind"] == "simulated hd5970"
+    assert seen == [{"percent": 50.0, "doing": "ladder"}]
+    watch.cancel.set()
+    with pytest.raises(CancelledRunError):
+        HdgemmLibrary().profile(call, Options(), watch)
 
 
 def test_empty_products(server: Live) -> None:
