@@ -1,15 +1,23 @@
 """Several devices on one product: right whatever the split, whoever is slow, whoever fails."""
 
+import io
 import threading
 import warnings
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import hdgemm
+from hdgemm.cli.split import parse_split, split_lines, split_table
 from hdgemm.hybrid import run as hybrid_run
+from hdgemm.hybrid.learning import Learned, learn_alone, load_rates
+from hdgemm.pictures.gantt import save_gantt
+from hdgemm.pictures.tilemap import save_tilemap
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
+from hdgemm.pipeline.plan import Problem
+from hdgemm.split import LeftOut
 from tests.reference import assert_close_in_eps
 
 pytestmark = pytest.mark.timeout(60)
@@ -183,3 +191,122 @@ def test_a_durable_run_takes_one_device(machine, tmp_path):
     options = hdgemm.Options(devices=("x", "y"))
     with pytest.raises(hdgemm.InputError, match="one device"):
         hdgemm.multiply(a, b, out=tmp_path / "c.npy", options=options, checkpoint=True)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_units_of_a_single_step_do_not_stall(machine, in_place):
+    """All that a lane has enqueued may be what the next draw waits for."""
+    for name in ("x", "y"):
+        machine[name] = paced(name, 5.0)
+    run(("x", "y"), product(), tile=(16, 24, 96), in_place=in_place)
+
+
+def test_events_of_all_devices_lie_on_one_time_axis(machine):
+    machine["x"], machine["y"] = paced("x", 20.0), paced("y", 20.0)
+    _, report = run(("x", "y"), product())
+    assert min(event.start for event in report.timeline.events) >= 0
+    assert max(event.end for event in report.timeline.events) <= report.seconds
+
+
+def test_a_share_that_fell_to_zero_recovers(machine):
+    machine["x"], machine["y"] = paced("x", 10.0), paced("y", 1e5)
+    _, first = run(("x", "y"), product())
+    machine["y"] = paced("y", 10.0)
+    for _ in range(3):
+        _, last = run(("x", "y"), product())
+    assert first.split.shares["y"].used < 0.2
+    assert last.split.shares["y"].used > 0.25
+
+
+def problem():
+    return Problem(1000, 1000, 1000)
+
+
+def test_a_dropped_device_is_tried_again_and_a_known_one_is_not():
+    rates = load_rates(["x", "y"], problem())
+    rates.learn({"x": Learned(2e9), "y": Learned(1e6, known=False)})
+    again = load_rates(["x", "y"], problem())
+    assert again.learned("x") == Learned(2e9)
+    assert not again.learned("y").known
+
+
+def test_a_set_that_is_slower_than_one_alone_leaves_the_others_out():
+    learn_alone("x", problem(), 2.0, None)
+    learn_alone("y", problem(), 0.5, None)  # too short to tell
+    load_rates(["x", "y"], problem()).learn({"x": Learned(4e8), "y": Learned(4e8)})
+    rates = load_rates(["x", "y"], problem())
+    assert rates.alone == {"x": 1e9}
+    assert rates.left_out(["x", "y"]) == {"y": LeftOut(8e8, "x", 1e9)}
+    assert "left out" in str(rates.left_out(["x", "y"])["y"])
+    for _ in range(20):
+        rates.learn(rates.rested(["y"]))
+        rates = load_rates(["x", "y"], problem())
+        if not rates.left_out(["x", "y"]):
+            return
+    pytest.fail("a device that was left out is never tried again")
+
+
+def test_a_set_that_is_faster_keeps_all():
+    learn_alone("x", problem(), 2.0, None)
+    load_rates(["x", "y"], problem()).learn({"x": Learned(9e8), "y": Learned(4e8)})
+    assert not load_rates(["x", "y"], problem()).left_out(["x", "y"])
+
+
+def test_one_that_is_left_out_is_reported(machine):
+    machine["x"], machine["y"] = paced("x", 10.0), paced("y", 10.0)
+    _, report = run(("x", "y"), product())
+    this = Problem(96, 96, 96)
+    learn_alone("x", this, 1.0, None)
+    load_rates(["x"], this).learn({"x": Learned(1e15)})
+    _, report = run(("x", "y"), product())
+    assert set(report.split.shares) == {"x"}
+    assert report.split.left_out["y"].best == "x"
+    assert "y was left out" in str(report.split)
+    assert report.to_dict()["split"]["left_out"]["y"]["best"] == "x"
+
+
+def test_a_device_that_spoiled_the_old_c_ends_the_run(machine, monkeypatch):
+    machine["x"] = paced("x", 50.0)
+    gemm, calls = HostDevice.gemm, []
+
+    def fails(self, *args, **keywords):
+        calls.append(1)
+        if len(calls) == 2:
+            raise hdgemm.DeviceError("host: injected fault")
+        return gemm(self, *args, **keywords)
+
+    monkeypatch.setattr(HostDevice, "gemm", fails)
+    with pytest.raises(hdgemm.DeviceError, match="host: injected"):
+        run(("x", "host"), product())
+
+
+def test_pictures_of_two_devices(machine, tmp_path):
+    pytest.importorskip("matplotlib")
+    machine["x"], machine["y"] = paced("x", 20.0), paced("y", 60.0)
+    _, report = run(("x", "y"), product())
+    save_tilemap(report.split, (96, 96), tmp_path / "tiles.png", title="C")
+    save_gantt(report.timeline, tmp_path / "gantt.png")
+    for name in ("tiles.png", "gantt.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_and_the_lines_tell_all(machine):
+    machine["x"], machine["y"] = paced("x", 20.0), paced("y", 60.0)
+    _, report = run(("x", "y"), product())
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(split_table(report.split))
+    text = console.export_text()
+    assert "x" in text
+    assert "not known" in text
+    assert "imbalance" in split_lines(report.split)[0]
+
+
+@pytest.mark.parametrize("texts", [["host"], ["=0.5"], ["host=much"], ["x=0.1", "x=0.2"]])
+def test_shares_that_cannot_be_read_are_refused(texts):
+    with pytest.raises(hdgemm.InputError, match="share"):
+        parse_split(texts)
+
+
+def test_shares_are_read():
+    assert parse_split(["opencl:0/2:1=0.25", "host=0.75"]) == {"opencl:0/2:1": 0.25, "host": 0.75}
+    assert parse_split(None) is None

@@ -36,6 +36,13 @@ Tile = Annotated[
 TransA = Annotated[bool, typer.Option("--trans-a", help="A is given transposed.")]
 TransB = Annotated[bool, typer.Option("--trans-b", help="B is given transposed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Split = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SHARE",
+        help="A device's share of C, host=0.2; may be given several times. Default: balanced.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 
 
@@ -48,8 +55,10 @@ def make_options(
     strategy: Strategy = "data-placement",
     tile: str | None = None,
     verify: bool = False,
+    split: list[str] | None = None,
 ) -> Options:
     """Gather what the command line gave in the library's settings object."""
+    from hdgemm.cli.split import parse_split
     from hdgemm.options import Options
 
     return Options(
@@ -60,6 +69,7 @@ def make_options(
         strategy=strategy,
         tile=None if tile is None else _parse_tile(tile),
         verify=verify,
+        split=parse_split(split),
     )
 
 

@@ -10,6 +10,7 @@ from hdgemm.cli.arguments import (
     DeviceMemory,
     HostMemory,
     Quiet,
+    Split,
     Strategy,
     Threads,
     Tile,
@@ -33,6 +34,7 @@ def command(
     host_memory: HostMemory = None,
     device_memory: DeviceMemory = None,
     device: Device = None,
+    split: Split = None,
     threads: Threads = None,
     strategy: Strategy = "data-placement",
     tile: Tile = None,
@@ -45,6 +47,9 @@ def command(
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace here.")] = None,
     gantt: Annotated[Path | None, typer.Option(help="Write a Gantt picture (PNG) here.")] = None,
+    tilemap: Annotated[
+        Path | None, typer.Option(help="Write a picture (PNG) of who computed which tile here.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the measured report here.")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -57,6 +62,7 @@ def command(
         strategy=strategy,
         tile=tile,
         verify=verify,
+        split=split,
     )
     from hdgemm.cli.running import Outputs, run
 
@@ -69,5 +75,5 @@ def command(
         trans=(trans_a, trans_b),
         options=options,
         durability={"checkpoint": checkpoint, "restart": restart},
-        outputs=Outputs(trace=trace, gantt=gantt, report=report, quiet=quiet),
+        outputs=Outputs(trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet),
     )

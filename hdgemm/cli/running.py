@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from rich.console import Console
 
 from hdgemm.cli.live import show_progress
+from hdgemm.cli.split import split_lines, split_table
 from hdgemm.cli.tables import stage_table, summary_lines
 from hdgemm.errors import InputError
 
@@ -39,12 +40,13 @@ class Outputs:
 
     trace: Path | None = None
     gantt: Path | None = None
+    tilemap: Path | None = None
     report: Path | None = None
     quiet: bool = False
 
     def check(self) -> None:
         """Refuse before the run what could not be written after it."""
-        for path in (self.trace, self.gantt, self.report):
+        for path in (self.trace, self.gantt, self.tilemap, self.report):
             if path is not None and not path.absolute().parent.is_dir():
                 raise InputError(
                     f"cannot write {path}: there is no folder {path.absolute().parent}"
@@ -64,6 +66,17 @@ class Outputs:
             from hdgemm.pictures.gantt import save_gantt
 
             save_gantt(report.timeline, self.gantt, title=title)
+        if self.tilemap is not None:
+            self._write_tilemap(self.tilemap, report, title)
+
+    def _write_tilemap(self, path: Path, report: Report, title: str) -> None:
+        if report.split is None:
+            Console(stderr=True).print(f"no {path}: one device computed all of C")
+            return
+        from hdgemm.pictures.tilemap import save_tilemap
+
+        extents = (report.plan["m"], report.plan["n"])
+        save_tilemap(report.split, extents, path, title=title)
 
 
 def run(
@@ -130,3 +143,7 @@ def show_report(report: Report) -> None:
     console.print(stage_table(report))
     for line in summary_lines(report):
         console.print(line, highlight=False, soft_wrap=True)
+    if report.split is not None:
+        console.print(split_table(report.split))
+        for line in split_lines(report.split):
+            console.print(line, highlight=False, soft_wrap=True)
