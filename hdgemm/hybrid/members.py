@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 from hdgemm.limits import default_host_bytes
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.planning.machines import assumed
 from hdgemm.planning.planner import plan_problem
@@ -65,7 +66,11 @@ def seat_devices(
     seats = []
     for device in devices:
         problem = product.problem(device.spec)
-        plan = _plan(problem, options, device.spec, host_limit, len(devices))
+        files = any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
+        # What files bounce through is the run's as well, though no plan knows of it.
+        bounce = min(BOUNCE_BYTES, host_limit // 8) // len(devices) if files else 0
+        plan = _plan(problem, options, device.spec, host_limit - bounce, len(devices))
+        plan = replace(plan, host_limit=host_limit)
         seats.append(Seat(device.spec.name, device, plan, _member(plan, device.spec, rates)))
     return seats
 

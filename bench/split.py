@@ -1,0 +1,161 @@
+"""Several devices on one product, simulated and real, against the best that could be had.
+
+    python -m bench.split [--n 5120] [--repeats 3] [--quick]
+
+Simulated: the pool in virtual time, its speeds given, against the best fixed split. Real: two
+halves of the first OpenCL device against the whole of it, and one half beside the host against
+the better of the two alone, on the same random float64 matrices in RAM, turn by turn. About 100 s
+at most; `--quick` only shows that it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.harness import environment, save, spread
+from hdgemm.blas import multiply
+from hdgemm.cache import cache_folder
+from hdgemm.hybrid.virtual import Speed, best_static, race
+from hdgemm.options import Options
+from hdgemm.planning.pool import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdgemm.report import Report
+
+SIDE, RATE = 16000, 1e6
+EVEN = SIDE * SIDE / (2 * RATE)
+SIMULATED = {
+    "1:1": Speed.steady(RATE),
+    "1:3": Speed.steady(RATE / 3),
+    "1:10": Speed.steady(RATE / 10),
+    "1:100": Speed.steady(RATE / 100),
+    "1:1, tenfold slower from the middle": Speed(((RATE, EVEN / 2), (RATE / 10, 1.0))),
+    "1:10, tenfold faster from the middle": Speed(((RATE / 10, EVEN / 2), (RATE, 1.0))),
+    "1:1 and 1:10 in turns": Speed(((RATE, EVEN / 10), (RATE / 10, EVEN / 10)), repeats=True),
+}
+
+
+def simulate(slow: Speed, *, known: bool) -> dict[str, float]:
+    """Run the pool against a steady device, its tile 1/64 of C, in virtual time."""
+    speeds = {"fast": Speed.steady(RATE), "slow": slow}
+    tile = (SIDE // 8, SIDE // 8)
+    members = {
+        "fast": Member(tile, RATE if known else 0.2 * RATE, known),
+        "slow": Member(tile, slow.steps[0][0] if known else 0.2 * RATE, known, "bottom"),
+    }
+    outcome = race(SIDE, SIDE, members, speeds)
+    best = min(speed.end(0.0, SIDE * SIDE) for speed in speeds.values())
+    return {
+        "of_best_static": best_static(SIDE * SIDE, speeds) / outcome.seconds,
+        "of_best_single": best / outcome.seconds,
+        "imbalance": outcome.imbalance,
+    }
+
+
+def simulated() -> dict[str, Any]:
+    """Return how every case came out, with speeds known beforehand and not."""
+    results: dict[str, Any] = {}
+    for name, slow in SIMULATED.items():
+        results[name] = {
+            "learned": simulate(slow, known=True),
+            "first": simulate(slow, known=False),
+        }
+        first = results[name]["first"]
+        print(
+            f"simulated {name}: {first['of_best_static']:.3f} of the best fixed split,"
+            f" imbalance {100 * first['imbalance']:.2f} %"
+        )
+    return results
+
+
+def turns(devices: dict[str, tuple[str, ...]], n: int, repeats: int) -> dict[str, list[Report]]:
+    """Multiply on each choice of devices in turn; a first round warms up and teaches the speeds."""
+    rng = np.random.default_rng(0)
+    a, b, c = rng.standard_normal((n, n)), rng.standard_normal((n, n)), np.empty((n, n))
+    reports: dict[str, list[Report]] = {name: [] for name in devices}
+    for turn in range(repeats + 1):
+        for name in sorted(devices, reverse=bool(turn % 2)):
+            report = multiply(a, b, out=c, options=Options(devices=devices[name]))
+            if turn:
+                reports[name].append(report)
+    error = float(np.max(np.abs(c[:64] - a[:64] @ b)))
+    bound = n * np.finfo(float).eps * float(np.max(np.abs(a[:64]) @ np.abs(b)))
+    if not error <= bound:
+        raise SystemExit(f"the product is wrong: error {error:.3g}, more than {bound:.3g}")
+    return reports
+
+
+def summarize(reports: dict[str, list[Report]], together: str) -> dict[str, Any]:
+    """Return speeds, and the set's against its best rival of the same round."""
+    gflops = {name: [each.gflops for each in found] for name, found in reports.items()}
+    rivals = [values for name, values in gflops.items() if name != together]
+    ratios = [own / max(others) for own, *others in zip(gflops[together], *rivals, strict=True)]
+    splits = [each.split for each in reports[together] if each.split is not None]
+    imbalance = [split.imbalance for split in splits]
+    ratio = statistics.median(ratios)
+    print(
+        f"{together}: {ratio:.3f} of the best alone (median of {len(ratios)}), imbalance"
+        f" {100 * statistics.median(imbalance):.2f} %"
+    )
+    return {
+        "gflops": {name: spread(values) for name, values in gflops.items()},
+        "of_best_alone": spread(ratios),
+        "imbalance": spread(imbalance),
+        "seconds": spread([each.seconds for each in reports[together]]),
+        "splits": [split.to_dict() for split in splits],
+    }
+
+
+def real(device: str, n: int, repeats: int) -> dict[str, Any]:
+    """Measure halves against the whole, and a half with the host against each alone."""
+    halves = tuple(f"{device}/2:{part}" for part in range(2))
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "halves": lambda: summarize(
+            turns({"whole": (device,), "halves": halves}, n, repeats), "halves"
+        ),
+        "half and host": lambda: summarize(
+            turns(
+                {"half": halves[:1], "host": ("host",), "half and host": (halves[0], "host")},
+                n,
+                repeats,
+            ),
+            "half and host",
+        ),
+    }
+    return {name: measure() for name, measure in cases.items()}
+
+
+def main() -> None:
+    """Measure and write bench/results/split.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--n", type=int, default=5120)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing written")
+    args = parser.parse_args()
+    where = environment()
+    # Speeds that earlier runs taught are no part of the measurement; tuned kernels are.
+    with tempfile.TemporaryDirectory() as folder:
+        if cache_folder().is_dir():
+            shutil.copytree(
+                cache_folder(), folder, ignore=lambda *_: ["rates.json"], dirs_exist_ok=True
+            )
+        os.environ["HDGEMM_CACHE"] = folder
+        results = {"simulated": simulated()}
+        n, repeats = (512, 1) if args.quick else (args.n, args.repeats)
+        results |= {"device": args.device, "n": n, "real": real(args.device, n, repeats)}
+    if not args.quick:
+        save("split", results, where)
+
+
+if __name__ == "__main__":
+    main()
