@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
@@ -73,15 +73,16 @@ class Options:
     strategy: str = "data-placement"
     tile: tuple[int, int, int] | None = None
     verify: bool = False
-    split: Mapping[str, float] | None = None
+    # Plans are remembered by their options; a mapping compares, but has no hash.
+    split: Mapping[str, float] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.devices, str):
             object.__setattr__(self, "devices", tuple(self.devices))
-        for field in ("host_memory", "device_memory"):
-            value = getattr(self, field)
+        for name in ("host_memory", "device_memory"):
+            value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, field, parse_size(value))
+                object.__setattr__(self, name, parse_size(value))
         if self.strategy not in STRATEGIES:
             raise InputError(
                 f"unknown strategy {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}"

@@ -41,18 +41,18 @@ def parse_split(texts: Sequence[str] | None) -> dict[str, float] | None:
 def split_table(split: SplitReport) -> Table:
     """Return a row per device: shares, speeds, when it was done."""
     table = new_table()
-    table.add_column("device")
-    for heading in ("planned", "used", "tiles", "speed", "of it alone", "kernel", "done at"):
-        table.add_column(heading, justify="right")
+    table.add_column("device", no_wrap=True)
+    for heading in ("planned", "used", "tiles", "GFLOP/s", "of alone", "kernel", "done at"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, share in split.shares.items():
         table.add_row(
             name,
             f"{100 * share.planned:.1f} %",
             f"{100 * share.used:.1f} %",
             f"{len(share.tiles)}",
-            f"{share.flop_rate / 1e9:.1f} GFLOP/s",
-            "not known" if share.of_alone is None else f"{100 * share.of_alone:.0f} %",
-            f"{share.kernel_rate / 1e9:.1f} GFLOP/s",
+            f"{share.flop_rate / 1e9:.1f}",
+            "–" if share.of_alone is None else f"{100 * share.of_alone:.0f} %",
+            f"{share.kernel_rate / 1e9:.1f}",
             f"{share.finished:.2f} s",
         )
     return table

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hdgemm.hybrid.members import Seat
     from hdgemm.hybrid.sharing import SharedPool
     from hdgemm.pipeline.growing import Batch
-    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.plan import Plan, Rect, Stage
     from hdgemm.planning.pool import Refusal
 
 
@@ -28,19 +28,33 @@ def describe_split(
     shared: SharedPool,
     timelines: Mapping[str, Timeline],
     seconds: float,
+    *,
     alone: Mapping[str, float],
+    regions: Mapping[str, Rect] | None,
 ) -> SplitReport:
-    """Sum up who computed what, and how evenly it ended; `alone` is flop/s of single devices."""
+    """Sum up who computed what, and how evenly it ended.
+
+    Parameters
+    ----------
+    alone
+        Flop/s of devices by themselves.
+    regions
+        The parts of C of a fixed split.
+    """
     problem = seats[0].plan.problem
     per_cell = problem.k * flops_per_multiply_add(problem.dtype)
-    expected = sum(seat.member.rate for seat in seats)
+    if regions is None:
+        weights = {seat.name: seat.member.rate for seat in seats}
+    else:
+        weights = {name: float(rect.rows * rect.cols) for name, rect in regions.items()}
+    expected = sum(weights.values())
     shares = {}
     for seat in seats:
         record = shared.records[seat.name]
         began, finished = shared.seconds(seat.name)
         busy = _busy(timelines.get(seat.name))
         shares[seat.name] = Share(
-            planned=seat.member.rate / expected,
+            planned=weights[seat.name] / expected,
             used=record.cells / (problem.m * problem.n),
             cells=record.cells,
             flop_rate=record.cells * per_cell / (finished - began) if finished > began else 0.0,

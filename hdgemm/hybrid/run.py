@@ -79,7 +79,9 @@ def run_on_devices(
         timelines = run.go()
         product.c.matrix.flush()
         seconds = time.perf_counter() - run.shared.start
-    split = describe_split(seats, run.shared, timelines, seconds, rates.alone)
+    split = describe_split(
+        seats, run.shared, timelines, seconds, alone=rates.alone, regions=run.regions
+    )
     split = replace(split, left_out=left_out)
     if options.split is None:
         _learn(rates, split, seats, seconds, options)
@@ -126,8 +128,10 @@ class _Run:
         cancel: threading.Event | None,
     ) -> None:
         m, n, _ = product.extents
-        regions = fixed_regions(m, n, options.split, seats)
-        self.shared = SharedPool(Pool(m, n, {seat.name: seat.member for seat in seats}, regions))
+        self.regions = fixed_regions(m, n, options.split, seats)
+        self.shared = SharedPool(
+            Pool(m, n, {seat.name: seat.member for seat in seats}, self.regions)
+        )
         self.feeds = {
             seat.name: PoolFeed(
                 self.shared, seat.name, Increment(seat.plan),
