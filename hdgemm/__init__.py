@@ -1,5 +1,7 @@
 """Out-of-core matrix multiplication: C = alpha·op(A)·op(B) + beta·C for what does not fit."""
 
+from typing import TYPE_CHECKING
+
 from hdgemm.blas import dgemm, execute, matmul, multiply
 from hdgemm.engine import plan_gemm
 from hdgemm.errors import (
@@ -15,6 +17,9 @@ from hdgemm.errors import (
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import list_devices as devices
 from hdgemm.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from hdgemm.client import Client as Client
 
 __all__ = [
     "CancelledRunError",
@@ -35,3 +40,12 @@ __all__ = [
     "plan_gemm",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the service's client at first use: it needs the extra `server`."""
+    if name == "Client":
+        from hdgemm.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

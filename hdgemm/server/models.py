@@ -102,7 +102,10 @@ class Output(Strict):
     overwrite: Annotated[bool, Field(description="Replace a file that has that name.")] = False
 
 
-DeviceName = Annotated[str, Field(pattern=r"^(host|(opencl|cuda):[0-9]{1,3})$")]
+DeviceName = Annotated[
+    str,
+    Field(pattern=r"^(host|cuda:[0-9]{1,3}|opencl:[0-9]{1,3}(/[0-9]{1,2}(:[0-9]{1,2})?)?)$"),
+]
 TileExtent = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
