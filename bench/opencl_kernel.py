@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bench.opencl_pipeline import Resident
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.peers import clblast_seconds
 from hdgemm.pipeline.devices.opencl.store import Store
+from hdgemm.pipeline.devices.opencl.trial import random_matrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -56,31 +58,34 @@ def packing_speed(device: Device, a: NDArray[Any], repeats: int) -> float:
     return a.nbytes / float(np.median(seconds[1:])) / 1e9
 
 
+def in_turns(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each contender, turn by turn, after one turn to warm up."""
+    taken: dict[str, list[float]] = {each: [] for each in contenders}
+    for turn in range(repeats + 1):
+        for each, seconds in contenders.items():
+            took = seconds()
+            if turn:
+                taken[each].append(took)
+    return taken
+
+
 def compare(name: str, dtype: np.dtype[Any], n: int, repeats: int) -> dict[str, Any]:
     """Measure kernel and peers in turns; speeds in GFLOP/s."""
     rng = np.random.default_rng(n)
-    a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+    a, b = (random_matrix(rng, (n, n), dtype) for _ in range(2))
     c = np.empty_like(a)
     flops = n**3 * flops_per_multiply_add(dtype.name)
-    device = open_device(name)
-    try:
+    with closing(open_device(name)) as device, clblast_seconds(name, dtype, n) as clblast:
         resident = Resident(device, a, b)
         contenders: dict[str, Callable[[], float]] = {
             "kernel": resident.seconds,
             "numpy": lambda: wall_seconds(lambda: np.matmul(a, b, out=c)),
         }
-        if (clblast := clblast_seconds(name, a, b)) is not None:
+        if clblast is not None:
             contenders["clblast"] = clblast
-        taken: dict[str, list[float]] = {each: [] for each in contenders}
-        for turn in range(repeats + 1):
-            for each, seconds in contenders.items():
-                took = seconds()
-                if turn:
-                    taken[each].append(took)
+        taken = in_turns(contenders, repeats)
         resident.free()
         packing = packing_speed(device, a, repeats)
-    finally:
-        device.close()
     gflops = {each: spread([flops / x / 1e9 for x in times]) for each, times in taken.items()}
     ratios = {
         each: gflops["kernel"]["median"] / gflops[each]["median"]

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import ctypes.util
+import json
 import logging
+import os
+import select
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyopencl as cl
 
 from hdgemm.errors import DeviceError
-from hdgemm.pipeline.devices.opencl.find import locate
+from hdgemm.pipeline.devices.opencl.clblast import SCALARS
+from hdgemm.pipeline.devices.opencl.find import Name, locate
+from hdgemm.pipeline.devices.opencl.platforms import pip_libraries, users_setting, vendor_folder
+from hdgemm.pipeline.devices.opencl.trial import is_wrong, random_matrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator
 
 _LOG: Final = logging.getLogger(__name__)
 _REPEATS: Final = 5
-#: CLBlast's letter of a dtype, and its scalar's C type where ctypes has one.
-_CLBLAST: Final[dict[str, tuple[str, type[Any]]]] = {
-    "float32": ("S", ctypes.c_float),
-    "float64": ("D", ctypes.c_double),
-}
-_ROW_MAJOR: Final = 101
-_AS_STORED: Final = 111
+#: Longest that CLBlast may take to compile its kernels, or to multiply.
+_PATIENCE_SECONDS: Final = 120
 
 
 def peer_speeds(device: str, dtype: np.dtype[Any], n: int) -> dict[str, float]:
     """Return median GFLOP/s of an n×n×n product: ``"numpy"``, and ``"clblast"`` where it is."""
     rng = np.random.default_rng(n)
-    a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+    a, b = (random_matrix(rng, (n, n), dtype) for _ in range(2))
     c = np.empty_like(a)
-    contenders = {"numpy": lambda: _seconds(lambda: np.matmul(a, b, out=c))}
-    clblast = clblast_seconds(device, a, b)
-    if clblast is not None:
-        contenders["clblast"] = clblast
     flops = n**3 * flops_per_multiply_add(dtype.name)
-    return {name: flops / _median(seconds) / 1e9 for name, seconds in contenders.items()}
+    with ExitStack() as stack:
+        contenders = {"numpy": lambda: _seconds(lambda: np.matmul(a, b, out=c))}
+        clblast = stack.enter_context(clblast_seconds(device, dtype, n))
+        if clblast is not None:
+            contenders["clblast"] = clblast
+        speeds = {}
+        for name, seconds in contenders.items():
+            try:
+                speeds[name] = flops / _median(seconds) / 1e9
+            except DeviceError as error:
+                _LOG.warning("%s did not get through on %s: %s", name, device, error)
+        return speeds
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -54,40 +62,79 @@ def _median(seconds: Callable[[], float]) -> float:
     return float(np.median([seconds() for _ in range(_REPEATS + 1)][1:]))
 
 
-def clblast_seconds(device: str, a: NDArray[Any], b: NDArray[Any]) -> Callable[[], float] | None:
-    """Return what times one A·B of square matrices by CLBlast, as it comes: untuned.
+@contextlib.contextmanager
+def clblast_seconds(
+    device: str, dtype: np.dtype[Any], n: int
+) -> Iterator[Callable[[], float] | None]:
+    """Give what times one n×n×n product by CLBlast, as it comes: untuned, on random data.
 
-    None where libclblast is not installed or does not run, and for complex matrices, whose
-    scalars ctypes cannot pass.
+    It runs in a process of its own (see `clblast`), whose result was compared with BLAS.
+
+    Yields
+    ------
+    callable or None
+        None where libclblast is not installed or does not run; for complex matrices, whose
+        scalars ctypes cannot pass; and for parts of a device, which have no name of their own.
     """
-    library = ctypes.util.find_library("clblast")
-    if library is None or a.dtype.name not in _CLBLAST:
-        return None
-    _, handle = locate(device)
-    context = cl.Context([handle])
-    queue = cl.CommandQueue(context, handle)
-    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-    held = [cl.Buffer(context, flags, hostbuf=each) for each in (a, b, np.zeros_like(a))]
-    letter, scalar = _CLBLAST[a.dtype.name]
-    gemm = getattr(ctypes.CDLL(library), f"CLBlast{letter}gemm")
-    n, zero, pointer = (
-        ctypes.c_size_t(len(a)), ctypes.c_size_t(0), ctypes.c_void_p(queue.int_ptr)
-    )  # fmt: skip
+    if (
+        ctypes.util.find_library("clblast") is None
+        or dtype.name not in SCALARS
+        or Name.parse(device).parts > 1
+    ):
+        yield None
+        return
+    with _process(device, dtype, n) as process:
+        try:
+            error = _answer(process, "error")
+        except DeviceError as refused:
+            _LOG.warning("CLBlast is installed but does not run on %s: %s", device, refused)
+            yield None
+            return
+        if is_wrong(error, dtype):
+            _LOG.warning("CLBlast's product on %s is wrong by %.3g k·eps", device, error)
+            yield None
+            return
+        yield lambda: _again(process)
 
-    def work() -> None:
-        memories = [ctypes.c_void_p(each.int_ptr) for each in held]
-        status = gemm(
-            _ROW_MAJOR, _AS_STORED, _AS_STORED, n, n, n, scalar(1),
-            memories[0], zero, n, memories[1], zero, n, scalar(0), memories[2], zero, n,
-            ctypes.byref(pointer), None,
+
+@contextlib.contextmanager
+def _process(device: str, dtype: np.dtype[Any], n: int) -> Iterator[subprocess.Popen[str]]:
+    facts, _ = locate(device)
+    command = [sys.executable, "-m", f"{__package__}.clblast", facts.platform, facts.device]
+    with ExitStack() as stack:
+        environment = dict(os.environ)
+        if not users_setting():
+            folder = stack.enter_context(vendor_folder(pip_libraries()))
+            environment["OCL_ICD_VENDORS"] = str(folder)
+        process = subprocess.Popen(
+            [*command, dtype.name, str(n)], env=environment, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        if status != 0:
-            raise DeviceError(f"CLBlast returned status {status}", status=status)
-        queue.finish()
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
+
+def _again(process: subprocess.Popen[str]) -> float:
+    assert process.stdin is not None  # noqa: S101 - Popen was given pipes
     try:
-        work()
-    except DeviceError as error:
-        _LOG.warning("CLBlast is installed but does not run on %s: %s", device, error)
-        return None
-    return lambda: _seconds(work)
+        process.stdin.write("again\n")
+    except BrokenPipeError as error:
+        raise DeviceError("CLBlast's process ended") from error
+    return _answer(process, "seconds")
+
+
+def _answer(process: subprocess.Popen[str], what: str) -> float:
+    assert process.stdout is not None  # noqa: S101 - Popen was given pipes
+    ready, _, _ = select.select([process.stdout], [], [], _PATIENCE_SECONDS)
+    if not ready:
+        raise DeviceError(f"CLBlast gave no answer in {_PATIENCE_SECONDS} s")
+    line = process.stdout.readline()
+    if not line:
+        raise DeviceError("CLBlast's process ended")
+    answer = json.loads(line)
+    if "failed" in answer:
+        raise DeviceError(answer["failed"])
+    return float(answer[what])

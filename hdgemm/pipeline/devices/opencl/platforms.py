@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyopencl as cl
 
@@ -93,19 +93,41 @@ def pip_runtimes() -> Iterator[None]:
     afterwards.
     """
     intel = intel_library()
-    if intel is None or any(name in os.environ for name in _USERS_OWN):
+    if intel is None or users_setting():
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="hdgemm-opencl-") as folder:
-        for vendor in sorted(_SYSTEM_VENDORS.glob("*.icd")):
-            with contextlib.suppress(OSError):
-                Path(folder, vendor.name).write_bytes(vendor.read_bytes())
-        Path(folder, "hdgemm-intel.icd").write_text(f"{intel}\n", encoding="utf-8")
-        os.environ["OCL_ICD_VENDORS"] = folder
+    with vendor_folder([intel]) as folder:
+        os.environ["OCL_ICD_VENDORS"] = str(folder)
         try:
             yield
         finally:
             os.environ.pop("OCL_ICD_VENDORS", None)
+
+
+@contextlib.contextmanager
+def vendor_folder(libraries: Iterable[Path]) -> Iterator[Path]:
+    """Make a folder of vendor files, for `libraries` and for what the system has of its own."""
+    with tempfile.TemporaryDirectory(prefix="hdgemm-opencl-") as name:
+        folder = Path(name)
+        for vendor in sorted(_SYSTEM_VENDORS.glob("*.icd")):
+            with contextlib.suppress(OSError):
+                (folder / vendor.name).write_bytes(vendor.read_bytes())
+        for library in libraries:
+            (folder / f"hdgemm-{library.stem}.icd").write_text(f"{library}\n", encoding="utf-8")
+        yield folder
+
+
+def users_setting() -> str:
+    """Return the variable by which the user told the loader where to look; empty if none."""
+    return next((name for name in _USERS_OWN if name in os.environ), "")
+
+
+def pip_libraries() -> list[Path]:
+    """Return the runtimes that pip installed: Intel's, and the PoCL beside PyOpenCL's loader."""
+    intel, pyopencl = intel_library(), importlib.util.find_spec("pyopencl")
+    beside = Path(pyopencl.origin).parent if pyopencl and pyopencl.origin else None
+    pocl = sorted(beside.glob(".libs/libpocl*.so")) if beside else []
+    return [*([intel] if intel else []), *pocl]
 
 
 def intel_library() -> Path | None:
@@ -128,9 +150,8 @@ def missing_runtime() -> str:
     library = intel_library()
     if library is None:
         return "pip install intel-opencl-rt intel-cmplr-lib-rt for the fastest CPU device"
-    settings = [name for name in _USERS_OWN if name in os.environ]
-    if settings:
-        return f"{settings[0]} is set and does not name {library}: add an .icd file that does"
+    if setting := users_setting():
+        return f"{setting} is set and does not name {library}: add an .icd file that does"
     return (
         f"the OpenCL loader was asked before hdgemm could name {library}; set OCL_ICD_VENDORS to "
         "a folder with an .icd file that does, or list hdgemm's devices first"

@@ -74,7 +74,9 @@ class Trials:
     def _operands(self, n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         if n not in self._made:
             rng = np.random.default_rng(n)
-            a, b = (_random(rng, shape, self._dtype) for shape in ((n - _SHORT, n), (n, n - 1)))
+            a, b = (
+                random_matrix(rng, shape, self._dtype) for shape in ((n - _SHORT, n), (n, n - 1))
+            )
             self._made[n] = a, b, a @ b
         return self._made[n]
 
@@ -97,7 +99,10 @@ class Trials:
         return cl.Buffer(self._context, flags, hostbuf=np.ascontiguousarray(values))
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def random_matrix(
+    rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return a matrix of elements whose reals are uniform in (-1, 1)."""
     values = rng.uniform(-1, 1, (*shape, reals(dtype)))
     if dtype.kind == "c":
         return (values[..., 0] + 1j * values[..., 1]).astype(dtype)
