@@ -1,8 +1,10 @@
-"""Does the verdict name what is taken? `python -m bench.contention [memory disk core]`.
+"""Does the verdict name what is taken? `python -m bench.contention --repeats 5`.
 
-For each resource a second process hammers it while `hdgemm profile --quick` runs, and the
-verdict's first sentences are printed. A quiet profile comes first: it is what the others are held
-against. Every hammer ends by itself after a minute and a half, and with this process.
+A second process hammers memory, the disk, or a core while this machine is profiled, and the first
+resource that the verdict names must be that one; with nothing hammered it must name none. The
+loads take turns. The first turn of each is `hdgemm profile --quick` itself, the others the same
+steps with fewer products (`--whole`: all of them `--quick`). What others did on this machine just
+before is written down, and a turn that began while they were at work is counted apart.
 """
 
 from __future__ import annotations
@@ -16,18 +18,29 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from bench.harness import environment, save
+from hdgemm.profiling import profile
+from hdgemm.profiling.effort import QUICK
+from hdgemm.profiling.others import Watch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The longest that a hammer works, in seconds.
-_MOST: Final = 90.0
-#: What the verdict must name.
-EXPECTED: Final = {"memory": "host_memory", "disk": "disk", "core": "cores"}
+#: The longest that a hammer works, in seconds: it ends by itself, and with this process.
+_MOST: Final = 120.0
+#: What the verdict must name first.
+EXPECTED: Final = {"none": None, "memory": "host_memory", "disk": "disk", "core": "cores"}
+#: As a quick profile, with fewer products.
+SHORT: Final = replace(QUICK, window=0.05, rounds=1, run=0.1, ladder=0.5, repeats=(1, 1), sweep=0.1)
+#: Cores that others may keep busy on a machine that counts as quiet, and how long to wait for it.
+_QUIET: Final = 0.25
+_PATIENCE: Final = 10.0
 
 
 def hammer_memory(_folder: Path) -> None:
@@ -66,14 +79,16 @@ HAMMERS: Final = {"memory": hammer_memory, "disk": hammer_disk, "core": hammer_c
 
 @contextmanager
 def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
-    """Let `count` processes hammer one resource meanwhile."""
+    """Let `count` processes hammer one resource meanwhile; none for ``"none"``."""
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=HAMMERS[name], args=(folder,), daemon=True) for _ in range(count)
+        context.Process(target=HAMMERS[name], args=(folder,), daemon=True)
+        for _ in range(count if name in HAMMERS else 0)
     ]
     for process in processes:
         process.start()
-    time.sleep(2.0)
+    if processes:
+        time.sleep(2.0)
     try:
         yield
     finally:
@@ -82,42 +97,93 @@ def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
             process.join()
 
 
-def profiled(out: Path, folder: Path, device: str | None) -> dict[str, Any]:
-    """Run `hdgemm profile --quick` in a process of its own and return its report."""
-    command = [sys.executable, "-m", "hdgemm.cli", "profile", "--quick", "--out", str(out),
-               "--folder", str(folder), *(["--device", device] if device else [])]  # fmt: skip
-    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+def profiled(out: Path, args: argparse.Namespace, *, whole: bool) -> dict[str, Any]:
+    """Profile in a process of its own, as a user would, and return the report."""
+    module = ["hdgemm.cli", "profile", "--quick"] if whole else ["bench.contention", "--short"]
+    command = [sys.executable, "-m", *module, "--out", str(out), "--folder", str(args.folder)]
+    if args.device:
+        command += ["--device", args.device]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)  # fmt: skip
     report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
     return report
 
 
-def told(report: dict[str, Any]) -> str:
-    """Return what the verdict says first, and the figures behind it."""
-    found = [each["resource"] for each in report["interference"]]
-    lines = [f"interference: {', '.join(found) or 'none'}"]
-    lines += [f"  {line}" for line in report["verdict"]["text"][: len(found) + 1]]
-    return "\n".join(lines)
+def quiet(folder: Path) -> float:
+    """Wait for a quiet machine, not for ever; return the cores that others are busy on."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        watch = Watch(folder)
+        time.sleep(1.0)
+        busy = watch.read().cores
+        if busy < _QUIET or time.monotonic() > end:
+            return busy
+
+
+def turn(name: str, number: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Profile once beside a load and say whether the verdict named it."""
+    before = quiet(args.folder)
+    began = time.perf_counter()
+    with hammering(name, args.folder, args.count):
+        report = profiled(args.out / f"{name}-{number}", args, whole=args.whole or number == 0)
+    named = [each["resource"] for each in report["interference"]]
+    first = named[0] if named else None
+    row = {
+        "load": name, "named": named, "right": first == EXPECTED[name],
+        "others_before": before, "seconds": time.perf_counter() - began,
+        "said": report["verdict"]["text"][: max(1, len(named))],
+    }  # fmt: skip
+    word = "right" if row["right"] else "WRONG"
+    print(f"{name:7} {word}: {', '.join(named) or 'none'}; others before: {before:.2f} cores; "
+          f"{row['seconds']:.0f} s\n    {row['said'][0]}", flush=True)  # fmt: skip
+    return row
+
+
+def counts(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Count right verdicts by load, those of a machine that was quiet before apart."""
+    found = {}
+    for name in dict.fromkeys(row["load"] for row in rows):
+        own = [row for row in rows if row["load"] == name]
+        calm = [row for row in own if row["others_before"] < _QUIET]
+        found[name] = {
+            "right": sum(row["right"] for row in own), "turns": len(own),
+            "right_on_quiet_machine": sum(row["right"] for row in calm), "quiet_turns": len(calm),
+        }  # fmt: skip
+    return found
 
 
 def main() -> None:
-    """Profile quietly, then once beside each hammer."""
+    """Take turns: nothing, memory, disk, core."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("hammers", nargs="*", metavar="|".join(HAMMERS))
+    parser.add_argument("loads", nargs="*", metavar="|".join(EXPECTED))
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="every turn a whole --quick profile")
+    parser.add_argument("--short", action="store_true", help="profile shortly, once, and end")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--out", type=Path, default=Path("contention-out"))
+    parser.add_argument("--out", type=Path, help="keep the reports here")
     parser.add_argument("--device")
     parser.add_argument("--count", type=int, default=1, help="hammering processes")
+    parser.add_argument("--save", action="store_true", help="write bench/results/contention.json")
     args = parser.parse_args()
-    unknown = [name for name in args.hammers if name not in HAMMERS]
+    unknown = [name for name in args.loads if name not in EXPECTED]
     if unknown:
-        parser.error(f"no hammer {', '.join(unknown)}; there are {', '.join(HAMMERS)}")
-    print("quiet\n" + told(profiled(args.out / "quiet", args.folder, args.device)), flush=True)
-    for name in args.hammers or HAMMERS:
-        with hammering(name, args.folder, args.count):
-            report = profiled(args.out / name, args.folder, args.device)
-        found = [each["resource"] for each in report["interference"]]
-        right = "named first" if found[:1] == [EXPECTED[name]] else "NOT named first"
-        print(f"{name} hammered: {right}\n{told(report)}", flush=True)
+        parser.error(f"no load {', '.join(unknown)}; there are {', '.join(EXPECTED)}")
+    if args.short:
+        profile(args.device, effort=SHORT, folder=args.folder).save(args.out)
+        return
+    where = environment()
+    with tempfile.TemporaryDirectory() as scratch:
+        args.out = args.out or Path(scratch)
+        rows = [
+            turn(name, number, args)
+            for number in range(args.repeats)
+            for name in args.loads or EXPECTED
+        ]
+    for name, each in counts(rows).items():
+        print(f"{name:7} right {each['right']} of {each['turns']}; began on a quiet machine: "
+              f"{each['right_on_quiet_machine']} of {each['quiet_turns']}")  # fmt: skip
+    if args.save:
+        save("contention", {"counts": counts(rows), "turns": rows}, where)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,21 @@ from hdgemm.planning.together import Member, simulate_together
 from hdgemm.profiling import profile, simulate_profile
 from hdgemm.profiling.effort import Effort
 from hdgemm.profiling.machine import measured_machine
-from hdgemm.profiling.others import Watch, describe_machine
 from hdgemm.profiling.probes import RESOURCE_OF, ProbeSet
 from hdgemm.profiling.simulation import work_unit_shape
 from hdgemm.profiling.windows import WindowPlan
 
-SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(1, 1), sweep=0.05)
+SMALL = Effort(
+    idle=0.05,
+    bus=0.01,
+    bus_rounds=1,
+    window=0.01,
+    rounds=1,
+    run=0.02,
+    ladder=0.1,
+    repeats=(1, 1),
+    sweep=0.05,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -82,13 +91,6 @@ def test_probes_give_the_machine_its_rates(tmp_path):
     assert machine.disk_read == windows.alone["disk"][0].rate
     assert machine.memory >= 2 * machine.copy
     assert not list(tmp_path.iterdir())
-
-
-def test_others_are_watched(tmp_path):
-    others = Watch(tmp_path).read()
-    assert others.cores >= 0
-    assert others.disk is None or others.disk >= 0
-    assert describe_machine()["cores"] >= 1
 
 
 def test_the_papers_figures_come_out(paper):

@@ -14,13 +14,13 @@ class Interference:
     resource
         ``"host_memory"``, ``"disk"`` or ``"cores"``.
     taken
-        The part of the resource that is gone.
+        The part of the resource that is gone; None where it cannot be told how much.
     evidence
         The figures that say so.
     """
 
     resource: str
-    taken: float
+    taken: float | None
     evidence: str
 
 

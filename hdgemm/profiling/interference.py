@@ -1,110 +1,167 @@
 """From figures alone to what else on this machine takes a resource away.
 
-Three kinds of evidence, none of which needs privileges:
+None of the evidence needs privileges, and the most specific comes first, since who hammers a disk
+or memory needs a core for it too:
 
-- memory: a copy that waits for the memory bus still counts as CPU time, so bytes copied per
-  CPU-second fall, while a product that stays in the caches does its flop per CPU-second as ever.
-  A core that is taken away leaves both as they are.
-- disk: the disk's own counters, less what this process moved.
-- cores: busy time of the processors, less this process's own; and time stolen by a hypervisor.
+- disk: the disk's own counters while this process is idle.
+- memory: a reader that loses little beside a copy of ours, since somebody else's traffic slows it
+  already (`hdgemm.profiling.bus`), and somebody at work who holds more memory than caches do.
+- cores: busy time of the processors less this process's own, and time that a hypervisor took.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.profiling.bus import cache_bytes
 from hdgemm.profiling.conclusions import Interference
-from hdgemm.profiling.sample import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from hdgemm.profiling.bus import Bus
     from hdgemm.profiling.others import Others
-    from hdgemm.profiling.windows import Work
 
-#: What must be gone of a resource before it is worth a word.
-_MEMORY_PART: Final = 0.15
+#: What must be gone of the disk's bytes or time, of memory bandwidth, or of the cores before it is
+#: worth a word.
 _DISK_PART: Final = 0.15
+_DISK_BUSY: Final = 0.50
+_MEMORY_PART: Final = 0.15
 _CORES_PART: Final = 0.20
+#: A reader on a free bus that keeps more than this beside a copy is not to be expected.
+_KEPT: Final = 0.80
+#: The same against the best figures of this machine: rate lost times part kept.
+_SCORE: Final = 1.30
+#: Cores that must be busy on behalf of large processes for one of them to hold the bus.
+_ABLE: Final = 0.20
+#: What a process needs of a core, at most, to hammer one disk or the bus.
+_ONE: Final = 1.1
+#: A loss smaller than this cannot be told from the machine's own noise.
+_NOISE: Final = 0.05
+
+#: Names of the figures that are remembered: bytes per CPU-second, and what a copy takes of them.
+BUS_ALONE: Final = "bus, bytes per CPU-second alone"
+BUS_LOSS: Final = "bus, alone over beside a copy"
 
 
-def per_cpu_second(alone: Mapping[str, tuple[Work, ...]]) -> dict[str, float]:
-    """Return what each probe alone did per CPU-second: the figures to compare with the best."""
-    found = {}
-    for name in ("load1", "store2", "cores"):
-        rates = [w.amount / w.cpu_seconds for w in alone.get(name, ()) if w.cpu_seconds > 0.01]
-        if rates:
-            found[f"{name} per CPU-second"] = Sample.of(rates).median
-    return found
-
-
-def wall_rates(alone: Mapping[str, tuple[Work, ...]]) -> dict[str, float]:
-    """Return each probe's median rate alone."""
-    return {name: Sample.of(w.rate for w in works).median for name, works in alone.items() if works}
+def bus_figures(bus: Bus | None) -> dict[str, float]:
+    """Return the figures of a bus to remember; the best of both are those of a quiet machine."""
+    return {} if bus is None else {BUS_ALONE: bus.alone, BUS_LOSS: 1 / bus.kept}
 
 
 def find_interference(
-    measured: Mapping[str, float],
-    best: Mapping[str, float],
     others: Others,
+    bus: Bus | None,
+    disk_rate: float,
+    best: Mapping[str, float],
     *,
     cores: int,
 ) -> tuple[Interference, ...]:
     """Name the resources that something else takes, the most specific evidence first.
 
-    Who hammers memory or a disk needs a core for it too, so cores come last.
-
     Parameters
     ----------
-    measured, best
-        Figures of `per_cpu_second` and `wall_rates`: of this profile, and the best ever seen.
     others
         What the rest of the machine did while this process was idle.
+    bus
+        What a reader got of memory; None where too little was seen of it.
+    disk_rate
+        Bytes per second that this process got of the disk; 0 where it was not measured.
+    best
+        The best figures ever seen here, by name: of `bus_figures`, and ``"disk"``.
     cores
         How many this process may use.
     """
-    found = [_memory(measured, best), _disk(measured, best, others), _cores(others, cores)]
+    specific = _disk(others, disk_rate, best.get("disk", 0.0)) or _memory(others, bus, best)
+    # One process that hammers something else explains a core.
+    explained = 0.0 if specific is None else _ONE
+    found = (specific, _cores(others, explained, cores))
     return tuple(each for each in found if each is not None)
 
 
-def _memory(measured: Mapping[str, float], best: Mapping[str, float]) -> Interference | None:
-    kept = {
-        name: measured[key] / best[key]
-        for name in ("load1", "store2", "cores")
-        if (key := f"{name} per CPU-second") in measured and best.get(key, 0.0) > 0
-    }
-    copies = [kept[name] for name in ("load1", "store2") if name in kept]
-    if not copies or "cores" not in kept:
+def noise(looks: Sequence[Others], bus: Bus | None, *, cores: int) -> tuple[str, ...]:
+    """Say what cannot be told since other load is too much or does not hold still."""
+    if not looks:
+        return ()
+    found = []
+    low, high = min(look.cores for look in looks), max(look.cores for look in looks)
+    if high - low > _CORES_PART * cores:
+        found.append(
+            f"Too noisy to tell what it does when quiet: others kept {low:.1f} to {high:.1f} of "
+            f"{cores} cores busy in {len(looks)} looks; {_who(looks[-1], 'the last time ')}."
+        )
+    disks = [look.disk_busy for look in looks]
+    if max(disks) > _DISK_BUSY > 2 * min(disks):
+        found.append(
+            "Too noisy to tell what its disk does when quiet: others kept it busy "
+            f"{min(disks):.0%} to {max(disks):.0%} of the time in {len(looks)} looks."
+        )
+    if bus is None and cores > 1:
+        found.append(
+            "Too noisy to tell whether others take memory bandwidth: two threads of this process "
+            "seldom had a core each, or there was too little memory to try."
+        )
+    return tuple(found)
+
+
+def _disk(others: Others, rate: float, best: float) -> Interference | None:
+    if others.disk is None:
         return None
-    # What slows both is the clock of the cores, or a sibling thread, and not the bus.
-    part = sum(copies) / len(copies) / min(1.0, kept["cores"])
-    if part > 1 - _MEMORY_PART:
+    most = max(rate, best)
+    heavy = most > 0 and others.disk >= _DISK_PART * most
+    if not heavy and others.disk_busy < _DISK_BUSY:
         return None
-    return Interference(
-        "host_memory",
-        1 - part,
-        f"copies move {part:.0%} of the most ever seen here per CPU-second, while a product in "
-        f"the caches keeps {min(1.0, kept['cores']):.0%}",
+    evidence = (
+        f"others move {others.disk / 1e9:.2f} GB/s on it and keep it busy "
+        f"{others.disk_busy:.0%} of the time"
     )
+    if best > 0 and rate > 0:
+        evidence += f"; this process gets {min(1.0, rate / best):.0%} of its best here"
+    part = others.disk / (most + others.disk) if most > 0 else 0.0
+    return Interference("disk", max(part, others.disk_busy), f"{evidence}; {_who(others)}")
 
 
-def _disk(
-    measured: Mapping[str, float], best: Mapping[str, float], others: Others
-) -> Interference | None:
-    rate = max(measured.get("disk", 0.0), best.get("disk", 0.0))
-    if others.disk is None or rate <= 0 or others.disk < _DISK_PART * rate:
+def _memory(others: Others, bus: Bus | None, best: Mapping[str, float]) -> Interference | None:
+    if bus is None or not _able(others):
         return None
-    evidence = f"others move {others.disk / 1e9:.2f} GB/s on the disk"
-    if best.get("disk", 0.0) > 0 and "disk" in measured:
-        evidence += f"; this process gets {measured['disk'] / best['disk']:.0%} of its best"
-    return Interference("disk", min(1.0, others.disk / (rate + others.disk)), evidence)
+    known, loss = best.get(BUS_ALONE, 0.0), best.get(BUS_LOSS, 0.0)
+    gone = 1 - bus.alone / known if known > 0 else 0.0
+    slower = known == 0 or gone > _MEMORY_PART
+    if not (slower and bus.kept > _KEPT) and known * loss * bus.kept <= _SCORE * bus.alone:
+        return None
+    evidence = (
+        f"a reader gets {bus.alone / 1e9:.1f} GB per CPU-second and keeps {bus.kept:.0%} of that "
+        "beside a copy of ours, as where another's traffic slows it already"
+    )
+    if known > 0 and loss > 0:
+        evidence += (
+            f"; the best seen here is {known / 1e9:.1f}, of which a copy left {1 / loss:.0%}"
+        )
+    evidence = f"{evidence}; {_who(others)}"
+    return Interference("host_memory", gone if gone > _NOISE else None, evidence)
 
 
-def _cores(others: Others, cores: int) -> Interference | None:
-    gone = (others.cores + others.stolen) / cores
-    if gone < _CORES_PART:
+def _able(others: Others) -> bool:
+    """Say whether somebody at work may hold more memory than the caches do.
+
+    Who cannot be seen, or has ended, may.
+    """
+    small = sum(each.cores for each in others.processes if each.memory < cache_bytes())
+    return others.cores - small >= _ABLE
+
+
+def _cores(others: Others, explained: float, cores: int) -> Interference | None:
+    gone = others.cores + others.stolen
+    if gone - explained < _CORES_PART * cores:
         return None
     evidence = f"others keep {others.cores:.1f} of {cores} cores busy while this process is idle"
     if others.stolen > 0.05 * cores:
         evidence += f", and the hypervisor takes {others.stolen:.1f}"
-    return Interference("cores", min(1.0, gone), evidence)
+    return Interference("cores", min(1.0, gone / cores), f"{evidence}; {_who(others)}")
+
+
+def _who(others: Others, when: str = "") -> str:
+    """Name the busiest of the others."""
+    if not others.processes:
+        return f"{when}at work: nobody who can be seen"
+    return f"{when}at work: " + ", ".join(each.words() for each in others.processes[:3])

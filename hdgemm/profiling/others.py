@@ -6,16 +6,22 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
 from hdgemm.limits import cores
+from hdgemm.profiling.processes import ProcessWatch, typical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hdgemm.profiling.processes import Busy
+
 _SECTOR: Final = 512
+_BLOCKS: Final = Path("/sys/dev/block")
+_IN_MEMORY: Final = {"tmpfs", "ramfs", "devtmpfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,50 +36,75 @@ class Others:
         Cores that the hypervisor gave to other machines.
     disk
         Bytes per second that others moved on the disk; None where it cannot be told.
+    disk_busy
+        The part of the time in which the disk had requests of others.
+    processes
+        Who was busy, as far as it can be seen, the busiest first.
     """
 
     cores: float
     stolen: float
     disk: float | None
+    disk_busy: float = 0.0
+    processes: tuple[Busy, ...] = ()
 
     @classmethod
     def median(cls, seen: Sequence[Others]) -> Others:
         """Return the middle of several looks, figure by figure."""
         if not seen:
             return cls(0.0, 0.0, None)
-        middle = len(seen) // 2
-        disks = sorted(each.disk for each in seen if each.disk is not None)
+        disks = [each.disk for each in seen if each.disk is not None]
         return cls(
-            sorted(each.cores for each in seen)[middle],
-            sorted(each.stolen for each in seen)[middle],
-            disks[len(disks) // 2] if disks else None,
+            median(each.cores for each in seen),
+            median(each.stolen for each in seen),
+            median(disks) if disks else None,
+            median(each.disk_busy for each in seen),
+            typical([each.processes for each in seen]),
         )
 
 
+class _Counters(NamedTuple):
+    """What the kernel has counted so far; seconds and bytes."""
+
+    wall: float
+    busy: float
+    stolen: float
+    own: float
+    disk: float
+    disk_busy: float
+    own_disk: float
+
+
 class Watch:
-    """Counts what others do from its making on."""
+    """Counts what others do from its making on; this process should do nothing meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        self._disk = _disk_counters(folder)
+        self._disks = _disk_counters(folder)
+        self._processes = ProcessWatch()
         self._began = self._now()
 
-    def _now(self) -> tuple[float, float, float, float, int | None, int]:
+    def _now(self) -> _Counters:
         busy, stolen = _processor_seconds()
         own = os.times()
-        io = _own_disk_bytes()
-        return (
-            time.perf_counter(), busy, stolen, own.user + own.system, _disk_bytes(self._disk), io,
+        disk, disk_busy = _disk_work(self._disks)
+        return _Counters(
+            time.perf_counter(), busy, stolen, own.user + own.system, disk, disk_busy,
+            _own_disk_bytes(),
         )  # fmt: skip
 
     def read(self) -> Others:
         """Return what others did since then; this process's own part is taken off."""
-        then, now = self._began, self._now()
-        seconds = max(1e-9, now[0] - then[0])
-        foreign = (now[1] - then[1] - (now[3] - then[3])) / seconds
-        disk = None
-        if now[4] is not None and then[4] is not None:
-            disk = max(0.0, (now[4] - then[4] - (now[5] - then[5])) / seconds)
-        return Others(max(0.0, foreign), max(0.0, (now[2] - then[2]) / seconds), disk)
+        now = self._now()
+        passed = _Counters(*(new - old for new, old in zip(now, self._began, strict=True)))
+        seconds = max(1e-9, passed.wall)
+        foreign = max(0.0, passed.disk - passed.own_disk) / seconds
+        return Others(
+            cores=max(0.0, passed.busy - passed.own) / seconds,
+            stolen=max(0.0, passed.stolen) / seconds,
+            disk=foreign if self._disks else None,
+            disk_busy=min(1.0, passed.disk_busy / seconds) if passed.own_disk == 0 else 0.0,
+            processes=self._processes.read(seconds),
+        )
 
 
 def describe_machine() -> dict[str, Any]:
@@ -104,18 +135,40 @@ def _own_disk_bytes() -> int:
     return int(io.read_bytes + io.write_bytes)
 
 
-def _disk_counters(folder: Path) -> Path | None:
-    """Return the counters of the block device below a folder; None where there is none."""
+def _disk_counters(folder: Path) -> tuple[Path, ...]:
+    """Return the counters of the block device below a folder.
+
+    Where its file system has none of its own, as in a container, those of all disks; none in
+    memory.
+    """
     device = folder.stat().st_dev
-    path = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
-    return path if path.exists() else None
+    path = _BLOCKS / f"{os.major(device)}:{os.minor(device)}" / "stat"
+    if path.exists():
+        return (path,)
+    if _file_system(folder) in _IN_MEMORY:
+        return ()
+    disks = sorted(Path("/sys/block").iterdir()) if Path("/sys/block").is_dir() else []
+    # Loops and RAM disks have no device below them.
+    return tuple(disk / "stat" for disk in disks if (disk / "device").exists())
 
 
-def _disk_bytes(counters: Path | None) -> int | None:
-    if counters is None:
-        return None
-    fields = counters.read_text(encoding="ascii").split()
-    return (int(fields[2]) + int(fields[6])) * _SECTOR
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that a folder lies in."""
+    place = folder.resolve()
+    mounts = [
+        part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)
+    ]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
+
+
+def _disk_work(counters: tuple[Path, ...]) -> tuple[float, float]:
+    """Return bytes that the disks moved, and seconds in which the busiest had requests."""
+    moved, busy = 0, 0.0
+    for path in counters:
+        fields = path.read_text(encoding="ascii").split()
+        moved += (int(fields[2]) + int(fields[6])) * _SECTOR
+        busy = max(busy, int(fields[9]) / 1e3)
+    return float(moved), busy
 
 
 def _cpu_model() -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.profiling.best import BestKnown
+from hdgemm.profiling.bus import Bus, Slice, watch_bus
 from hdgemm.profiling.choice import choose, on_host_cores, peers_of
 from hdgemm.profiling.effort import FULL, QUICK, Effort
-from hdgemm.profiling.interference import find_interference, per_cpu_second, wall_rates
+from hdgemm.profiling.interference import bus_figures, find_interference, noise
 from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.machine import measured_machine
 from hdgemm.profiling.others import Others, Watch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.profiling.conclusions import Interference
 
     #: Called with the part that is done, and what comes next.
     ProfileProgress = Callable[[float, str], None]
@@ -98,6 +100,7 @@ class _Session:
     complete: bool = False
     notes: list[str] = field(default_factory=list)
     seen: list[Others] = field(default_factory=list)
+    bus: list[Slice] = field(default_factory=list)
     windows: Windows | None = None
     ladder: Ladder | None = None
     copy_rate: float | None = None
@@ -125,6 +128,7 @@ class _Session:
         watch = Watch(self.folder)
         time.sleep(self.effort.idle)
         self.seen.append(watch.read())
+        self.bus += watch_bus(self.effort.bus_rounds, self.effort.bus)
 
     def _note_device(self) -> None:
         if self.unified:
@@ -165,20 +169,19 @@ class _Session:
             self.progress(0.88, "what would help")
             self.ladder.think()
 
+    def _interference(self, bus: Bus | None) -> tuple[Interference, ...]:
+        """Hold what was seen against the best ever seen here, and remember what is better."""
+        works = self.windows.alone.get("disk", ()) if self.windows is not None else ()
+        rate = Sample.of(work.rate for work in works).median
+        best = BestKnown(self.folder)
+        found = find_interference(Others.median(self.seen), bus, rate, best.figures, cores=cores())
+        best.keep({"disk": rate, **bus_figures(bus)})
+        return found
+
     def result(self) -> Profile:
         """Put together what there is."""
-        alone = self.windows.alone if self.windows is not None else {}
-        figures = {**wall_rates(alone), **per_cpu_second(alone)}
-        best = BestKnown(self.device_name)
-        interference = find_interference(
-            figures, best.figures, Others.median(self.seen), cores=cores()
-        )
-        if not best.figures:
-            self.notes.append(
-                "first profile on this machine: without a figure of a quiet one, a hammered "
-                "memory bus cannot be told; profile once while nothing else runs"
-            )
-        best.keep(figures)
+        bus = Bus.of(self.bus)
+        interference = self._interference(bus)
         bandwidth = _bandwidths(self.windows)
         found: dict[str, Any] = {} if self.ladder is None else self.ladder.found()
         advice = {} if self.ladder is None else self.ladder.verdict_parts()
@@ -186,6 +189,7 @@ class _Session:
             Findings(
                 bandwidth=bandwidth,
                 interference=interference,
+                noise=noise(self.seen, bus, cores=cores()),
                 unified=self.unified,
                 ladder=found.get("ladder", {}),
                 **advice,

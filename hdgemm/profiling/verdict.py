@@ -37,6 +37,8 @@ class Findings:
     ----------
     doubled
         By resource, how much faster the run would be with twice of it.
+    noise
+        What cannot be told since others' load is too much or varies, in sentences.
     cpu_kept
         The part of its own rate that the CPU keeps beside the devices; None where not measured.
     contenders
@@ -50,6 +52,7 @@ class Findings:
     doubled: Mapping[str, float] = field(default_factory=dict)
     advice: Sequence[Advice] = ()
     interference: Sequence[Interference] = ()
+    noise: Sequence[str] = ()
     predictions: Sequence[Prediction] = ()
     cpu_kept: float | None = None
     contenders: int = 1
@@ -63,7 +66,7 @@ def judge(findings: Findings) -> Verdict:
     gain = findings.doubled.get(limit, 0.0)
     if gain < _LITTLE:
         limit = "device"
-    text = [_interference(each) for each in findings.interference]
+    text = [*map(_interference, findings.interference), *findings.noise]
     if findings.doubled:
         text.append(_limit(limit, findings.doubled))
     text += _steps(findings.ladder)
@@ -73,9 +76,9 @@ def judge(findings: Findings) -> Verdict:
 
 
 def _interference(found: Interference) -> str:
-    name = NAMES[found.resource]
+    gone = "part of it" if found.taken is None else f"about {found.taken:.0%} of it"
     return (
-        f"Something else on this machine takes {name}: about {found.taken:.0%} of it is gone "
+        f"Something else on this machine takes {NAMES[found.resource]}: {gone} is gone "
         f"({found.evidence})."
     )
 

@@ -26,13 +26,10 @@ class Work(NamedTuple):
         Bytes, or flop.
     seconds
         Wall time of its operations.
-    cpu_seconds
-        CPU time of the whole process meanwhile: of use where the probe was alone.
     """
 
     amount: int
     seconds: float
-    cpu_seconds: float
 
     @property
     def rate(self) -> float:
@@ -71,12 +68,11 @@ def run_window(probes: Sequence[Probe], seconds: float) -> dict[str, Work]:
 
 def _repeat(step: Callable[[], int], seconds: float) -> Work:
     amount = 0
-    cpu, began = time.process_time(), time.perf_counter()
-    now = began
+    now = began = time.perf_counter()
     while now < began + seconds:
         amount += step()
         now = time.perf_counter()
-    return Work(amount, now - began, time.process_time() - cpu)
+    return Work(amount, now - began)
 
 
 @dataclass(frozen=True, slots=True)
