@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from hdgemm.pipeline.plan import Plan
-    from hdgemm.planning.costs import Cost
+    from hdgemm.pipeline.schedule import Schedule
     from hdgemm.planning.rates import Machine
 
 
@@ -25,7 +25,12 @@ def simulate(plan: Plan, machine: Machine) -> Timeline:
     Each stage is a lane whose operations run in the schedule's order when what they need is
     done; operations that run at once share the machine's resources.
     """
-    schedule = build_schedule(plan)
+    return _timeline(plan, build_schedule(plan), machine)[0]
+
+
+def _timeline(
+    plan: Plan, schedule: Schedule, machine: Machine
+) -> tuple[Timeline, dict[Hashable, list[Task]]]:
     lanes: dict[Hashable, list[Task]] = {
         stage: [Task(op_cost(plan, machine, op), op.needs) for op in ops]
         for stage, ops in schedule.items()
@@ -47,7 +52,7 @@ def simulate(plan: Plan, machine: Machine) -> Timeline:
         for op, interval in zip(ops, ran[stage], strict=True)
     ]
     events.sort(key=lambda event: event.start)
-    return Timeline(tuple(events), max((event.end for event in events), default=0.0))
+    return Timeline(tuple(events), max((event.end for event in events), default=0.0)), lanes
 
 
 def expect(plan: Plan, machine: Machine) -> Expectation:
@@ -55,14 +60,10 @@ def expect(plan: Plan, machine: Machine) -> Expectation:
 
     The limit is the resource whose operations, run one by one, would take longest.
     """
-    timeline = simulate(plan, machine)
+    timeline, lanes = _timeline(plan, build_schedule(plan), machine)
     busy: dict[str, float] = {stage: stats.seconds for stage, stats in timeline.stages().items()}
     used = dict.fromkeys(RESOURCES, 0.0)
-    for cost in _costs(plan, machine):
-        for resource, seconds in cost.demands:
+    for task in (task for tasks in lanes.values() for task in tasks):
+        for resource, seconds in task.cost.demands:
             used[resource] += seconds
     return Expectation(timeline.seconds, busy, max(used, key=used.__getitem__))
-
-
-def _costs(plan: Plan, machine: Machine) -> list[Cost]:
-    return [op_cost(plan, machine, op) for ops in build_schedule(plan).values() for op in ops]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
 #: Simulations are worth this part of the run that they shorten, and this many seconds at most,
 #: at so many seconds for each operation of a plan built and simulated.
-_WORTH: Final = 0.02
+_WORTH: Final = 0.01
 _MOST_SECONDS: Final = 0.3
 _OPERATION_SECONDS: Final = 25e-6
 #: Products up to this many flop are often asked for again and again, and their search takes as

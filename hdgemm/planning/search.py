@@ -42,7 +42,8 @@ _SLOTS: Final[SlotChoices] = (
 _ALONE: Final[SlotChoices] = ((1, 1),)
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
-#: Shapes that are priced a second time, and how many of them the simulation may choose from.
+#: Shapes that are priced a second time, a third time, and that the simulation may choose from.
+_BETTER: Final = 10_000
 _SHORTLIST: Final = 200
 _TRIALS: Final = 32
 
@@ -69,12 +70,13 @@ def _shortlist(
     problem: Problem, device: DeviceSpec, overlap: Overlap, shapes: Shapes, machine: Machine
 ) -> list[Shape]:
     halvings = _HALVINGS if overlap.loads else (0,)
-    # The first pass asks whether halving helps; the second, of the best, how often.
-    bounds = [
-        price(problem, device, overlap, shapes.halved(times), machine).merits()
-        for times in {halvings[0], halvings[-1]}
-    ]
-    order = np.argsort(np.min(bounds, axis=0), kind="stable")
+    # The first pass prices all, the second asks of the better whether halving helps, the third
+    # of the best how often.
+    bound = price(problem, device, overlap, shapes.halved(0), machine).merits()
+    better = np.argsort(bound, kind="stable")[:_BETTER]
+    shapes, bound = shapes.take(better), bound[better]
+    most = price(problem, device, overlap, shapes.halved(halvings[-1]), machine).merits()
+    order = np.argsort(np.minimum(bound, most), kind="stable")
     best = join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])
     merits = price(problem, device, overlap, best, machine).merits()
     found: dict[tuple[object, ...], Shape] = {}

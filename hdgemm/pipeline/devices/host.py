@@ -1,8 +1,4 @@
-"""The host as a device: staging is device memory, and mult1 is SciPy's BLAS.
-
-SciPy's wrappers copy operands whose leading dimension is not their width, so the routines are
-called by the addresses that SciPy publishes for Cython (`scipy.linalg.cython_blas`).
-"""
+"""The host as a device: staging is device memory, and mult1 is the host's BLAS."""
 
 from __future__ import annotations
 
@@ -11,24 +7,22 @@ import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy.linalg import cython_blas
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.pipeline.devices.dense import first_byte, view
+from hdgemm.pipeline.devices.host_blas import Routine, find_routines
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
     from hdgemm.pipeline.plan import Operand
 
-_ROUTINES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 _HUGE_PAGE: Final = 2 << 20
-_BLAS_INT_MAX: Final = 2**31 - 1
 
 
 class PageBuffer:
@@ -121,7 +115,9 @@ class HostDevice:
         m, n = c.rows, c.cols
         k = a.rows if a.tile.trans else a.cols
         scalar = np.array([alpha, beta]).astype(dtype)
-        _gemm(dtype)(
+        routine = _ROUTINES[dtype.char]
+        _check_extents(routine, m, n, k, a.tile.ld, b.tile.ld, c.tile.ld)
+        routine.call(
             _flag(b),
             _flag(a),
             _int(n),
@@ -149,13 +145,16 @@ def _flag(block: Block) -> bytes:
     return b"T" if block.tile.trans else b"N"
 
 
-def _int(value: int) -> Any:
-    if value > _BLAS_INT_MAX:
+def _check_extents(routine: Routine, *extents: int) -> None:
+    if max(extents) > routine.most:
         raise InputError(
-            f"an extent of {value:,} is more than BLAS takes ({_BLAS_INT_MAX:,}); "
+            f"an extent of {max(extents):,} is more than this BLAS takes ({routine.most:,}); "
             "force a smaller tile with Options(tile=...)"
         )
-    return ctypes.byref(ctypes.c_int(value))
+
+
+def _int(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int64(value))
 
 
 def _address(block: Block) -> int:
@@ -164,23 +163,4 @@ def _address(block: Block) -> int:
     return int(array.ctypes.data) + first_byte(block)
 
 
-def _gemm(dtype: np.dtype[Any]) -> Callable[..., None]:
-    return _FUNCTIONS[dtype.char]
-
-
-def _load_routine(name: str) -> Callable[..., None]:
-    published: dict[str, object] = dict(cython_blas.__pyx_capi__)
-    capsule = published[name]
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype = ctypes.c_char_p
-    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    pointer = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
-    void = ctypes.c_void_p
-    # A CFUNCTYPE call releases the interpreter's lock while BLAS works.
-    prototype = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, *[void] * 11)
-    return prototype(pointer)
-
-
-_FUNCTIONS: Final = {char: _load_routine(name) for char, name in _ROUTINES.items()}
+_ROUTINES: Final = find_routines()

@@ -44,8 +44,21 @@ def list_devices() -> list[DeviceInfo]:
     """Return every device of this machine, the host first; asks drivers, allocates nothing."""
     from hdgemm.pipeline.devices import cuda, opencl
 
-    host = DeviceInfo("host", f"{cores()} cores, BLAS of SciPy", available_bytes())
+    host = DeviceInfo("host", f"{cores()} cores, its BLAS", available_bytes())
     return [host, *cuda.list_devices(), *opencl.list_devices()]
+
+
+def first_accelerator() -> str | None:
+    """Return the first usable device with memory of its own, None where there is none.
+
+    OpenCL's loader takes its time, and is not asked where it can know of nothing but the CPU.
+    """
+    from hdgemm.pipeline.devices import cuda, opencl
+
+    listed = cuda.list_devices()
+    if opencl.may_find_accelerators():
+        listed += opencl.list_devices()
+    return next((info.name for info in listed if info.usable and info.accelerator), None)
 
 
 def open_device(name: str, memory_bytes: int | None = None) -> Device:

@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,17 @@ def vendor_folder(libraries: Iterable[Path]) -> Iterator[Path]:
 def users_setting() -> str:
     """Return the variable by which the user told the loader where to look; empty if none."""
     return next((name for name in _USERS_OWN if name in os.environ), "")
+
+
+def may_find_accelerators() -> bool:
+    """Say whether a driver is installed of which the loader could know.
+
+    What pip installs are CPU runtimes; drivers of GPUs come with the system, or with Conda.
+    """
+    if sys.platform != "linux" or users_setting():
+        return True
+    folders = (_SYSTEM_VENDORS, Path(sys.prefix, "etc", "OpenCL", "vendors"))
+    return any(vendor for folder in folders for vendor in folder.glob("*.icd"))
 
 
 def pip_libraries() -> list[Path]:
