@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pinning import chosen_paths
-from hdgemm.pipeline.devices.registry import list_devices, open_device, parts_of
+from hdgemm.pipeline.devices.registry import first_accelerator, open_device, parts_of
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import (
     NO_SLOTS,
@@ -35,6 +35,7 @@ from hdgemm.planning.calibrate import machine_for
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
+from hdgemm.replanning import run_in_free_memory
 from hdgemm.report import build_report
 from hdgemm.residents import accept_residents, home
 from hdgemm.scaling import run_scaling
@@ -76,8 +77,7 @@ def choose_devices(options: Options, flops: int) -> tuple[str, ...]:
 @cache
 def best_device() -> str:
     """Return the first usable accelerator with memory of its own, else the host; asks once."""
-    usable = (info.name for info in list_devices() if info.usable and info.accelerator)
-    return next(usable, "host")
+    return first_accelerator() or "host"
 
 
 def make_plan(
@@ -170,7 +170,25 @@ def run_multiplication(
         if checkpoint is not None:
             raise InputError(f"a durable run takes one device, got {', '.join(names)}")
         return _run_shared(product, names, options, progress, observer, cancel)
-    name = names[0]
+    attempt = partial(
+        _run_alone, product, names[0],
+        progress=progress, observer=observer, cancel=cancel, checkpoint=checkpoint,
+    )  # fmt: skip
+    # A durable run's journal holds its tiles: it goes on with them once the memory is free again.
+    return (attempt if checkpoint else partial(run_in_free_memory, attempt))(options, plan)
+
+
+def _run_alone(
+    product: Multiplication,
+    name: str,
+    options: Options,
+    plan: Plan | None,
+    *,
+    progress: ProgressCallback | None,
+    observer: Observer | None,
+    cancel: threading.Event | None,
+    checkpoint: Checkpoint | None,
+) -> Report:
     with ExitStack() as stack:
         if options.threads is not None:
             stack.enter_context(threadpool_limits(options.threads, user_api="blas"))

@@ -47,6 +47,10 @@ class DoesNotFitError(HdgemmError, MemoryError):
     exit_code = 3
 
 
+class AllocationError(DoesNotFitError):
+    """A device had less memory free than its plan takes: `planned`, in bytes. Nothing ran yet."""
+
+
 class DeviceError(HdgemmError, RuntimeError):
     """A device's driver refused; the driver's own error is the cause."""
 
@@ -55,6 +59,14 @@ class DeviceUnavailableError(DeviceError):
     """The device asked for is not there or not usable; the message says why."""
 
     exit_code = 2
+
+
+class WrongTileError(HdgemmError, ArithmeticError):
+    """A device computed a wrong C tile, and again where it could be computed again.
+
+    `tile` is its first row and column and its extents; `row` or `col` the place in C whose sum is
+    off by `deviation` and may be by `bound`; `device` its name.
+    """
 
 
 class MatrixIOError(HdgemmError, OSError):

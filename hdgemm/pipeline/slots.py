@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import AllocationError, DoesNotFitError, InputError
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
@@ -78,9 +78,18 @@ class SlotMemory:
             return [self._take_staging(slots.nbytes) for _ in range(slots.count)]
         taken = []
         for _ in range(slots.count):
-            taken.append(self._device.allocate(slots.nbytes))
+            taken.append(self._allocate(slots.nbytes))
             self._taken.append(taken[-1])
         return taken
+
+    def _allocate(self, nbytes: int) -> Buffer:
+        try:
+            return self._device.allocate(nbytes)
+        except DoesNotFitError as error:
+            if self._plan.device.unified:
+                raise
+            numbers = {**error.numbers, "planned": self._plan.device_bytes}
+            raise AllocationError(str(error), **numbers) from error.__cause__
 
     def _take_staging(self, nbytes: int) -> HostBuffer | None:
         if nbytes == 0:
