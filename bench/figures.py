@@ -67,7 +67,57 @@ def opencl_pipeline(result: dict[str, Any]) -> list[str]:
     ]
 
 
-SECTIONS = {"file_to_file": file_to_file, "in_ram": in_ram, "opencl_pipeline": opencl_pipeline}
+def opencl_kernel(result: dict[str, Any]) -> list[str]:
+    """Return the rows of the OpenCL kernel on resident data."""
+    rows = []
+    for name, dtype in sorted(key.split() for key in result if key != "environment"):
+        measured = result[f"{name} {dtype}"]
+        for n, size in measured["sizes"].items():
+            peers = ", ".join(
+                f"{ratio:.2f} of {'`numpy.matmul`' if peer == 'numpy' else 'CLBlast, untuned'}"
+                for peer, ratio in size["kernel_to"].items()
+            )
+            platform = measured["platform"].split("(")[0].strip()
+            rows.append(f"| OpenCL kernel, {platform}, {dtype}, n = {n} | {peers} |")
+    return rows
+
+
+def split(result: dict[str, Any]) -> list[str]:
+    """Return the rows of several devices on one product."""
+    rows = []
+    for name, measured in result["real"].items():
+        ratio, imbalance = measured["of_best_alone"], measured["imbalance"]
+        rows.append(
+            f"| {name} of {result['device']}, n = {result['n']} | {ratio['median']:.3f} of the best"
+            f" alone; {100 * imbalance['median']:.1f} % of the run apart at the end |"
+        )
+    worst = min(case["learned"]["of_best_static"] for case in result["simulated"].values())
+    rows.append(
+        f"| a device 1:1 to 1:100 as fast, steady or not, in virtual time | at least {worst:.3f} of"
+        " the best fixed split |"
+    )
+    return rows
+
+
+def durable_overhead(result: dict[str, Any]) -> list[str]:
+    """Return the row of what a journal costs."""
+    ratio = result["ratio"]
+    return [
+        (
+            f"| a journal, files, n = {result['n']}, {result['memory']} | {ratio['median']:.3f} of"
+            f" the time without ({ratio['min']:.3f}–{ratio['max']:.3f}) |"
+        )
+    ]
+
+
+SECTIONS = {
+    "file_to_file": file_to_file,
+    "in_ram": in_ram,
+    "opencl_kernel": opencl_kernel,
+    "opencl_pipeline": opencl_pipeline,
+    "split": split,
+    "durable_overhead": durable_overhead,
+}
 
 
 def section() -> str:
