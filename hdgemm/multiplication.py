@@ -85,6 +85,7 @@ class Multiplication:
             self._path(operand, device),
             matrix.dtype.itemsize,
             matrix.chunk,
+            getattr(matrix, "encoded", False),
         )
 
     def _path(self, operand: Operand, device: DeviceSpec) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.durable.checksums import stored_checksum
 from hdgemm.durable.redo import RedoLog
-from hdgemm.pipeline.pieces import piece_bytes, pieces
+from hdgemm.pipeline.pieces import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,7 @@ _SAMPLE: Final = 512
 
 def slabs_of(plan: Plan) -> list[list[Rect]]:
     """Return for each work unit the rectangles in which store2 writes it."""
-    most = piece_bytes(plan, "C")
-    itemsize = plan.problem.itemsize
-    return [pieces(unit.rect, trans=False, itemsize=itemsize, most=most) for unit in plan.units]
+    return [pieces_of(plan, "C", unit.rect) for unit in plan.units]
 
 
 def units_done(slabs: Sequence[Sequence[Rect]], done: Mapping[Rect, int]) -> set[int]:

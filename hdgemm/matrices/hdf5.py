@@ -76,7 +76,8 @@ def from_dataset(dataset: Any, what: str, *, writable: bool = False) -> Matrix:
         _check(dataset, f"{what} ({dataset.name})")
         plain = not writable and dataset.file.driver == "sec2" and path.is_file()
         if not plain:
-            return _through_h5py(dataset, f"{path}::{dataset.name}", path, opened=False)
+            name = f"{path}::{dataset.name}"
+            return _through_h5py(dataset, name, path, opened=False, writable=writable)
         if dataset.file.mode != "r":
             dataset.file.flush()
         return _from_dataset(dataset, path, writable=False, opened=False)
@@ -121,7 +122,7 @@ def _from_dataset(dataset: Any, path: Path, *, writable: bool, opened: bool = Tr
             return matrix
     elif not writable and dataset.id.get_create_plist().get_nfilters() == 0:
         return _plain_chunks(dataset, name, path)
-    return _through_h5py(dataset, name, path, opened=opened)
+    return _through_h5py(dataset, name, path, opened=opened, writable=writable)
 
 
 def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
@@ -146,7 +147,9 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
     )  # fmt: skip
 
 
-def _through_h5py(dataset: Any, name: str, path: Path, *, opened: bool) -> RectangleMatrix:
+def _through_h5py(
+    dataset: Any, name: str, path: Path, *, opened: bool, writable: bool
+) -> RectangleMatrix:
     file = dataset.file
 
     def flush() -> None:
@@ -160,9 +163,8 @@ def _through_h5py(dataset: Any, name: str, path: Path, *, opened: bool) -> Recta
             file.close()
 
     return RectangleMatrix(
-        dataset, name=name, chunk=dataset.chunks, lock=LIBRARY_LOCK, flush=flush,
-        source=_source(dataset, path),
-        close=close if opened else None,
+        dataset, name=name, chunk=dataset.chunks, keeps=not writable, lock=LIBRARY_LOCK,
+        flush=flush, source=_source(dataset, path), close=close if opened else None,
     )  # fmt: skip
 
 

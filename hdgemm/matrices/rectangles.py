@@ -46,6 +46,9 @@ class RectangleMatrix:
     chunk
         Rows and columns of a chunk: blocks are cut on its grid, so that no chunk is decoded twice
         for one rectangle.
+    keeps
+        Nobody writes while this matrix is read: the chunk that was last read in part is kept, so
+        that the rest of it needs no second decoding. Holds one chunk of memory from then on.
     source
         What tells the store from others: equal sources are the same elements.
     lock
@@ -62,6 +65,7 @@ class RectangleMatrix:
         *,
         name: str,
         chunk: tuple[int, int] | None = None,
+        keeps: bool = False,
         source: Hashable = None,
         lock: AbstractContextManager[Any] | None = None,
         flush: Callable[[], None] | None = None,
@@ -70,6 +74,9 @@ class RectangleMatrix:
         self._store = store
         self.name = name
         self.chunk = chunk
+        self.encoded = chunk is not None
+        self._keeps = keeps and chunk is not None
+        self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
         self.source = id(store) if source is None else source
         self.dtype: np.dtype[Any] = np.dtype(store.dtype)
         self._reading: AbstractContextManager[Any] = lock or nullcontext()
@@ -89,17 +96,54 @@ class RectangleMatrix:
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
+        if self._keeps and (whole := self._chunk_around(row, col, out.shape)) is not None:
+            np.copyto(out, self._part_of_chunk(whole, row, col, out.shape), casting="same_kind")
+            return
         for rows, cols in self._blocks(row, col, out.shape):
             target = out[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
-            with self._named("read", rows, cols), self._reading:
-                block = np.asarray(self._store[rows, cols])
-            if block.shape != target.shape:
-                raise MatrixIOError(
-                    f"{self.name} gave {block.shape} elements for the rectangle {target.shape} at "
-                    f"[{rows.start}, {cols.start}]",
-                    path=self.name, offset=rows.start, length=block.nbytes,
-                )  # fmt: skip
-            np.copyto(target, block, casting="same_kind")
+            np.copyto(target, self._fetch(rows, cols), casting="same_kind")
+
+    def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
+        with self._named("read", rows, cols), self._reading:
+            block = np.asarray(self._store[rows, cols])
+        expected = rows.stop - rows.start, cols.stop - cols.start
+        if block.shape != expected:
+            raise MatrixIOError(
+                f"{self.name} gave {block.shape} elements for the rectangle {expected} at "
+                f"[{rows.start}, {cols.start}]",
+                path=self.name, offset=rows.start, length=block.nbytes,
+            )  # fmt: skip
+        return block
+
+    def _chunk_around(
+        self, row: int, col: int, extents: tuple[int, ...]
+    ) -> tuple[slice, slice] | None:
+        """Return the chunk that a rectangle is a part of; None where it is whole, or in several."""
+        found = []
+        for first, extent, step, end in zip(
+            (row, col), extents, self.chunk or (1, 1), self.shape, strict=True
+        ):
+            start = first // step * step
+            if not extent or first + extent > start + step:
+                return None
+            found.append(slice(start, min(end, start + step)))
+        rows, cols = found
+        is_whole = extents == (rows.stop - rows.start, cols.stop - cols.start)
+        return None if is_whole else (rows, cols)
+
+    def _part_of_chunk(
+        self, chunk: tuple[slice, slice], row: int, col: int, extents: tuple[int, ...]
+    ) -> NDArray[Any]:
+        rows, cols = chunk
+        place, kept = (rows.start, cols.start), self._kept
+        if kept is None or kept[0] != place:
+            # Two chunks at once would be more than was promised.
+            self._kept = kept = None
+            kept = place, self._fetch(rows, cols)
+            self._kept = kept
+        top, left = row - rows.start, col - cols.start
+        part: NDArray[Any] = kept[1][top : top + extents[0], left : left + extents[1]]
+        return part
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``, converting to the stored dtype."""

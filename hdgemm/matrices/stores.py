@@ -77,7 +77,9 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     check_dtype(_dtype(x, what), what)
     if writable and not hasattr(x, "__setitem__"):
         raise InputError(f"{what} is to be overwritten, but a {type(x).__name__} takes no elements")
-    return RectangleMatrix(x, name=type(x).__name__, chunk=_chunk(x), lock=threading.Lock())
+    return RectangleMatrix(
+        x, name=type(x).__name__, chunk=_chunk(x), keeps=not writable, lock=threading.Lock()
+    )
 
 
 def _is(x: Any, module: str, name: str) -> bool:

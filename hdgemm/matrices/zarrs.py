@@ -83,7 +83,9 @@ def from_zarr(array: Any, name: str, *, writable: bool = False) -> Matrix:
     return RectangleMatrix(
         array,
         name=name,
-        chunk=tuple(array.shards or array.chunks),
+        # A shard is written as a whole, and read chunk by chunk.
+        chunk=tuple((writable and array.shards) or array.chunks),
+        keeps=not writable,
         source=_source(folder) if folder is not None else (str(array.store), array.path),
         flush=None if folder is None else lambda: sync_tree(folder),
     )

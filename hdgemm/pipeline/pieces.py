@@ -1,4 +1,7 @@
-"""How a tile is cut for its way through staging: whole stored rows, as many as a piece takes."""
+"""How a tile is cut for its way through staging: whole stored rows, as many as a piece takes.
+
+Of a chunked operand a piece takes whole chunks: cut within one, it would be decoded twice.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hdgemm.pipeline.plan import Operand, Plan
 
 #: Where staging is device memory a piece needs no memory of its own; this keeps one operation
@@ -25,17 +30,54 @@ def piece_bytes(plan: Plan, operand: Operand) -> int:
     return ring.nbytes - (PHASE_BYTES if plan.problem.spec(operand).place == "file" else 0)
 
 
-def pieces(rect: Rect, *, trans: bool, itemsize: int, most: int) -> list[Rect]:
+def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
+    """Cut one tile of a plan into the pieces in which the stages move it."""
+    spec = plan.problem.spec(operand)
+    return pieces(
+        rect, trans=spec.trans, itemsize=plan.problem.itemsize, most=piece_bytes(plan, operand),
+        chunk=spec.chunk,
+    )  # fmt: skip
+
+
+def pieces(
+    rect: Rect, *, trans: bool, itemsize: int, most: int, chunk: tuple[int, int] | None = None
+) -> list[Rect]:
     """Cut a tile along its stored rows into pieces of at most `most` bytes.
 
-    A piece holds at least one stored row. Rectangles are in op-space; `trans` says that the
-    tile is stored as its transpose.
+    A piece holds at least one stored row, of the tile or of a chunk. Rectangles are in op-space;
+    `trans` says that the tile is stored as its transpose. Pieces of chunked operands end where
+    chunks (stored rows and columns) end; one that holds less than a chunk is followed by the rest
+    of that chunk.
     """
-    stored_rows, stored_cols = (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
-    step = max(1, most // max(1, stored_cols * itemsize))
-    cuts = range(0, stored_rows, step)
-    if trans:
-        return [
-            Rect(rect.row, rect.col + cut, rect.rows, min(step, rect.cols - cut)) for cut in cuts
-        ]
-    return [Rect(rect.row + cut, rect.col, min(step, rect.rows - cut), rect.cols) for cut in cuts]
+    stored = _turned(rect) if trans else rect
+    if chunk is None or stored.rows * stored.cols * itemsize <= most:
+        step = max(1, most // max(1, stored.cols * itemsize))
+        found = list(_bands(stored, step, step, start=stored.row))
+    else:
+        found = list(_whole_chunks(stored, itemsize, most, *chunk))
+    return [_turned(part) for part in found] if trans else found
+
+
+def _whole_chunks(tile: Rect, itemsize: int, most: int, high: int, wide: int) -> Iterator[Rect]:
+    if together := most // (min(high, tile.rows) * tile.cols * itemsize):
+        yield from _bands(tile, high * together, high)
+        return
+    together = max(1, most // (min(high, tile.rows) * min(wide, tile.cols) * itemsize))
+    for band in _bands(tile, high, high):
+        for part in _bands(_turned(band), wide * together, wide):
+            piece = _turned(part)
+            step = max(1, most // (piece.cols * itemsize))
+            yield from _bands(piece, step, step, start=piece.row)
+
+
+def _bands(tile: Rect, step: int, grid: int, start: int | None = None) -> Iterator[Rect]:
+    """Cut along the rows every `step`, from `start`, or else from the grid line above the tile."""
+    first, last = tile.row, tile.row + tile.rows
+    until = (first // grid * grid if start is None else start) + step
+    while first < last:
+        yield tile._replace(row=first, rows=min(until, last) - first)
+        first, until = until, until + step
+
+
+def _turned(rect: Rect) -> Rect:
+    return Rect(rect.col, rect.row, rect.cols, rect.rows)

@@ -63,6 +63,8 @@ class OperandSpec:
         Bytes of an element as stored; differs from the product's where load1 converts.
     chunk
         Stored rows and columns of a chunk, for formats that are read and written by chunks.
+    encoded
+        A chunk is decoded as a whole, however little of it is wanted.
     """
 
     trans: bool = False
@@ -70,6 +72,7 @@ class OperandSpec:
     path: Path = "staged"
     itemsize: int = 8
     chunk: tuple[int, int] | None = None
+    encoded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

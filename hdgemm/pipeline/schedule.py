@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdgemm.pipeline.pieces import piece_bytes, pieces
+from hdgemm.pipeline.pieces import pieces_of
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class ScheduleBuilder:
         free: list[Need] = self._before_load(load)
         if (reader := self.reader.get((load.operand, load.slot))) is not None:
             free.append(("mult1", reader + 1))
-        most = piece_bytes(plan, load.operand)
-        for rect in pieces(load.rect, trans=spec.trans, itemsize=itemsize, most=most):
+        for rect in pieces_of(plan, load.operand, load.rect):
             area = rect.rows * rect.cols
             staged = None
             if spec.path == "staged":
@@ -165,8 +164,7 @@ class ScheduleBuilder:
         if spec.path == "resident":
             return
         itemsize = plan.problem.itemsize
-        most = piece_bytes(plan, "C")
-        for rect in pieces(unit.rect, trans=False, itemsize=itemsize, most=most):
+        for rect in pieces_of(plan, "C", unit.rect):
             area = rect.rows * rect.cols
             needs: list[Need] = [("mult1", unit.last + 1)]
             ring = -1

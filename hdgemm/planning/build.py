@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -127,7 +128,11 @@ def direct_plan(
 def _cells(problem: Problem, device: DeviceSpec, shape: Shape, *, wriggled: bool) -> list[Cell]:
     mb, nb, _ = shape.tile
     cells = walk(cut(problem.m, mb), cut(problem.n, nb), shape.bars, wriggled=wriggled)
-    return taper(cells, shape.halvings, device.granularity[0])
+    quantum = device.granularity[0]
+    if problem.c.encoded and problem.c.chunk is not None:
+        # Half a chunk would be encoded twice.
+        quantum = math.lcm(quantum, problem.c.chunk[0])
+    return taper(cells, shape.halvings, quantum)
 
 
 def _units(cells: Sequence[Cell], chunks: int, slots: int) -> list[WorkUnit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hdgemm.planning.chunks import decoded_area
 from hdgemm.planning.memory import ceil_div
 from hdgemm.planning.rates import REQUEST_BYTES
 
@@ -70,14 +71,18 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
 
 def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, rect = plan.problem, op.rect
+    spec = problem.spec(op.operand)
+    tile = rect if op.operand == "C" else plan.loads[op.load].rect
+    more = decoded_area(problem, op.operand, tile) / (tile.rows * tile.cols)
     if op.stage == "store2":
-        one = rect.rows * rect.cols * problem.c.itemsize
+        one = rect.rows * rect.cols * spec.itemsize
         seconds = one / machine.disk_write + (op.nbytes - one) / machine.disk_read
     else:
         seconds = op.nbytes / machine.disk_read
     requests = file_requests(plan, op) * (2 if op.operand == "C" and problem.reads_c else 1)
-    cores = requests * machine.request_seconds / machine.cores
-    return _cost(machine, {"disk": seconds, "cores": cores})
+    decoding = more * op.nbytes / machine.decode * spec.encoded
+    cores = (requests * machine.request_seconds + decoding) / machine.cores
+    return _cost(machine, {"disk": more * seconds, "cores": cores}, decoding)
 
 
 def file_requests(plan: Plan, op: Op) -> int:

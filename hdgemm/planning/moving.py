@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hdgemm.planning.chunks import decoded
 from hdgemm.planning.memory import PIECE_BYTES
 from hdgemm.planning.traffic import average_tile
 
@@ -47,11 +48,13 @@ def tile_busy(
         return busy
     again = 1 if operand == "C" and problem.reads_c else 0
     if spec.place == "file":
+        nbytes = nbytes * decoded(problem, shapes, operand)
+        decoding = nbytes / machine.decode * spec.encoded
         rate = machine.disk_write if operand == "C" else machine.disk_read
         busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
         requests = tile.requests * (1 + again)
-        busy["cores"] = requests * machine.request_seconds / machine.cores
-        alone = np.maximum(busy["disk"], busy["cores"])
+        busy["cores"] = (requests * machine.request_seconds + decoding) / machine.cores
+        alone = np.maximum(np.maximum(busy["disk"], busy["cores"]), decoding)
     else:
         moved = nbytes * (1 + again)
         busy["host_memory"] = 2 * moved / machine.memory

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.planning.chunks import align_all, chunk_along, op_chunk
 from hdgemm.planning.memory import ceil_div, round_up
 
 if TYPE_CHECKING:
@@ -143,15 +144,17 @@ def depths(k: int, least: int, quantum: int) -> list[int]:
 def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shapes:
     """Lay out every combination of extents down to `least`, slots still without number (0).
 
-    Loads deeper than a step are worth their memory only for files, where they read whole rows.
+    Extents of chunked operands are those at which chunks end. Loads deeper than a step are worth
+    their memory only for files, where they read whole rows.
     """
     # A tile below the granularity saves staging, though no slot.
     gm, gn, gk = device.granularity if least > 1 else (1, 1, 1)
-    chunks = depths(problem.k, least, gk)
+    m, n, k = (chunk_along(problem, dimension) for dimension in ("m", "n", "k"))
+    chunks = align_all(depths(problem.k, least, gk), k, problem.k)
     short = [kb for kb in chunks if kb <= most_kb] or chunks[-1:]
     axes = np.meshgrid(
-        sizes(problem.m, least, gm),
-        sizes(problem.n, least, gn),
+        align_all(sizes(problem.m, least, gm), m, problem.m),
+        align_all(sizes(problem.n, least, gn), n, problem.n),
         short,
         _deepenings(problem, "A"),
         _deepenings(problem, "B"),
@@ -159,18 +162,30 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shap
         indexing="ij",
     )
     mb, nb, kb, a_deep, b_deep, rows = (axis.ravel().astype(np.int64) for axis in axes)
-    k = problem.k
-    a_depth = np.minimum(k, round_up(ceil_div(k, np.maximum(1, a_deep)), kb)) * (
-        a_deep > 0
-    ) + kb * (a_deep == 0)
-    b_depth = np.minimum(k, round_up(ceil_div(k, np.maximum(1, b_deep)), kb)) * (
-        b_deep > 0
-    ) + kb * (b_deep == 0)
+    a_depth, b_depth = _depth(problem, "A", kb, a_deep), _depth(problem, "B", kb, b_deep)
     none = np.zeros_like(mb)
     return Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none, none)
 
 
+def _depth(
+    problem: Problem, operand: Operand, kb: NDArray[np.int64], deep: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the extents along k of loads that are to be about `deep`; 0 for as deep as a step."""
+    chunk = _chunk_along_k(problem, operand)
+    unit = np.where(chunk % kb == 0, chunk, kb)
+    depth: NDArray[np.int64] = np.where(deep > 0, round_up(deep, unit), kb)
+    return np.minimum(problem.k, depth)
+
+
+def _chunk_along_k(problem: Problem, operand: Operand) -> int:
+    chunk = op_chunk(problem.spec(operand))
+    return 1 if chunk is None else chunk[1 if operand == "A" else 0]
+
+
 def _deepenings(problem: Problem, operand: Operand) -> list[int]:
-    """Into how many parts of k an operand's loads may go, 0 for one load a step."""
-    spec = problem.spec(operand)
-    return [0, 1, 4] if spec.place == "file" and spec.path == "staged" else [0]
+    """How deep an operand's loads may go: 0 for one load a step, all of k, a part, a chunk."""
+    spec, k = problem.spec(operand), problem.k
+    if spec.place != "file" or spec.path != "staged":
+        return [0]
+    chunk = _chunk_along_k(problem, operand)
+    return list(dict.fromkeys([0, k, ceil_div(k, 4), *([chunk] if 1 < chunk < k else [])]))

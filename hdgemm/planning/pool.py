@@ -225,14 +225,17 @@ class Pool:
         return True
 
     def stored(self, name: str, rect: Rect) -> None:
-        """Note that a device has stored a part of a tile that it drew: whole rows of it."""
+        """Note that a device has stored a rectangle of a tile that it drew."""
         out = self._states[name].out
         place = next(i for i, tile in enumerate(out) if tile.covers(rect))
         tile = out.pop(place)
         above = tile._replace(rows=rect.row - tile.row)
         last = rect.row + rect.rows
         below = tile._replace(row=last, rows=tile.row + tile.rows - last)
-        out[place:place] = [part for part in (above, below) if part.rows]
+        beside = rect._replace(col=tile.col, cols=rect.col - tile.col)
+        last = rect.col + rect.cols
+        behind = rect._replace(col=last, cols=tile.col + tile.cols - last)
+        out[place:place] = [part for part in (above, beside, behind, below) if area(part)]
 
     def fail(self, name: str) -> None:
         """Give back all that a device has drawn and not stored; it draws no more."""

@@ -45,6 +45,8 @@ class Machine:
         The device is the host's own processor: its kernel takes all cores, a transfer one.
     disk_read, disk_write
         What the disk moves in either direction when it does nothing else.
+    decode
+        What one core decodes of a compressed format, in bytes of elements.
     request_seconds
         Core time that one request to a file costs.
     operation_seconds
@@ -69,6 +71,7 @@ class Machine:
     on_host_cores: bool = False
     disk_read: float = 1.2e9
     disk_write: float = 1.0e9
+    decode: float = 500e6
     request_seconds: float = 20e-6
     operation_seconds: float = 50e-6
     source: str = "a small server of 2025, assumed"
