@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.pipeline.board import Board
+from hdgemm.pipeline.checking.stages import open_stages
 from hdgemm.pipeline.growing import GrowingSchedule
 from hdgemm.pipeline.lane import Clock, Lane
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
-from hdgemm.pipeline.stages import Stages
 from hdgemm.pipeline.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from hdgemm.pipeline.checking import Tally
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.growing import Feed
     from hdgemm.pipeline.lane import Source
@@ -36,6 +38,7 @@ def run_plan(
     beta: complex = 0.0,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    tally: Tally | None = None,
 ) -> Timeline:
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
 
@@ -49,6 +52,8 @@ def run_plan(
         Called with each event from the lanes' threads. An exception it raises stops the run.
     cancel
         Set it from anywhere to stop after at most one operation per lane.
+    tally
+        Check each C tile by its sums, and count here what was found; None checks nothing.
 
     Returns
     -------
@@ -64,7 +69,10 @@ def run_plan(
     """
     validate(plan)
     source = _Fixed(plan)
-    return _execute(plan, source, device, operands, (alpha, beta), observer=observer, cancel=cancel)
+    return _execute(
+        plan, source, device, operands, (alpha, beta),
+        observer=observer, cancel=cancel, tally=tally,
+    )  # fmt: skip
 
 
 def run_feed(
@@ -78,6 +86,7 @@ def run_feed(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     start: float | None = None,
+    tally: Tally | None = None,
 ) -> Timeline:
     """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
 
@@ -91,7 +100,7 @@ def run_feed(
     source = GrowingSchedule(plan, feed)
     return _execute(
         plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, start=start,
+        observer=observer, cancel=cancel, start=start, tally=tally,
     )  # fmt: skip
 
 
@@ -122,11 +131,15 @@ def _execute(
     *,
     observer: Observer | None,
     cancel: threading.Event | None,
+    tally: Tally | None,
     start: float | None = None,
 ) -> Timeline:
     board = Board()
-    with SlotMemory(plan, device, operands) as memory:
-        stages = Stages(plan, source.ledger, device, memory, operands, *factors)
+    with ExitStack() as stack:
+        memory = stack.enter_context(SlotMemory(plan, device, operands))
+        stages = stack.enter_context(
+            open_stages(plan, source.ledger, device, memory, operands, factors, tally)
+        )
         clock = Clock(plan.device.name, observer, start)
         lanes = [
             Lane(stage, source, stages.function(stage), board, clock) for stage in source.stages

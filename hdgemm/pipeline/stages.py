@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Completion, Device
     from hdgemm.pipeline.ledger import Ledger
-    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage
+    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage, WorkUnit
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
@@ -67,30 +67,33 @@ class Stages:
 
     def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Staging (or the caller's pinned memory) to device."""
-        source = (
-            self._memory.staging(op.operand, op.ring, op.rect)
-            if op.ring >= 0
-            else self._application_view(op.operand, op.rect)
-        )
-        return self._device.upload(source, self._load_block(op), after)
+        return self._device.upload(self._source(op), self._load_block(op), after)
 
     def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """C tile += alpha · A block · B block; the first step of a unit starts it."""
+        a, b, c = self._factors(op)
+        return self._device.gemm(self._alpha, a, b, self._start(op), c, after)
+
+    def _factors(self, op: Op) -> tuple[Block, Block, Block]:
+        """Return the blocks of A, B and C of one step."""
         step, unit = self._ledger.steps[op.step], self._ledger.units[op.unit]
         rect = unit.rect
         a = self._input("A", step.a, rect._replace(col=step.k0, cols=step.kb))
         b = self._input("B", step.b, rect._replace(row=step.k0, rows=step.kb))
-        resident = self._plan.problem.c.path == "resident"
-        beta: complex = 1.0
-        if step.number == unit.first:
-            beta = self._beta if resident else 0.0
+        return a, b, self._c_whole(unit)
+
+    def _start(self, op: Op) -> complex:
+        """Return what a step multiplies its C tile by."""
+        if op.step > self._ledger.units[op.unit].first:
+            return 1.0
+        return self._beta if self._plan.problem.c.path == "resident" else 0.0
+
+    def _c_whole(self, unit: WorkUnit) -> Block:
+        rect = unit.rect
         tile = self._memory.c_tile(rect, unit.slot)
-        c = (
-            Block(tile, rect.row, rect.col, rect.rows, rect.cols)
-            if resident
-            else Block(tile, 0, 0, rect.rows, rect.cols)
-        )
-        return self._device.gemm(self._alpha, a, b, beta, c, after)
+        if self._plan.problem.c.path == "resident":
+            return Block(tile, rect.row, rect.col, rect.rows, rect.cols)
+        return Block(tile, 0, 0, rect.rows, rect.cols)
 
     def store1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Device to staging (or to the caller's pinned memory)."""
@@ -131,6 +134,12 @@ class Stages:
             return self._memory.block(tile, part._replace(row=0, col=0), part)
         load = self._ledger.loads[number]
         return self._memory.block(self._memory.load_tile(load), load.rect, part)
+
+    def _source(self, op: Op) -> NDArray[Any]:
+        """Return what load2 uploads, as it is stored."""
+        if op.ring >= 0:
+            return self._memory.staging(op.operand, op.ring, op.rect)
+        return self._application_view(op.operand, op.rect)
 
     def _load_block(self, op: Op) -> Block:
         load = self._ledger.loads[op.load]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,8 @@ import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.dense import view
-from hdgemm.pipeline.devices.recording.races import Access, Clock, RaceCheck, access
+from hdgemm.pipeline.devices.recording.corruption import Corrupter, Corruption
+from hdgemm.pipeline.devices.recording.races import Access, Clock, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.devices.recording.corruption import Corruption
     from hdgemm.pipeline.devices.recording.races import Kind
     from hdgemm.pipeline.plan import Operand
 
@@ -112,6 +113,8 @@ class RecordingDevice:
         When to fail.
     pace
         ``pace(kind, amount)`` gives the seconds that an operation must at least take.
+    corrupt
+        ``corrupt(kind, number, block)`` may change what the n-th upload or gemm (from 0) wrote.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class RecordingDevice:
         name: str = "recording",
         fault: Fault | None = None,
         pace: Callable[[Kind, int], float] | None = None,
+        corrupt: Corruption | None = None,
     ) -> None:
         self.spec = DeviceSpec(name, unified=False, memory_bytes=memory_bytes)
         self.calls: list[Call] = []
@@ -128,6 +132,7 @@ class RecordingDevice:
         self.peak_held = 0
         self._fault = fault
         self._pace = pace
+        self._corrupt = Corrupter(corrupt)
         self._lock = threading.Lock()
         self._buffers: dict[int, Buffer] = {}
         self._races = RaceCheck()
@@ -185,12 +190,13 @@ class RecordingDevice:
         self, source: NDArray[Any], target: Block, after: Sequence[Completion]
     ) -> Completion:
         """Copy into a tile, and check that the source is left alone meanwhile."""
-        checksum = _checksum(source)
+        checksum = checksum_of(source)
 
         def work() -> None:
             np.copyto(view(target), source)
-            if _checksum(source) != checksum:
+            if checksum_of(source) != checksum:
                 raise AssertionError("staging was overwritten before its upload was done")
+            self._corrupt("upload", target)
 
         return self._enqueue("upload", source.nbytes, [access(target, writes=True)], work, after)
 
@@ -207,8 +213,10 @@ class RecordingDevice:
 
         def work() -> None:
             out, dtype = view(c), c.tile.dtype
-            product = dtype.type(alpha) * (_op(a) @ _op(b))
-            out[...] = product if beta == 0 else product + dtype.type(beta) * out
+            with np.errstate(all="ignore"):  # NaN and Inf are results like others
+                product = dtype.type(alpha) * (_op(a) @ _op(b))
+                out[...] = product if beta == 0 else product + dtype.type(beta) * out
+            self._corrupt("gemm", c)
 
         k = a.rows if a.tile.trans else a.cols
         accesses = [access(a, writes=False), access(b, writes=False), access(c, writes=True)]
@@ -290,7 +298,3 @@ def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
 def _op(block: Block) -> NDArray[Any]:
     seen = view(block)
     return seen.T if block.tile.trans else seen
-
-
-def _checksum(source: NDArray[Any]) -> int:
-    return zlib.crc32(np.ascontiguousarray(source).tobytes())

@@ -7,12 +7,17 @@ write, must be ordered; coming out in the right order by luck is not enough.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import zlib
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 from hdgemm.pipeline.devices.dense import first_byte, last_byte
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Block
 
@@ -20,6 +25,11 @@ Kind = Literal["allocate", "allocate_staging", "upload", "gemm", "download"]
 
 #: How many operations of each queue precede an operation, itself included.
 Clock = dict[Kind, int]
+
+
+def checksum_of(source: NDArray[Any]) -> int:
+    """Return a checksum by which a change shows."""
+    return zlib.crc32(np.ascontiguousarray(source).tobytes())
 
 
 class Access(NamedTuple):

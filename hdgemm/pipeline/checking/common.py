@@ -1,0 +1,44 @@
+"""What checked stages of either kind are made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hdgemm.pipeline.checking.bounds import Rounding
+from hdgemm.pipeline.checking.inspection import Inspector
+from hdgemm.pipeline.checking.reread import Source
+from hdgemm.pipeline.checking.sums import Signs
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.checking.inspection import Access
+    from hdgemm.pipeline.checking.tally import Tally
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.slots import Operands
+
+
+def make_inspector(
+    plan: Plan,
+    operands: Operands,
+    factors: tuple[complex, complex],
+    tally: Tally,
+    access: Access,
+) -> tuple[Signs, Inspector]:
+    """Return the signs of a run and what judges its tiles.
+
+    Parameters
+    ----------
+    factors
+        alpha, and the beta that a tile itself starts with.
+    """
+    dtype = np.dtype(plan.problem.dtype)
+    with np.errstate(all="ignore"):
+        alpha, beta = (complex(dtype.type(factor)) for factor in factors)
+    signs = Signs(plan.problem.m, plan.problem.n, dtype, tally.seed)
+    inspector = Inspector(
+        Rounding.of(plan.problem, alpha, beta), signs,
+        Source(plan, operands, tally.scratch_bytes), access, (alpha, beta), tally,
+        plan.device.name,
+    )  # fmt: skip
+    return signs, inspector

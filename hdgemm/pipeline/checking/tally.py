@@ -1,0 +1,78 @@
+"""What the checks of a run found, counted as it goes."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTiles:
+    """What checking each C tile found; a run that ends has no wrong tile left.
+
+    Parameters
+    ----------
+    tiles
+        Tiles that were checked; a tile that was computed again counts once.
+    looked_closer
+        Tiles whose inputs were read again to know their exact bound: NaN or Inf, or sums that
+        happened to be small.
+    recomputed
+        Tiles that failed, were computed again, and passed.
+    unchecked_rows, unchecked_cols
+        Rows and columns of tiles that could not be compared in numbers: NaN, Inf, overflow.
+    worst
+        The largest deviation that passed, in units of the bound that it was held against.
+    seconds
+        Time that the checks took, in the lanes that do them.
+    """
+
+    tiles: int = 0
+    looked_closer: int = 0
+    recomputed: int = 0
+    unchecked_rows: int = 0
+    unchecked_cols: int = 0
+    worst: float = 0.0
+    seconds: float = 0.0
+
+
+class Tally:
+    """Counts for all lanes and devices of one run; give it to `run_plan` to have tiles checked.
+
+    Parameters
+    ----------
+    seed
+        Of the signs. The same run judges in the same way.
+    scratch_bytes
+        Host memory, and memory of a device, in which a tile's inputs are read again.
+    """
+
+    def __init__(self, seed: int = 0, scratch_bytes: int = 16 << 20) -> None:
+        self.seed = seed
+        self.scratch_bytes = scratch_bytes
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._worst = 0.0
+        self._seconds = 0.0
+
+    def count(self, **found: int) -> None:
+        """Add to counts, by the names of `CheckedTiles`."""
+        with self._lock:
+            for name, number in found.items():
+                self._counts[name] = self._counts.get(name, 0) + number
+
+    def passed(self, worst: float) -> None:
+        """Count a tile that passed, and remember its largest deviation."""
+        with self._lock:
+            self._counts["tiles"] = self._counts.get("tiles", 0) + 1
+            self._worst = max(self._worst, worst)
+
+    def spent(self, seconds: float) -> None:
+        """Add time."""
+        with self._lock:
+            self._seconds += seconds
+
+    def result(self) -> CheckedTiles:
+        """Return all counts so far."""
+        with self._lock:
+            return CheckedTiles(**self._counts, worst=self._worst, seconds=self._seconds)
