@@ -14,6 +14,7 @@ pytest.importorskip("pyopencl")
 
 from hdgemm.pipeline.devices.opencl import pruning, store, tuner
 from hdgemm.pipeline.devices.opencl.candidates import BestFirst
+from hdgemm.pipeline.devices.opencl.classes import CLASSES, Kernels, nearest
 from hdgemm.pipeline.devices.opencl.driver import Facts
 from hdgemm.pipeline.devices.opencl.find import list_devices, locate
 from hdgemm.pipeline.devices.opencl.pruning import Candidate, prune
@@ -176,13 +177,15 @@ class FakeBench:
     def __exit__(self, *_):
         pass
 
-    def try_shape(self, shape, n, repeats):
-        self.tried.append((shape, n))
+    def try_shape(self, shape, n, repeats, of="square"):
+        self.tried.append((shape, n, of))
         fate = self.fates.get(len(self.tried))
         if fate is KeyboardInterrupt:
             raise KeyboardInterrupt
         speed = shape.rows * shape.vectors * shape.lanes + shape.walk_n
-        return Result(shape, n, fate or "timed", speed if fate is None else 0.0)
+        if of == "rank-k" and shape.cache_k == 128:
+            speed *= 2
+        return Result(shape, n, fate or "timed", speed if fate is None else 0.0, of=of)
 
 
 @pytest.fixture
@@ -213,6 +216,67 @@ def test_a_search_ends_with_the_fastest_and_a_funnel_that_adds_up(bench, tmp_pat
     assert values["gflops"] == found.winner.gflops
     assert values["peers"] == {"numpy": 1.0}
     assert values["winner"]["shape"] == found.winner.shape.to_json()
+
+
+def test_a_class_gets_a_shape_of_its_own_where_that_is_faster(bench, tmp_path):
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    assert found.winner.of == "square"
+    assert {name for name, each in found.classes.items() if each.kept} == {"rank-k"}
+    choice = Store(tmp_path).choose(CPU, DOUBLE)
+    assert set(choice.others) == {"rank-k"}
+    kernels = store.shapes_for("opencl:9", CPU, Store(tmp_path))[DOUBLE]
+    assert kernels.of((4096, 4096, 256)).cache_k == 128
+    assert kernels.of((4096, 4096, 4096)) == kernels.square == found.winner.shape
+    values = to_json(found, {})["classes"]["rank-k"]
+    assert values["kept"]
+    assert values["extents"] == [2048, 2048, 256]
+    assert values["best"]["gflops"] > values["square"]["gflops"]
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ((5000, 5000, 5000), "square"),
+        ((300, 200, 250), "square"),
+        ((8192, 8192, 512), "rank-k"),
+        ((8192, 64, 8192), "tall"),
+        ((1, 4096, 4096), "wide"),
+        ((0, 0, 0), "square"),
+    ],
+)
+def test_a_product_belongs_to_the_class_nearest_to_its_proportions(product, name):
+    assert nearest(product, CLASSES) == name
+
+
+def test_an_unknown_class_falls_back_to_the_nearest_known_one():
+    square, flat = Shape(lanes=8, rows=8), Shape(lanes=8, rows=8, cache_k=128)
+    kernels = Kernels(square, {"rank-k": flat})
+    assert kernels.of((4096, 64, 4096)) == square
+    assert kernels.of((4096, 4096, 64)) == flat
+    assert Kernels(square).of((4096, 4096, 64)) == square
+
+
+def test_a_class_shape_that_needs_other_slots_is_not_used(tmp_path):
+    kept = Store(tmp_path)
+    square = Shape(lanes=8, rows=8, vectors=3)
+    others = {
+        "rank-k": replace(square, rows=4),
+        "tall": replace(square, walk_m=4),
+        "other": square,
+    }
+    kept.save(CPU, DOUBLE, square, 1.0, others)
+    assert kept.choose(CPU, DOUBLE).others == {"tall": others["tall"]}
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_memory(bench, tmp_path):
+    (tmp_path / "file").write_text("")
+    broken = Store(tmp_path / "file" / "folder")
+    assert "cannot be written" in broken.unwritable()
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=broken)
+    assert found.winner is not None
+    assert found.unkept == broken.unwritable()
+    assert broken.choose(CPU, DOUBLE).origin == "default"
+    assert Store(tmp_path).unwritable() == ""
 
 
 def test_an_interrupted_search_keeps_what_is_known_and_goes_on(bench, tmp_path):
@@ -273,7 +337,7 @@ def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packe
         walk_n=1 if local else 3, block_k=4, cache_k=1 << 20 if local else 16,
         local=local, packed=packed, ahead=0 if local else 4,
     )  # fmt: skip
-    answer = trials.run(shape, 53, 1)
+    answer = trials.run(shape, (53, 53, 53), 1)
     assert not is_wrong(answer["error"], dtype)
     assert answer["gflops"] > 0
 
@@ -281,7 +345,7 @@ def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packe
 def test_a_kernel_that_cannot_be_built_says_so():
     trials = Trials(first_usable("Intel"), DOUBLE)
     with pytest.raises(DeviceError, match="building an OpenCL kernel"):
-        trials.run(Shape(lanes=5), 16, 1)
+        trials.run(Shape(lanes=5), (16, 16, 16), 1)
 
 
 def test_a_wrong_result_is_seen():

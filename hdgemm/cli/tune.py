@@ -1,5 +1,6 @@
 """`hdgemm tune`: find the fastest OpenCL kernel for a device, and remember it."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,10 +42,13 @@ def command(
     seconds, kind = parse_seconds(budget), _parse_dtype(dtype)
     console = Console()
     tuning = _search(console, device, kind, seconds, again=again)
+    _show(console, tuning)
     peers: dict[str, float] = {}
     if not tuning.interrupted and tuning.winner is not None:
-        peers = peer_speeds(device, kind, tuning.winner.n)
-    _show(console, tuning, peers)
+        # The winner is known and kept: nobody has to wait for those it is compared with.
+        with contextlib.suppress(KeyboardInterrupt):
+            peers = peer_speeds(device, kind, tuning.winner.n)
+    _show_peers(console, tuning, peers)
     if report is not None:
         write_report(report, to_json(tuning, peers))
     if picture is not None:
@@ -87,6 +91,10 @@ def _search(
     from hdgemm.pipeline.devices.opencl.tuner import tune
 
     store = Store()
+    if unwritable := store.unwritable():
+        console.print(
+            f"nothing will be kept: {unwritable}; HDGEMM_CACHE names another folder", style="yellow"
+        )
     if again:
         store.forget(locate(device)[0], dtype)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -100,7 +108,8 @@ def _search(
         return tune(device, dtype, seconds, store=store, progress=show)
 
 
-def _show(console: "Console", tuning: "Tuning", peers: dict[str, float]) -> None:
+def _show(console: "Console", tuning: "Tuning") -> None:
+    from hdgemm.pipeline.devices.opencl.classes import extents
     from hdgemm.pipeline.devices.opencl.tuning_report import histogram
 
     facts = tuning.facts
@@ -123,5 +132,16 @@ def _show(console: "Console", tuning: "Tuning", peers: dict[str, float]) -> None
     if tuning.winner is not None:
         shape = ", ".join(f"{k}={v}" for k, v in tuning.winner.shape.to_json().items())
         console.print(f"  {shape}", highlight=False)
+    for name, of in tuning.classes.items():
+        text = f"{of.best.gflops:.1f} GFLOP/s" if of.kept else "the same kernel"
+        sides = " x ".join(map(str, extents(name, of.best.n)))
+        console.print(f"{name} products ({sides}): {text}, square's has {of.square.gflops:.1f}")
+    if tuning.winner is not None and not tuning.unkept:
+        console.print("kept, and used from now on")
+
+
+def _show_peers(console: "Console", tuning: "Tuning", peers: dict[str, float]) -> None:
+    names = {"numpy": "NumPy's BLAS", "clblast": "CLBlast, untuned"}
     for name, speed in peers.items():
-        console.print(f"{name}: {speed:.1f} GFLOP/s")
+        times = tuning.winner.gflops / speed if tuning.winner is not None else 0.0
+        console.print(f"{names[name]}: {speed:.1f} GFLOP/s; the winner has {times:.2f} times that")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from hdgemm.pipeline.devices.opencl.classes import SQUARE, extents
 from hdgemm.pipeline.devices.opencl.result import Outcome, Result
 from hdgemm.pipeline.devices.opencl.trial import is_wrong
 
@@ -32,12 +33,13 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def try_shape(self, shape: Shape, n: int, repeats: int) -> Result:
+    def try_shape(self, shape: Shape, n: int, repeats: int, of: str = SQUARE) -> Result:
         """Try one candidate; one that takes the process with it has only itself to blame."""
         process = self._running()
         assert process.stdin is not None  # noqa: S101 - Popen was given pipes
         assert process.stdout is not None  # noqa: S101
-        request = {"shape": shape.to_json(), "n": n, "repeats": repeats}
+        product = extents(of, n)
+        request = {"shape": shape.to_json(), "extents": product, "repeats": repeats}
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -47,18 +49,18 @@ class Bench:
             ready, line = [process.stdout], ""
         if not ready:
             self._stop()
-            return Result(shape, n, "slow", note=f"no answer in {self._seconds:.0f} s")
+            return Result(shape, n, "slow", note=f"no answer in {self._seconds:.0f} s", of=of)
         if not line:
             self._stop()
-            return Result(shape, n, "crashed", note="the compiler ended its process")
-        return self._judge(shape, n, json.loads(line))
+            return Result(shape, n, "crashed", note="the compiler ended its process", of=of)
+        return self._judge(Result(shape, n, "failed", of=of), json.loads(line))
 
-    def _judge(self, shape: Shape, n: int, answer: dict[str, Any]) -> Result:
+    def _judge(self, result: Result, answer: dict[str, Any]) -> Result:
         if "failed" in answer:
-            return Result(shape, n, "failed", note=answer["failed"])
+            return result._replace(note=answer["failed"])
         error, gflops = answer["error"], answer["gflops"]
         outcome: Outcome = "wrong" if is_wrong(error, self._dtype) else "timed"
-        return Result(shape, n, outcome, gflops, error)
+        return result._replace(outcome=outcome, gflops=gflops, error=error)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hdgemm.pipeline.devices.opencl.classes import Kernels
     from hdgemm.pipeline.devices.opencl.driver import Facts
     from hdgemm.pipeline.devices.opencl.shape import Shape
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, Tile
@@ -49,7 +50,7 @@ class OpenCLDevice:
     name
         As in `Options.devices`.
     shapes
-        The multiply kernel's shape for each dtype that the device multiplies.
+        The multiply kernel's shapes for each dtype that the device multiplies.
     memory_bytes
         The most it may hold; None for what the driver says it can.
     zero_copy
@@ -61,7 +62,7 @@ class OpenCLDevice:
         name: str,
         device: cl.Device,
         facts: Facts,
-        shapes: Mapping[np.dtype[Any], Shape],
+        shapes: Mapping[np.dtype[Any], Kernels],
         *,
         memory_bytes: int | None = None,
         zero_copy: bool = True,
@@ -82,7 +83,7 @@ class OpenCLDevice:
 
     def slot_bytes(self, operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
         """Bytes of a tile in its slot: A and B in whole panels, C as it is."""
-        shape = self._shape(dtype)
+        shape = self._kernels(dtype).square
         if operand == "C" or not shape.packed:
             return rows * cols * dtype.itemsize
         return packed_elements(rows, cols, panel_width(shape, operand, dtype)) * dtype.itemsize
@@ -112,7 +113,7 @@ class OpenCLDevice:
             )
         if source.size == 0:
             return DONE
-        shape = self._shape(target.tile.dtype)
+        shape = self._kernels(target.tile.dtype).square
         work, keep = self._uploads.prepare(source, target, _memory(target.tile), shape)
         return self._upload.enqueue("upload", work, after, keep)
 
@@ -127,8 +128,8 @@ class OpenCLDevice:
     ) -> Completion:
         """mult1: C := alpha·A·B + beta·C; alpha = 0 reads neither A nor B."""
         dtype = c.tile.dtype
-        shape = self._shape(dtype)
         k = _depth(a, b, c)
+        shape = self._kernels(dtype).of((c.rows, c.cols, k))
         if c.rows == 0 or c.cols == 0:
             return DONE
         target = Target(_memory(c.tile), _bias(c.tile) + _offset(c), c.tile.ld)
@@ -136,7 +137,7 @@ class OpenCLDevice:
             (c.rows, c.cols, 0 if alpha == 0 else k),
             alpha, _operand(a, shape), _operand(b, shape), beta, target,
         )  # fmt: skip
-        kernel = self._programs.gemm(dtype)
+        kernel = self._programs.gemm(dtype, shape)
         buffer = c.tile.buffer
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
@@ -180,7 +181,7 @@ class OpenCLDevice:
             lane.close()
         self._uploads.close()
 
-    def _shape(self, dtype: np.dtype[Any]) -> Shape:
+    def _kernels(self, dtype: np.dtype[Any]) -> Kernels:
         try:
             return self._programs.shapes[dtype]
         except KeyError:
@@ -190,9 +191,9 @@ class OpenCLDevice:
             ) from None
 
 
-def _granularity(shapes: Mapping[np.dtype[Any], Shape]) -> tuple[int, int, int]:
+def _granularity(shapes: Mapping[np.dtype[Any], Kernels]) -> tuple[int, int, int]:
     """One granularity for all dtypes: a multiple of each one's panels."""
-    packed = {dtype: shape for dtype, shape in shapes.items() if shape.packed}
+    packed = {dtype: each.square for dtype, each in shapes.items() if each.square.packed}
     return (
         math.lcm(*(shape.block_m() for shape in packed.values())),
         math.lcm(*(shape.block_n(dtype) for dtype, shape in packed.items())),

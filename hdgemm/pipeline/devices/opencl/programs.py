@@ -1,4 +1,4 @@
-"""Built kernels: one multiply kernel and two packers a dtype, built at first use."""
+"""Built kernels: multiply kernels and two packers a dtype, built at first use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hdgemm.pipeline.devices.opencl.driver import driver_errors
 from hdgemm.pipeline.devices.opencl.generator import gemm_source, pack_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
+    from hdgemm.pipeline.devices.opencl.classes import Kernels
     from hdgemm.pipeline.devices.opencl.shape import Shape
 
 #: Work-items that share a panel where neighbours run in step.
@@ -39,10 +40,10 @@ def build(context: cl.Context, source: str) -> cl.Program:
 
 
 class Programs:
-    """The kernels of one device; `shapes` holds one for each dtype it multiplies."""
+    """The kernels of one device; `shapes` holds those of each dtype it multiplies."""
 
     def __init__(
-        self, context: cl.Context, shapes: Mapping[np.dtype[Any], Shape], *, in_step: bool
+        self, context: cl.Context, shapes: Mapping[np.dtype[Any], Kernels], *, in_step: bool
     ) -> None:
         self._context = context
         self._pack_lanes = _GPU_PACK_LANES if in_step else 1
@@ -50,28 +51,25 @@ class Programs:
         self._built: dict[tuple[object, ...], cl.Kernel] = {}
         self.shapes = dict(shapes)
 
-    def gemm(self, dtype: np.dtype[Any]) -> cl.Kernel:
-        """Return the multiply kernel of a dtype."""
-        return self._kernel("gemm", dtype, 0)
+    def gemm(self, dtype: np.dtype[Any], shape: Shape) -> cl.Kernel:
+        """Return the multiply kernel of a dtype and shape."""
+        return self._kernel(("gemm", dtype, shape), lambda: gemm_source(shape, dtype))
 
     def pack(self, dtype: np.dtype[Any], width: int, *, k_along_rows: bool) -> cl.Kernel:
         """Return the packer of a dtype into panels of `width`."""
-        return self._kernel("pack_rows" if k_along_rows else "pack_columns", dtype, width)
+        name = "pack_rows" if k_along_rows else "pack_columns"
+        return self._kernel(
+            (name, dtype, width), lambda: pack_source(width, self._pack_lanes, dtype)
+        )
 
     @property
     def pack_lanes(self) -> int:
         """Work-items of a packer's work-group."""
         return self._pack_lanes
 
-    def _kernel(self, name: str, dtype: np.dtype[Any], width: int) -> cl.Kernel:
+    def _kernel(self, key: tuple[str, object, object], source: Callable[[], str]) -> cl.Kernel:
         # A kernel's arguments are its own: each is used by one lane only.
-        key = (name, dtype, width)
         with self._lock:
             if key not in self._built:
-                source = (
-                    gemm_source(self.shapes[dtype], dtype)
-                    if name == "gemm"
-                    else pack_source(width, self._pack_lanes, dtype)
-                )
-                self._built[key] = cl.Kernel(build(self._context, source), name)
+                self._built[key] = cl.Kernel(build(self._context, source()), key[0])
             return self._built[key]

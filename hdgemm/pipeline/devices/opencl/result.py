@@ -11,7 +11,10 @@ Outcome = Literal["timed", "wrong", "failed", "crashed", "slow"]
 
 
 class Result(NamedTuple):
-    """What became of one candidate; `note` says why it was not timed."""
+    """What became of one candidate; `note` says why it was not timed.
+
+    It was tried on a product of the class `of` at the tuning extent `n`.
+    """
 
     shape: Shape
     n: int
@@ -19,3 +22,4 @@ class Result(NamedTuple):
     gflops: float = 0.0
     error: float = 0.0
     note: str = ""
+    of: str = "square"

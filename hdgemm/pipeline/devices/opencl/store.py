@@ -1,7 +1,8 @@
-"""The shape for a device: what a tuning run found on it, or a shipped default for its class.
+"""The shapes for a device: what a tuning run found on it, or a shipped default for its kind.
 
-Tuned shapes lie in the user's cache folder, one small JSON file per device and dtype. An entry
-that another driver version was tuned for is not used, and said to be stale.
+Tuned shapes lie in the user's cache folder, one small JSON file per device and dtype, with a shape
+for each class of products that has its own. An entry that another driver version was tuned for is
+not used, and said to be stale.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ import hashlib
 import json
 import logging
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from hdgemm.cache import cache_folder
 from hdgemm.errors import DeviceUnavailableError
+from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, Kernels, same_layout
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hdgemm.pipeline.devices.opencl.driver import Facts
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,11 +41,15 @@ Origin = Literal["tuned", "default", "stale"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A shape, where it comes from, and the GFLOP/s it was measured at (0 if it was not)."""
+    """A shape, where it comes from, and the GFLOP/s it was measured at (0 if it was not).
+
+    `others` holds the shapes of those classes of products that have their own.
+    """
 
     shape: Shape
     origin: Origin
     gflops: float = 0.0
+    others: Mapping[str, Shape] = field(default_factory=dict)
 
 
 class Store:
@@ -55,13 +64,30 @@ class Store:
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return self._folder / f"{key}-{dtype.name}.json"
 
-    def save(self, facts: Facts, dtype: np.dtype[Any], shape: Shape, gflops: float) -> Path:
-        """Keep a tuned shape: written beside and moved into place, so never half there."""
+    def unwritable(self) -> str:
+        """Say why nothing can be kept in the folder; empty if it can."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder):
+                return ""
+        except OSError as error:
+            return f"{self._folder} cannot be written ({error.strerror})"
+
+    def save(
+        self,
+        facts: Facts,
+        dtype: np.dtype[Any],
+        shape: Shape,
+        gflops: float,
+        others: Mapping[str, Shape] = MappingProxyType({}),
+    ) -> Path:
+        """Keep tuned shapes: written beside and moved into place, so never half there."""
         path = self.path(facts, dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
         entry = {
             "format": _FORMAT, "platform": facts.platform, "device": facts.device,
             "driver": facts.driver, "gflops": gflops, "shape": shape.to_json(),
+            "classes": {name: each.to_json() for name, each in others.items()},
         }  # fmt: skip
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(entry, file, indent=1)
@@ -78,10 +104,11 @@ class Store:
     def journal(self, facts: Facts, dtype: np.dtype[Any]) -> list[Result]:
         """Return the trials noted so far; a line that cannot be read ends them."""
         path, results = self._journal_path(facts, dtype), []
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
-                results.append(Result(**{**entry, "shape": Shape.from_json(entry["shape"])}))
+                shape = Shape.from_json(entry["shape"])
+                results.append(Result(**{"of": SQUARE, **entry, "shape": shape}))
         return results
 
     def forget(self, facts: Facts, dtype: np.dtype[Any]) -> None:
@@ -98,7 +125,7 @@ class Store:
         try:
             entry = json.loads(self.path(facts, dtype).read_text(encoding="utf-8"))
             shape, driver = Shape.from_json(entry["shape"]), entry["driver"]
-            gflops = float(entry["gflops"])
+            gflops, others = float(entry["gflops"]), _others(entry, shape, dtype)
         except FileNotFoundError:
             return Choice(default, "default")
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -106,7 +133,17 @@ class Store:
             return Choice(default, "default")
         if driver != facts.driver:
             return Choice(default, "stale")
-        return Choice(shape, "tuned", gflops)
+        return Choice(shape, "tuned", gflops, others)
+
+
+def _others(entry: dict[str, Any], square: Shape, dtype: np.dtype[Any]) -> dict[str, Shape]:
+    """Return the classes' shapes of an entry; one that needs other slots would read wrongly."""
+    read = {name: Shape.from_json(values) for name, values in entry.get("classes", {}).items()}
+    return {
+        name: shape
+        for name, shape in read.items()
+        if name in CLASSES and same_layout(square, shape, dtype)
+    }
 
 
 @cache
@@ -140,8 +177,8 @@ def _hint(name: str, device: str, reason: str) -> None:
     )
 
 
-def shapes_for(name: str, facts: Facts, store: Store | None = None) -> dict[np.dtype[Any], Shape]:
-    """Choose a shape for each dtype that a device multiplies; hint where double is not tuned."""
+def shapes_for(name: str, facts: Facts, store: Store | None = None) -> dict[np.dtype[Any], Kernels]:
+    """Choose shapes for each dtype that a device multiplies; hint where double is not tuned."""
     store = store or Store()
     dtypes = [np.dtype(each) for each in DTYPES]
     usable = [each for each in dtypes if facts.has_double or real_bytes(each) == 4]
@@ -151,4 +188,4 @@ def shapes_for(name: str, facts: Facts, store: Store | None = None) -> dict[np.d
         _hint(name, facts.device, "was tuned for another driver version")
     elif "tuned" not in origins:
         _hint(name, facts.device, "uses a shipped kernel shape, untuned")
-    return {dtype: choice.shape for dtype, choice in choices.items()}
+    return {dtype: Kernels(choice.shape, choice.others) for dtype, choice in choices.items()}

@@ -26,6 +26,8 @@ from hdgemm.pipeline.plan import flops_per_multiply_add
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hdgemm.pipeline.devices.opencl.classes import Extents
+
 #: C's rows and columns beyond its block of A and B: the check must meet both kinds of edges.
 _SHORT: Final = 3
 #: Largest error in units of k·eps for operands in (-1, 1); a sound product stays below 1.
@@ -42,17 +44,19 @@ class Trials:
             profiling = cl.command_queue_properties.PROFILING_ENABLE
             self._queue = cl.CommandQueue(self._context, handle, properties=profiling)
         self._dtype = dtype
-        self._made: dict[int, tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = {}
+        self._made: dict[Extents, tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = {}
 
-    def run(self, shape: Shape, n: int, repeats: int) -> dict[str, Any]:
+    def run(self, shape: Shape, extents: Extents, repeats: int) -> dict[str, Any]:
         """Return ``gflops`` (of the median time) and ``error`` in units of k·eps.
+
+        `extents` are m, n and k, of which m and n are cut a little shorter to have edges.
 
         Raises
         ------
         DeviceError
             When the kernel cannot be built or launched.
         """
-        a, b, exact = self._operands(n)
+        a, b, exact = self._operands(extents)
         kernel = cl.Kernel(build(self._context, gemm_source(shape, self._dtype)), "gemm")
         with driver_errors("trying a kernel"):
             product, memory = self._product(shape, a, b)
@@ -63,22 +67,23 @@ class Trials:
                 seconds.append((event.profile.end - event.profile.start) * 1e-9)
             c = np.empty_like(exact)
             cl.enqueue_copy(self._queue, c, memory)
-        m, n_ = exact.shape
+        m, n = exact.shape
+        k = extents[2]
         eps = np.finfo(self._dtype).eps
-        flops = m * n_ * n * flops_per_multiply_add(self._dtype.name)
+        flops = m * n * k * flops_per_multiply_add(self._dtype.name)
         return {
             "gflops": flops / float(np.median(seconds[1:])) / 1e9,
-            "error": float(np.max(np.abs(c - exact)) / (n * eps)),
+            "error": float(np.max(np.abs(c - exact)) / (k * eps)),
         }
 
-    def _operands(self, n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        if n not in self._made:
-            rng = np.random.default_rng(n)
-            a, b = (
-                random_matrix(rng, shape, self._dtype) for shape in ((n - _SHORT, n), (n, n - 1))
-            )
-            self._made[n] = a, b, a @ b
-        return self._made[n]
+    def _operands(self, extents: Extents) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        if extents not in self._made:
+            m, n, k = extents
+            rng = np.random.default_rng(m + n + k)
+            shapes = ((max(1, m - _SHORT), k), (k, max(1, n - 1)))
+            a, b = (random_matrix(rng, shape, self._dtype) for shape in shapes)
+            self._made[extents] = a, b, a @ b
+        return self._made[extents]
 
     def _product(self, shape: Shape, a: NDArray[Any], b: NDArray[Any]) -> tuple[Product, cl.Buffer]:
         (m, k), n = a.shape, b.shape[1]
@@ -134,7 +139,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             shape = Shape.from_json(request["shape"])
-            answer = trials.run(shape, request["n"], request["repeats"])
+            answer = trials.run(shape, tuple(request["extents"]), request["repeats"])
         except DeviceError as error:
             answer = {"failed": str(error)}
         answers.write(json.dumps(answer) + "\n")

@@ -2,8 +2,9 @@
 
 Three rounds share the budget, each with a larger product and fewer candidates: cores, chosen
 best-first from groups of like ones; walks, the neighbours of the leading cores; and a final between
-the leaders and the shipped default. Every result is written to a journal as it comes, so that a
-search that was interrupted goes on where it was.
+the leaders and the shipped default. What is left goes to the classes of products that are not
+square: the winner's walks, which fit the same slots, on the class's product. Every result is
+written to a journal as it comes, so that a search that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.pipeline.devices.opencl.bench import Bench
 from hdgemm.pipeline.devices.opencl.candidates import BestFirst
+from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, same_layout
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.pruning import Pruned, prune
 from hdgemm.pipeline.devices.opencl.space import cores, walks
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
 
 #: Share of the budget after which a round ends, and the extent of its products.
 ROUNDS: Final[Mapping[str, tuple[float, int]]] = {
-    "cores": (0.55, 384),
-    "walks": (0.85, 1024),
-    "final": (1.0, 2048),
+    "cores": (0.45, 384),
+    "walks": (0.65, 1024),
+    "final": (0.75, 2048),
+    "classes": (1.0, 2048),
 }
 _LEADERS: Final = {"walks": 3, "final": 4}
-_REPEATS: Final = {"cores": 2, "walks": 2, "final": 5}
+_REPEATS: Final = {"cores": 2, "walks": 2, "final": 5, "classes": 3}
+#: How much faster than the square class's shape another one must be to be kept for a class.
+_WORTHWHILE: Final = 1.03
 _SLOWEST_SECONDS: Final = 10.0
 
 
@@ -50,11 +55,25 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassResult:
+    """The fastest shape found for a class of products, beside the square class's shape there."""
+
+    best: Result
+    square: Result
+
+    @property
+    def kept(self) -> bool:
+        """Whether the class has a shape of its own."""
+        return self.best.gflops > _WORTHWHILE * self.square.gflops
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """What a search found.
 
     `results` holds every trial, also those of earlier searches that this one went on from;
-    `winner` is None where nothing was timed.
+    `winner` is None where nothing was timed; `classes` holds those classes that were reached in
+    time. `unkept` says why the winner could not be kept, empty if it was.
     """
 
     device: str
@@ -64,8 +83,10 @@ class Tuning:
     results: tuple[Result, ...]
     winner: Result | None
     default: Result | None
+    classes: Mapping[str, ClassResult]
     seconds: float
     interrupted: bool
+    unkept: str
 
     def funnel(self) -> dict[str, Any]:
         """Count candidates from all there are to those that were timed; cores only."""
@@ -94,25 +115,29 @@ class _Search:
     journal: Callable[[Result], None]
     progress: Callable[[Progress], None]
     budget: float
-    known: dict[tuple[Shape, int], Result]
+    known: dict[tuple[Shape, int, str], Result]
+    dtype: np.dtype[Any]
     began: float = field(default_factory=time.monotonic)
 
     def spent(self) -> float:
         return (time.monotonic() - self.began) / self.budget
 
-    def attempt(self, shape: Shape, stage: str) -> Result:
+    def attempt(self, shape: Shape, stage: str, of: str = SQUARE) -> Result:
         n = ROUNDS[stage][1]
-        result = self.known.get((shape, n))
+        result = self.known.get((shape, n, of))
         if result is None:
-            result = self.bench.try_shape(shape, n, _REPEATS[stage])
-            self.known[shape, n] = result
+            result = self.bench.try_shape(shape, n, _REPEATS[stage], of)
+            self.known[shape, n, of] = result
             self.journal(result)
-        best = max((x.gflops for x in self.known.values() if x.outcome == "timed"), default=0.0)
+        best = max((x.gflops for x in self.timed()), default=0.0)
         self.progress(Progress(stage, min(1.0, self.spent()), len(self.known), best))
         return result
 
+    def timed(self, of: str = SQUARE) -> list[Result]:
+        return [x for x in self.known.values() if x.outcome == "timed" and x.of == of]
+
     def leaders(self, n: int, count: int) -> list[Shape]:
-        timed = [x for x in self.known.values() if x.outcome == "timed" and x.n == n]
+        timed = [x for x in self.timed() if x.n == n]
         return [x.shape for x in sorted(timed, key=lambda x: -x.gflops)[:count]]
 
     def try_cores(self, kept: Iterable[Shape], default: Shape) -> None:
@@ -141,8 +166,30 @@ class _Search:
         last = self.attempt(default, "final")
         for shape in self.leaders(ROUNDS["walks"][1], _LEADERS["final"]):
             self.attempt(shape, "final")
-        finals = [x for x in self.known.values() if x.outcome == "timed" and x.n == last.n]
+        finals = [x for x in self.timed() if x.n == last.n]
         return max(finals, key=lambda x: x.gflops, default=None), last
+
+    def try_classes(self, square: Shape) -> None:
+        """Give each class the same part of the time that is left."""
+        names = [name for name in CLASSES if name != SQUARE]
+        before = self.spent()
+        for number, name in enumerate(names, 1):
+            until = before + (ROUNDS["classes"][0] - before) * number / len(names)
+            for shape in (square, *walks(square)):
+                if self.spent() >= until:
+                    break
+                if same_layout(square, shape, self.dtype):
+                    self.attempt(shape, "classes", name)
+
+    def classes(self, square: Shape) -> dict[str, ClassResult]:
+        found = {}
+        for name in CLASSES:
+            timed = {x.shape: x for x in self.timed(name) if name != SQUARE}
+            if square in timed:
+                alike = (x for x in timed.values() if same_layout(square, x.shape, self.dtype))
+                best = max(alike, key=lambda x: x.gflops)
+                found[name] = ClassResult(best, timed[square])
+        return found
 
 
 def tune(
@@ -177,24 +224,32 @@ def tune(
     store = store or Store()
     default = default_shape(facts, dtype)
     pruned = prune(cores(dtype), dtype, facts)
-    known = {(x.shape, x.n): x for x in store.journal(facts, dtype)}
+    known = {(x.shape, x.n, x.of): x for x in store.journal(facts, dtype)}
+    unkept = store.unwritable()
+
+    def note(result: Result) -> None:
+        if not unkept:
+            store.note(facts, dtype, result)
+
     winner, last, interrupted = None, None, False
     with Bench(device, dtype, _SLOWEST_SECONDS) as bench:
-        search = _Search(
-            bench, lambda x: store.note(facts, dtype, x), progress, budget_seconds, known
-        )
+        search = _Search(bench, note, progress, budget_seconds, known, dtype)
         try:
             search.try_cores(pruned.kept, default)
             search.try_walks(default)
             winner, last = search.decide(default)
+            if winner is not None:
+                search.try_classes(winner.shape)
         except KeyboardInterrupt:
             interrupted = True
-            timed = [x for x in known.values() if x.outcome == "timed"]
             # The larger the product, the more its speed says.
-            winner = max(timed, key=lambda x: (x.n, x.gflops), default=None)
-    if winner is not None:
-        store.save(facts, dtype, winner.shape, winner.gflops)
+            best = max(search.timed(), key=lambda x: (x.n, x.gflops), default=None)
+            winner = winner or best
+    classes = {} if winner is None else search.classes(winner.shape)
+    if winner is not None and not unkept:
+        others = {name: each.best.shape for name, each in classes.items() if each.kept}
+        store.save(facts, dtype, winner.shape, winner.gflops, others)
     return Tuning(
-        device, facts, dtype.name, pruned, tuple(known.values()), winner, last,
-        time.monotonic() - began, interrupted,
+        device, facts, dtype.name, pruned, tuple(known.values()), winner, last, classes,
+        time.monotonic() - began, interrupted, unkept,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.pipeline.devices.opencl.classes import extents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,16 @@ def to_json(tuning: Tuning, peers: Mapping[str, float]) -> dict[str, Any]:
         "winner": _result(winner),
         "gflops": winner.gflops if winner else None,
         "default": _result(tuning.default),
+        "classes": {
+            name: {
+                "extents": list(extents(name, each.best.n)),
+                "kept": each.kept,
+                "best": _result(each.best),
+                "square": _result(each.square),
+            }
+            for name, each in tuning.classes.items()
+        },
+        "unkept": tuning.unkept,
         "peers": dict(peers),
         "speeds": tuning.speeds(),
         "trials": [_result(each) for each in tuning.results],
