@@ -1,6 +1,8 @@
 # make demo [SIZE=2GB MEMORY=400MB OUT=demo-out]   the main job, shown
 # make test                                        ruff, mypy --strict, the whole test suite
-# Both create what they need in .venv, and are quick when run again.
+# make test-postgres                               the service's tests again, on a PostgreSQL of
+#                                                  their own (installed by root with apt, if missing)
+# All create what they need in .venv, and are quick when run again.
 
 SIZE ?= 2GB
 MEMORY ?= 400MB
@@ -11,7 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	&& echo $$p && break; done)
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test install clean
+.PHONY: demo test test-postgres install clean
 
 demo: install
 	$(VENV)/bin/hdgemm demo --size $(SIZE) --memory $(MEMORY) --out $(OUT)
@@ -21,6 +23,10 @@ test: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest
+
+test-postgres: install
+	.ci/debian postgresql
+	HDGEMM_TEST_POSTGRES=1 $(VENV)/bin/python -m pytest -rs tests/test_server_*.py
 
 install: $(STAMP)
 

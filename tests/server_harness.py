@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
+import pytest
 
 import hdgemm
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
+from tests import server_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,9 +37,11 @@ REPOSITORY = Path(hdgemm.__file__).parent.parent
 
 
 def make_settings(folder: Path, **values: Any) -> Settings:
-    """Quick clocks, the NumPy library, one root."""
+    """Quick clocks, the NumPy library, one root, SQLite or an empty database in PostgreSQL."""
     root = folder / "root"
     root.mkdir(exist_ok=True)
+    if server_postgres.wanted():
+        values = {"database_url": postgres_url(), **values}
     return Settings(
         **{
             "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
@@ -45,6 +49,14 @@ def make_settings(folder: Path, **values: Any) -> Settings:
             **values,
         }
     )  # fmt: skip
+
+
+def postgres_url() -> str:
+    """Return the URL of an empty database in PostgreSQL; skip the test where there can be none."""
+    try:
+        return server_postgres.new_database()
+    except server_postgres.NoPostgresError as why:
+        pytest.skip(str(why))
 
 
 @contextlib.contextmanager
@@ -201,12 +213,3 @@ def submit(client: Any, process: str = "gemm", **inputs: Any) -> str:
     answer = client.post(f"/v1/processes/{process}/execution", json={"inputs": inputs})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["jobID"])
-
-
-def databases(*, always_both: bool = False) -> list[str]:
-    """Return the names of the fixtures that give a database's URL; the empty one is SQLite.
-
-    Tests that start processes meet PostgreSQL only where ``HDGEMM_TEST_POSTGRES`` is set, unless
-    they are about several workers.
-    """
-    return ["", "postgres"] if always_both or "HDGEMM_TEST_POSTGRES" in os.environ else [""]

@@ -1,70 +1,102 @@
-"""A PostgreSQL of the tests' own, in a temporary folder, where its programs are installed."""
+"""A PostgreSQL of the tests' own on 127.0.0.1, started at first use where it is installed.
+
+``HDGEMM_TEST_POSTGRES=1`` gives every service of the tests (and of `bench.service_*`) an empty
+database of its own there, in place of SQLite: see `new_database`.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pytest
-import sqlalchemy as sa
+import psycopg
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+#: The switch.
+POSTGRES = "HDGEMM_TEST_POSTGRES"
 
 
-def programs() -> Path | None:
-    """Return the newest PostgreSQL's programs."""
+class NoPostgresError(Exception):
+    """PostgreSQL cannot be used here, and this says why."""
+
+
+def wanted() -> bool:
+    """Say whether services are to keep their jobs in PostgreSQL."""
+    return os.environ.get(POSTGRES, "") not in {"", "0"}
+
+
+def new_database() -> str:
+    """Return the URL of an empty database.
+
+    Raises
+    ------
+    NoPostgresError
+        Where PostgreSQL is not installed, or would not run as this user.
+    """
+    server, name = _server(), f"t{secrets.token_hex(8)}"
+    with psycopg.connect(server % "postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return server % name
+
+
+@cache
+def _server() -> str:
+    """Start the server; return its databases' URL with a place for their name."""
+    binaries = _programs()
+    folder = Path(tempfile.mkdtemp(prefix="hdgemm-pg-"))
+    secret, data, port = secrets.token_hex(16), folder / "data", _free_port()
+    password = folder / "password"
+    password.write_text(secret, encoding="ascii")
+    if os.geteuid() == 0:
+        for path in (folder, password):
+            shutil.chown(path, "postgres")
+    _run(
+        binaries / "initdb", "-D", data, "-A", "scram-sha-256", "-U", "hdgemm", "-E", "UTF8",
+        "--pwfile", password, "--no-sync",
+    )  # fmt: skip
+    options = (
+        f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= "
+        "-c fsync=off -c max_connections=400"
+    )
+    _run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
+    atexit.register(_stop, binaries, folder)
+    return f"postgresql://hdgemm:{secret}@127.0.0.1:{port}/%s"
+
+
+def _stop(binaries: Path, folder: Path) -> None:
+    _run(binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate", "stop")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _programs() -> Path:
+    """Return the folder of the newest PostgreSQL's programs."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: float(p.parent.name))
-    return found[-1] if found else None
-
-
-def why_not() -> str | None:
-    """Say why PostgreSQL cannot be used here."""
-    if programs() is None:
-        return "PostgreSQL's programs are not installed (Debian: postgresql)"
+    with_server = [folder for folder in found if (folder / "initdb").exists()]
+    if not with_server:
+        raise NoPostgresError("PostgreSQL is not installed (Debian: postgresql)")
     if os.geteuid() == 0 and shutil.which("runuser") is None:
-        return "initdb refuses root, and there is no runuser"
-    return None
+        raise NoPostgresError("PostgreSQL refuses to run as root, and there is no runuser")
+    return with_server[-1]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _run(*arguments: str | Path) -> None:
     command = [str(argument) for argument in arguments]
     if os.geteuid() == 0:
         command = ["runuser", "-u", "postgres", "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    reason = why_not()
-    binaries = programs()
-    if reason is not None or binaries is None:
-        pytest.skip(reason or "")
-    folder = Path(tempfile.mkdtemp(prefix="hdgemm-pg-"))
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres")
-    data = folder / "data"
-    _run(binaries / "initdb", "-D", data, "-A", "trust", "-U", "hdgemm", "--no-sync")
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
-    _run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
-    try:
-        yield f"postgresql+psycopg://hdgemm@/%s?host={folder}"
-    finally:
-        _run(binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def postgres(postgres_server: str, request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty database."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
-    engine = sa.create_engine(postgres_server % "postgres", isolation_level="AUTOCOMMIT")
-    with engine.connect() as conn:
-        conn.exec_driver_sql(f"CREATE DATABASE {name}")
-    engine.dispose()
-    return postgres_server % name
+    # Not to a pipe: the server would inherit it, and reading it would never end.
+    with tempfile.TemporaryFile("w+") as said:
+        done = subprocess.run(command, stdout=said, stderr=said, cwd="/", check=False)
+        said.seek(0)
+        assert done.returncode == 0, said.read()

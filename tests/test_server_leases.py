@@ -10,10 +10,9 @@ import pytest
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, leases
 from hdgemm.server.database import open_database
-from hdgemm.server.leases import Capacity, Held
+from hdgemm.server.leases import Capacity, Held, LeaseObserver
 from hdgemm.server.publication import Publication, publish
-from tests.server_harness import databases, make_settings
-from tests.server_postgres import postgres, postgres_server  # noqa: F401 - fixtures
+from tests.server_harness import make_settings, postgres_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     from hdgemm.server.records import Job
 
 
-@pytest.fixture(params=databases(always_both=True))
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = request.getfixturevalue(request.param) if request.param else ""
+    """Both at any time: these are the rules that several workers share."""
+    url = postgres_url() if request.param == "postgresql" else ""
     opened = open_database(make_settings(tmp_path, database_url=url))
     yield opened
     opened.close()
@@ -33,7 +33,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 def add(database: Database, **values: Any) -> str:
     chosen: dict[str, Any] = {
-        "owner": "", "process": "gemm", "name": "", "priority": 0, "inputs": {},
+        "owner": "", "process": "gemm", "name": "", "priority": 0,
+        "inputs": {"options": {"host_memory": 1}},
         "request_digest": "", "idempotency_key": None, "plan": None, "units": (),
         "output": {"path": None},
         "host_bytes": 100, "disk_bytes": 0, "devices": ("host",), "reads": frozenset(), **values,
@@ -60,9 +61,9 @@ def look(database: Database, job_id: str) -> Job:
     return found
 
 
-def take_back(database: Database, later: float, attempts: int = 50) -> list[str]:
+def take_back(database: Database, observer: LeaseObserver, clock: float) -> list[str]:
     with database.write() as conn:
-        return list(leases.take_back_expired(conn, database.now(conn) + later, attempts))
+        return list(observer.take_back(conn, database.now(conn), clock))
 
 
 def test_jobs_are_claimed_by_priority_and_then_age(database: Database) -> None:
@@ -112,10 +113,10 @@ def test_an_expired_lease_is_taken_over_and_the_old_holder_can_write_nothing(
     database: Database,
 ) -> None:
     job_id = add(database)
-    old = claim(database, lease=5.0)
+    old, observer = claim(database, lease=5.0), LeaseObserver(5.0, 50)
     assert old is not None
-    assert take_back(database, 4.0) == []
-    assert take_back(database, 6.0) == [job_id]
+    assert [take_back(database, observer, clock) for clock in (100.0, 104.9)] == [[], []]
+    assert take_back(database, observer, 105.1) == [job_id]
     new = claim(database)
     assert new is not None
     assert new.fence == old.fence + 1
@@ -133,29 +134,85 @@ def test_an_expired_lease_is_taken_over_and_the_old_holder_can_write_nothing(
 
 
 def test_a_renewed_lease_is_never_taken(database: Database) -> None:
-    job_id = add(database)
+    job_id, observer = add(database), LeaseObserver(5.0, 50)
     taken = claim(database, lease=5.0)
     assert taken is not None
-    for later in (4.0, 8.0, 12.0):
-        assert take_back(database, later) == []
+    for turn in range(1, 5):
+        assert take_back(database, observer, turn * 4.0) == []
         with database.write() as conn:
-            assert Held(job_id, taken.fence).renew(conn, database.now(conn) + later, 5.0, None)
+            assert Held(job_id, taken.fence).renew(conn, database.now(conn) + turn, 5.0, None)
+
+
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+def test_a_calendar_that_is_set_ends_no_living_lease_and_keeps_no_dead_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    job_id, observer = add(database), LeaseObserver(5.0, 50)
+    taken = claim(database, lease=5.0)
+    assert taken is not None
+    assert take_back(database, observer, 0.0) == []
+    real = database.now
+    monkeypatch.setattr(database, "now", lambda conn: real(conn) + step)
+    assert take_back(database, observer, 4.0) == []
+    with database.write() as conn:
+        assert Held(job_id, taken.fence).renew(conn, database.now(conn), 5.0, None)
+    assert take_back(database, observer, 6.0) == []
+    assert take_back(database, observer, 10.0) == []
+    assert take_back(database, observer, 11.1) == [job_id]
 
 
 def test_a_job_that_kills_every_worker_fails_at_last(database: Database) -> None:
-    job_id = add(database)
-    for _ in range(3):
-        assert claim(database, lease=0.0) is not None
-        take_back(database, 1.0, attempts=3)
+    job_id, observer = add(database), LeaseObserver(0.5, 3)
+    for turn in range(3):
+        assert claim(database) is not None
+        for clock in (0.0, 1.0):
+            take_back(database, observer, 10.0 * turn + clock)
     ended = look(database, job_id)
     assert (ended.status, (ended.error or {})["origin"]) == ("failed", "system")
+
+
+def test_who_lost_a_lease_is_told_from_who_ended_a_job(database: Database) -> None:
+    held = []
+    for _ in range(3):
+        add(database)
+        taken = claim(database)
+        assert taken is not None
+        held.append(Held(taken.id, taken.fence))
+    with database.write() as conn:
+        now = database.now(conn)
+        held[0].finish(conn, now, "successful", "done")
+        held[1].hand_back(conn, now, "its worker died", crashed=False)
+        assert leases.lost(conn, held) == {held[1].job_id}
+    claim(database)
+    with database.read() as conn:
+        assert leases.lost(conn, held) == {held[1].job_id}
+
+
+def test_many_jobs_for_another_worker_hide_none_for_this_one(database: Database) -> None:
+    for _ in range(300):
+        add(database, devices=("cuda:9",), priority=1)
+    mine = add(database)
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == mine
+
+
+def test_a_job_without_a_limit_of_its_own_fits_a_smaller_worker(database: Database) -> None:
+    add(database, host_bytes=5000, inputs={"options": {"host_memory": 5000}})
+    elastic = add(database, host_bytes=5000, inputs={"options": {"host_memory": None}})
+    assert claim(database, memory=999) is None
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == elastic
 
 
 def publication(folder: Path, *, overwrite: bool) -> Publication:
     temporary = folder / ".c.hdgemm-x-1.npy"
     temporary.write_bytes(b"result")
-    inode = temporary.stat().st_ino
-    return Publication(str(temporary), str(folder / "c.npy"), inode, 6, "", overwrite)
+    found = temporary.stat()
+    return Publication(
+        str(temporary), str(folder / "c.npy"), found.st_ino, 6, found.st_mtime_ns, "", overwrite
+    )
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -18,7 +18,6 @@ from tests.server_harness import Live, finished, live, make_settings, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 
@@ -68,8 +67,32 @@ def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> No
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
+def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
+    job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
+    with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=60) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        told = [json.loads(line[6:]) for line in lines]
+    assert told[-2]["status"] == "successful"
+    assert any("doing" in each for each in told)
+    at = f"/v1/jobs/{job_id}"
+    result = server.http.get(f"{at}/results").json()
+    assert "c" not in result
+    assert set(result["report"]["ladder"]) >= {"initial", "data-placement"}
+    page = server.http.get(f"{at}/report.html")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "script" not in page.headers["content-security-policy"]
+    assert "<html" in page.text
+    assert "data:image/png" in page.text
+    assert server.http.get(f"{at}/gantt.png").content.startswith(b"\x89PNG")
+    assert server.http.get(f"{at}/trace").json()["traceEvents"]
+    assert server.http.get(f"{at}/results/c").status_code == 404
+    folder = server.settings.job_dir(job_id)
+    left = {"gantt.png", "log.txt", "report.html", "trace.json"}
+    assert {path.name for path in folder.iterdir()} == left
+
+
 def test_a_profile_tells_its_progress_and_can_be_cancelled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Mapping[str, Any]] = []
     watch = Watch(seen.append, threading.Event())
@@ -81,7 +104,6 @@ def test_a_profile_tells_its_progress_and_can_be_cancelled(
     monkeypatch.setattr("hdgemm.profiling.simulate_profile", simulate, raising=False)
     call = ProfileCall(simulate="hd5970")
     outcome = HdgemmLibrary().profile(call, Options(), watch)
-    outcome.draw(tmp_path)
     assert outcome.report["kind"] == "simulated hd5970"
     assert seen == [{"percent": 50.0, "doing": "ladder"}]
     watch.cancel.set()

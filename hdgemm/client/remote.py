@@ -31,7 +31,8 @@ class Client:
     url
         Where its service is, like ``"http://127.0.0.1:8000"``.
     token
-        What ``hdgemm token create`` printed there; none is needed on the same machine.
+        What ``hdgemm token create`` printed there; None: ``HDGEMM_TOKEN`` of the environment, if
+        it is set. None is needed on the same machine until the first was made.
     timeout
         Seconds that one answer may take.
     patience
@@ -41,6 +42,7 @@ class Client:
     def __init__(
         self, url: str, token: str | None = None, *, timeout: float = 60.0, patience: float = 60.0
     ) -> None:
+        token = os.environ.get("HDGEMM_TOKEN") if token is None else token
         self._connection = Connection(url, token, timeout, patience)
 
     def multiply(
@@ -128,6 +130,10 @@ class Client:
         """Submit a check that C = alpha·op(A)·op(B)."""
         named = {"a": self.reference(a), "b": self.reference(b), "c": self.reference(c)}
         return self._execute("verify", {**named, **inputs})
+
+    def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
+        """Submit a profile of a worker's device; simulate, quick, priority and name are inputs."""
+        return self._execute("profile", {"device": device, **inputs})
 
     def upload(
         self,

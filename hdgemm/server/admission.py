@@ -74,14 +74,14 @@ class Examiner:
         ProblemError
             404 and 409 for references.
         """
-        options = self._options(inputs.options)
         if isinstance(inputs, ProfileInputs):
             kept = inputs.model_dump(mode="json", exclude={"name", "priority"})
             return Admission(
                 process="profile", inputs=kept, plan=None, output=None,
-                host_bytes=options.host_bytes or 0, disk_bytes=0,
-                devices=(inputs.device,), reads=frozenset(),
+                host_bytes=largest_memory(conn, (inputs.device,), self._settings),
+                disk_bytes=0, devices=(inputs.device,), reads=frozenset(),
             )  # fmt: skip
+        options = self._options(conn, inputs.options)
         sources = {
             name: look_up(conn, reference, account.id, self._settings)
             for name in ("a", "b", "c")
@@ -102,14 +102,14 @@ class Examiner:
             reads=frozenset(source.reads for source in sources.values() if source.reads),
         )  # fmt: skip
 
-    def _options(self, wanted: JobOptions) -> Options:
-        options = library_options(wanted, self._settings)
+    def _options(self, conn: sa.Connection, wanted: JobOptions) -> Options:
+        memory = largest_memory(conn, _devices(wanted), self._settings)
+        options = library_options(wanted, self._settings.model_copy(update={"memory": memory}))
         asked = options.host_bytes or 0
-        if asked > self._settings.memory:
+        if asked > memory:
             raise DoesNotFitError(
-                f"options.host_memory asks for {asked} bytes; a worker has {self._settings.memory}",
-                requested=asked, available=self._settings.memory,
-                missing=asked - self._settings.memory,
+                f"options.host_memory asks for {asked} bytes; the largest worker has {memory}",
+                requested=asked, available=memory, missing=asked - memory,
             )  # fmt: skip
         return options
 
@@ -171,6 +171,16 @@ def _devices(options: JobOptions) -> tuple[str, ...]:
     return ("auto",) if options.devices == "auto" else tuple(options.devices)
 
 
+def largest_memory(conn: sa.Connection, devices: tuple[str, ...], settings: Settings) -> int:
+    """Return the bytes of the largest worker that has these devices; while none is there, ours.
+
+    Planned for more than any worker has, a job would wait for ever.
+    """
+    wanted = set(devices) - {"auto"}
+    found = conn.execute(sa.select(workers.c.memory, workers.c.devices)).all()
+    return max((row.memory for row in found if wanted <= set(row.devices)), default=settings.memory)
+
+
 def reserve(
     conn: sa.Connection, admission: Admission, account: Account, settings: Settings
 ) -> None:
@@ -187,19 +197,14 @@ def reserve(
     if admission.output is None:
         return
     path = admission.output["path"]
-    waiting = jobs.outputs_in_flight(conn)
-    writers = [job.id for job in waiting if path and job.output and job.output["path"] == path]
+    writers = [
+        job.id for job in jobs.outputs_in_flight(conn) if path and job.output["path"] == path
+    ]
     if writers:
         raise ProblemError(409, "exists", f"job {writers[0]} will write {path}", job=writers[0])
     folder = Path(path).parent if path else settings.data_dir
-    reserved = {
-        job.id: job.disk_bytes
-        for job in waiting
-        if job.output and _same_disk(job.output["path"], folder, settings)
-    }
-    check_disk(folder, admission.disk_bytes, sum(reserved.values()), settings)
-    if path is None:
-        check_quota(conn, account, admission.disk_bytes)
+    check_disk(conn, folder, admission.disk_bytes, settings)
+    check_quota(conn, account, admission.disk_bytes)
 
 
 def _check_devices(conn: sa.Connection, admission: Admission, settings: Settings) -> None:
@@ -233,8 +238,16 @@ def _same_disk(path: str | None, folder: Path, settings: Settings) -> bool:
         return False
 
 
-def check_disk(folder: Path, requested: int, reserved: int, settings: Settings) -> None:
-    """Raise a 507 with the numbers where a disk has no room for `requested` bytes more."""
+def check_disk(conn: sa.Connection, folder: Path, requested: int, settings: Settings) -> None:
+    """Raise a 507 with the numbers where a disk has no room for `requested` bytes more.
+
+    Room that accepted jobs will need is not there any more.
+    """
+    reserved = sum(
+        job.disk_bytes
+        for job in jobs.outputs_in_flight(conn)
+        if _same_disk(job.output["path"], folder, settings)
+    )
     available = shutil.disk_usage(folder).free - reserved - settings.min_free_disk
     if requested > available:
         raise ProblemError(
@@ -245,7 +258,10 @@ def check_disk(folder: Path, requested: int, reserved: int, settings: Settings) 
 
 
 def check_quota(conn: sa.Connection, account: Account, requested: int) -> None:
-    """Raise a 507 where an account may not keep `requested` bytes more."""
+    """Raise a 507 where an account may not keep `requested` bytes more.
+
+    Results count wherever they lie, for as long as their job's record is kept.
+    """
     if account.max_bytes is None:
         return
     kept = conn.execute(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import CancelledRunError, HdgemmError
+from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import jobs, paths, references, uploads
 from hdgemm.server.admission import library_options
 from hdgemm.server.library import GemmCall, Library, Outcome, ProfileCall, Watch
@@ -24,6 +25,7 @@ from hdgemm.server.publication import (
 )
 
 if TYPE_CHECKING:
+    from hdgemm.options import Options
     from hdgemm.server.database import Database
     from hdgemm.server.heart import Heart
     from hdgemm.server.records import Job
@@ -63,16 +65,12 @@ class Attempt:
         if self._job.publication is not None and self._finish_publication():
             return
         with ExitStack() as stack:
-            inputs = self._job.inputs
-            options = library_options(JobOptions.model_validate(inputs["options"]), self._settings)
+            wanted = JobOptions.model_validate(self._job.inputs.get("options", {}))
+            options = library_options(wanted, self._settings)
             watch = Watch(self._heart.note, self._heart.cancel)
             if self._job.process == "profile":
-                profiled = ProfileCall(
-                    device=inputs["device"], simulate=inputs["simulate"], quick=inputs["quick"]
-                )
                 self._enter("profiling")
-                outcome = self._library.profile(profiled, options, watch)
-                self._succeed(outcome, None)
+                self._succeed(self._profile(options, watch), None)
                 return
             self._enter("opening")
             call = self._open(stack)
@@ -82,6 +80,19 @@ class Attempt:
                 return
             outcome = self._library.multiply(call, options, watch)
             self._publish(call, outcome)
+
+    def _profile(self, options: Options, watch: Watch) -> Outcome:
+        inputs, folder = self._job.inputs, self._folder / "profiling"
+        shutil.rmtree(folder, ignore_errors=True)  # a killed attempt's
+        folder.mkdir()
+        call = ProfileCall(
+            device=inputs["device"], simulate=inputs["simulate"], quick=inputs["quick"],
+            folder=folder,
+        )  # fmt: skip
+        try:
+            return self._library.profile(call, options, watch)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, stack: ExitStack) -> GemmCall:
         inputs = self._job.inputs
@@ -107,17 +118,21 @@ class Attempt:
             path = uploads.content_path(reference["matrix"], self._settings)
             roots = (self._settings.matrices_dir,)
         else:
-            path, roots = self._result_of(reference["job"])
+            return self._name(f"{name}.npy", self._result_of(stack, reference["job"]))
         fd = stack.enter_context(paths.opened(path, roots))
         return self._name(f"{name}.npy", fd)
 
-    def _result_of(self, job_id: str) -> tuple[Path, tuple[Path, ...]]:
+    def _result_of(self, stack: ExitStack, job_id: str) -> int:
         with self._database.read() as conn:
             job = jobs.find(conn, job_id)
         if job is None or job.output is None:
             raise HdgemmError(f"its input, job {job_id}, was deleted")
         path = references.result_path(job_id, job.output, self._settings)
-        return path, (*self._settings.roots, self._settings.job_dir(job_id))
+        roots = (*self._settings.roots, self._settings.job_dir(job_id))
+        fd = stack.enter_context(paths.opened(path, roots))
+        if not references.is_result(fd, job.output):
+            raise InputError(f"{path} was changed since job {job_id} wrote it", path=str(path))
+        return fd
 
     def _name(self, name: str, fd: int) -> Path:
         link = self._folder / name
@@ -153,8 +168,8 @@ class Attempt:
             os.close(fd)
         target, output = self._target(), self._job.output or {}
         publication = Publication(
-            str(target.parent / call.out.name), str(target), found.st_ino, found.st_size, sha256,
-            overwrite=output["overwrite"] or output["path"] is None,
+            str(target.parent / call.out.name), str(target), found.st_ino, found.st_size,
+            found.st_mtime_ns, sha256, overwrite=output["overwrite"] or output["path"] is None,
         )  # fmt: skip
         self._draw(outcome)
         self._note(
@@ -185,7 +200,10 @@ class Attempt:
         self._heart.stop()
         output: dict[str, Any] | None = self._job.output
         if publication is not None and output is not None:
-            output = {**output, "size": publication.size, "sha256": publication.sha256}
+            output = {
+                **output, "size": publication.size, "sha256": publication.sha256,
+                "inode": publication.inode, "mtime_ns": publication.mtime_ns,
+            }  # fmt: skip
         with self._database.write() as conn:
             now = self._database.now(conn)
             if not self._heart.held.finish(

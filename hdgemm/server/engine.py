@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError
@@ -10,7 +12,6 @@ from hdgemm.server.library import Demand, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
@@ -88,7 +89,9 @@ class HdgemmLibrary:
         if call.simulate is not None:
             result = profiling.simulate_profile(call.simulate, progress=progress)
         else:
-            result = profiling.profile(device=call.device, quick=call.quick, progress=progress)
+            result = profiling.profile(
+                device=call.device, quick=call.quick, folder=call.folder, progress=progress
+            )
         return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
@@ -111,6 +114,9 @@ def _draw_profile(result: Profile, folder: Path) -> None:
     from hdgemm.pictures.gantt import save_gantt
     from hdgemm.pictures.trace import save_trace
 
+    with TemporaryDirectory(dir=folder) as whole:
+        result.save(whole)
+        (Path(whole) / "report.html").replace(folder / "report.html")
     for strategy, timeline in list(result.timelines.items())[-1:]:
         save_trace(timeline, folder / "trace.json")
         save_gantt(timeline, folder / "gantt.png", title=strategy)

@@ -13,7 +13,7 @@ from hdgemm.server.records import FINISHED, UNFINISHED, Job, Process, Status, ne
 from hdgemm.server.tables import jobs, unit_maps, uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,17 @@ def refuse_if_read(conn: sa.Connection, kind: str, target: str) -> None:
         )
 
 
-def outputs_in_flight(conn: sa.Connection) -> Iterable[Job]:
-    """Return the unfinished jobs: they have disk reserved, and paths they will write."""
-    query = sa.select(jobs).where(jobs.c.status.in_(UNFINISHED))
-    return [Job.of(row) for row in conn.execute(query)]
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What an unfinished job will write, and the bytes of disk that are kept for it."""
+
+    id: str
+    output: dict[str, Any]
+    disk_bytes: int
+
+
+def outputs_in_flight(conn: sa.Connection) -> list[Promise]:
+    """Return what the unfinished jobs will write."""
+    query = sa.select(jobs.c.id, jobs.c.output, jobs.c.disk_bytes)
+    rows = conn.execute(query.where(jobs.c.status.in_(UNFINISHED)))
+    return [Promise(*row) for row in rows if row.output is not None]

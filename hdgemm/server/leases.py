@@ -7,7 +7,7 @@ that an attempt whose lease was taken over can change nothing any more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -18,7 +18,25 @@ from hdgemm.server.tables import jobs, uses
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_CANDIDATES: Final = 200
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a claim has to know of a queued job; thousands are looked at, so no more than that."""
+
+    id: str
+    fence: int
+    host_bytes: int
+    devices: list[str]
+    started: float | None
+    elastic: bool
+
+    def needs(self, memory: int) -> int:
+        """Return the bytes it takes of a worker that has `memory`.
+
+        A job that named no limit is planned for the worker that runs it, and so fits one that has
+        less than there was at submit.
+        """
+        return min(self.host_bytes, memory) if self.elastic else self.host_bytes
 
 
 @dataclass(frozen=True)
@@ -31,12 +49,12 @@ class Capacity:
     idle_devices: frozenset[str]
     all_devices: frozenset[str]
 
-    def could_run(self, job: Job) -> bool:
+    def could_run(self, job: Waiting) -> bool:
         """Say whether the job fits this worker, and the devices it may take are idle.
 
         "auto" may take any of them.
         """
-        if job.host_bytes > self.all_memory:
+        if job.needs(self.all_memory) > self.all_memory:
             return False
         if "auto" in job.devices:
             return self.idle_devices == self.all_devices
@@ -52,24 +70,30 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
     if not capacity.idle_devices:
         return None
     query = (
-        sa.select(jobs)
+        sa.select(
+            jobs.c.id,
+            jobs.c.fence,
+            jobs.c.host_bytes,
+            jobs.c.devices,
+            jobs.c.started,
+            jobs.c.inputs["options", "host_memory"].as_string().is_(None),
+        )
         .where(jobs.c.status == "accepted")
         .order_by(jobs.c.priority.desc(), jobs.c.seq)
-        .limit(_CANDIDATES)
     )
     for row in conn.execute(query).all():
-        job = Job.of(row)
-        if not capacity.could_run(job) or not _inputs_ready(conn, job, now):
+        job = Waiting(*row)
+        if not capacity.could_run(job) or not _inputs_ready(conn, job.id, now):
             continue
-        if job.host_bytes > capacity.free_memory:
+        if job.needs(capacity.all_memory) > capacity.free_memory:
             return None
         return _take(conn, job, capacity.worker, lease_seconds, now)
     return None
 
 
-def _inputs_ready(conn: sa.Connection, job: Job, now: float) -> bool:
+def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
     """Say whether all jobs that this one reads are done; fail it where one never will be."""
-    targets = sa.select(uses.c.target).where(uses.c.job == job.id, uses.c.kind == "job")
+    targets = sa.select(uses.c.target).where(uses.c.job == job_id, uses.c.kind == "job")
     for target in conn.execute(targets).scalars().all():
         status = conn.execute(sa.select(jobs.c.status).where(jobs.c.id == target)).scalar()
         if status in {"accepted", "running"}:
@@ -79,16 +103,16 @@ def _inputs_ready(conn: sa.Connection, job: Job, now: float) -> bool:
             error = {"origin": "user", "type": "input-job-failed", "detail": detail}
             conn.execute(
                 sa.update(jobs)
-                .where(jobs.c.id == job.id)
+                .where(jobs.c.id == job_id)
                 .values(status="failed", phase="failed", message=detail, error=error,
                         finished=now, updated=now)
             )  # fmt: skip
-            events.append(conn, job.id, "status", {"status": "failed", "phase": "failed"}, now)
+            events.append(conn, job_id, "status", {"status": "failed", "phase": "failed"}, now)
             return False
     return True
 
 
-def _take(conn: sa.Connection, job: Job, worker: str, seconds: float, now: float) -> Job | None:
+def _take(conn: sa.Connection, job: Waiting, worker: str, seconds: float, now: float) -> Job | None:
     taken = conn.execute(
         sa.update(jobs)
         .where(jobs.c.id == job.id, jobs.c.status == "accepted", jobs.c.fence == job.fence)
@@ -163,18 +187,59 @@ class Held:
         return held
 
 
-def take_back_expired(conn: sa.Connection, now: float, max_attempts: int) -> Collection[str]:
-    """Queue the jobs again whose processes stopped renewing; return their identifiers."""
-    query = sa.select(jobs.c.id, jobs.c.fence).where(
-        jobs.c.status == "running", jobs.c.lease_until < now
-    )
-    found = conn.execute(query).all()
-    for job_id, fence in found:
-        held = Held(job_id, fence)
-        if fence >= max_attempts:
-            detail = f"started {fence} times, and its worker died each time"
-            error = {"origin": "system", "type": "worker-died", "detail": detail}
-            held.finish(conn, now, "failed", detail, error=error)
-        else:
+class LeaseObserver:
+    """Finds the jobs whose processes stopped renewing, whatever the machines' calendars say.
+
+    A lease is over once it was seen unrenewed for its whole length by the observer's own steady
+    clock. Times in the table are not compared: a clock that is set forward would end the leases of
+    living jobs, one that is set back would keep those of dead ones.
+    """
+
+    def __init__(self, lease_seconds: float, max_attempts: int) -> None:
+        self._lease = lease_seconds
+        self._most = max_attempts
+        self._seen: dict[str, tuple[tuple[int, float | None], float]] = {}
+
+    def take_back(self, conn: sa.Connection, now: float, clock: float) -> Collection[str]:
+        """Queue the jobs of leases that are over; `clock` is the steady one, in seconds.
+
+        The rows stay locked, so that none is renewed between the look and the verdict.
+        """
+        query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.lease_until)
+        query = query.where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update()
+        found = conn.execute(query).all()
+        known, self._seen = self._seen, {}
+        over = []
+        for job_id, fence, until in found:
+            lease, since = known.get(job_id, (None, clock))
+            if lease != (fence, until):
+                since = clock
+            self._seen[job_id] = (fence, until), since
+            if clock - since > self._lease:
+                self._end(conn, Held(job_id, fence), now)
+                over.append(job_id)
+        return over
+
+    def _end(self, conn: sa.Connection, held: Held, now: float) -> None:
+        if held.fence < self._most:
             held.hand_back(conn, now, "its worker died; queued again", crashed=False)
-    return [job_id for job_id, _ in found]
+            return
+        detail = f"started {held.fence} times, and its worker died each time"
+        error = {"origin": "system", "type": "worker-died", "detail": detail}
+        held.finish(conn, now, "failed", detail, error=error)
+
+
+def lost(conn: sa.Connection, held: Collection[Held]) -> set[str]:
+    """Return which of these attempts may write no more although they did not end their job.
+
+    An attempt that ended its job is about to exit by itself.
+    """
+    ids = [attempt.job_id for attempt in held]
+    query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.status).where(jobs.c.id.in_(ids))
+    rows = {row.id: row for row in conn.execute(query)}
+    return {
+        attempt.job_id
+        for attempt in held
+        if (row := rows.get(attempt.job_id)) is not None
+        and (row.fence != attempt.fence or row.status == "accepted")
+    }

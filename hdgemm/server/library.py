@@ -61,11 +61,15 @@ class GemmCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileCall:
-    """What is profiled: a device of this machine, or a system that is simulated."""
+    """What is profiled: a device of this machine, or a system that is simulated.
+
+    `folder` lies on the disk that is measured; what is written there meanwhile is large.
+    """
 
     device: str = "host"
     simulate: str | None = None
     quick: bool = True
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ class Watch:
 class Outcome:
     """What came of a computation: its report as plain values, and pictures to draw into a folder.
 
-    `draw` gets the job's folder and writes ``trace.json`` and ``gantt.png``.
+    `draw` gets the job's folder and writes ``trace.json`` and ``gantt.png``, for a profile
+    ``report.html`` too.
     """
 
     report: Mapping[str, Any]

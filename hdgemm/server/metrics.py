@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
+
+#: Others are counted as one: each label is kept for ever, and clients can make methods up.
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
@@ -50,8 +53,8 @@ class Metrics:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                known = scope["method"] if scope["method"].isalpha() else "?"
-                self._requests.labels(known[:10], message["status"]).inc()
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                self._requests.labels(method, message["status"]).inc()
                 self._seconds.observe(time.perf_counter() - began)
             else:
                 self._bytes_out.inc(len(message.get("body", b"")))

@@ -122,7 +122,7 @@ class JobOptions(Strict):
         "data-placement"
     )
     tile: Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None = None
-    verify: bool = False
+    verify: bool | Literal["tiles"] = False
 
 
 class Common(Strict):
@@ -159,7 +159,10 @@ class VerifyInputs(Common):
 
 
 class ProfileInputs(Common):
-    """Measure how the resources of one device slow each other down."""
+    """Measure how the resources of one device slow each other down.
+
+    It runs alone on its worker: what else ran there would be measured too.
+    """
 
     device: DeviceName = "host"
     simulate: Annotated[
@@ -167,7 +170,6 @@ class ProfileInputs(Common):
         Field(description="Simulate this system instead of measuring the device."),
     ] = None
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
-    options: JobOptions = JobOptions()
 
 
 class Execute(Strict):
@@ -179,6 +181,10 @@ class Execute(Strict):
 _GEMM_EXAMPLE: Final[JsonDict] = {
     "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "alpha": 2.0, "name": "night run"}
 }
+_VERIFY_EXAMPLE: Final[JsonDict] = {
+    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "c": {"path": "c.npy"}}
+}
+_PROFILE_EXAMPLE: Final[JsonDict] = {"inputs": {"device": "host", "quick": True}}
 
 
 class ExecuteGemm(Execute):
@@ -191,12 +197,14 @@ class ExecuteGemm(Execute):
 class ExecuteVerify(Execute):
     """An execute request for `verify`."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_VERIFY_EXAMPLE]})
     inputs: VerifyInputs
 
 
 class ExecuteProfile(Execute):
     """An execute request for `profile`."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_PROFILE_EXAMPLE]})
     inputs: ProfileInputs = ProfileInputs()
 
 

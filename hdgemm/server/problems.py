@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEDIA_TYPE = "application/problem+json"
+
+
+_EVERYWHERE: Final = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503)
 
 
 class ProblemDocument(BaseModel):
@@ -92,8 +95,8 @@ def from_library(error: HdgemmError) -> ProblemError:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route for OpenAPI; 401, 421, 429 and 500 belong to all."""
-    every = sorted({*statuses, 400, 401, 403, 421, 422, 429, 431, 500, 503})
+    """Describe the errors of a route for OpenAPI; most belong to all, of the guard or the wire."""
+    every = sorted({*statuses, *_EVERYWHERE})
     return {
         status: {
             "description": _phrase(status),

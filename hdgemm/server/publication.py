@@ -9,17 +9,23 @@ output the input is gone by then.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
-from hdgemm.server import paths
+from hdgemm.server import paths, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from hdgemm.server.records import Job
+    from hdgemm.server.settings import Settings
+
+log = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 22
 
 
@@ -31,6 +37,7 @@ class Publication:
     path: str
     inode: int
     size: int
+    mtime_ns: int
     sha256: str
     overwrite: bool
 
@@ -100,6 +107,20 @@ def remove_leftovers(job_id: str, folder: int) -> None:
     for name in os.listdir(folder):
         if name.startswith(".") and f".hdgemm-{job_id}-" in name:
             os.unlink(name, dir_fd=folder)
+
+
+def sweep_up(job: Job, settings: Settings) -> None:
+    """Remove what the attempts of a job that ended without a result left beside its place."""
+    shutil.rmtree(settings.job_dir(job.id) / "profiling", ignore_errors=True)
+    if job.output is None:
+        return
+    folder = references.result_path(job.id, job.output, settings).parent
+    roots = (*settings.roots, settings.job_dir(job.id))
+    try:
+        with paths.opened(folder, roots, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            remove_leftovers(job.id, fd)
+    except (InputError, OSError) as error:
+        log.warning("job %s: cannot remove what it left: %s", job.id, error)
 
 
 def temporary_name(path: Path, job_id: str, fence: int) -> str:

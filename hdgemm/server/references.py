@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,14 @@ def _promised(conn: sa.Connection, job_id: str, owner: str) -> dict[str, Any]:
     if job.status in {"failed", "dismissed"}:
         raise ProblemError(409, "no-result", f"job {job_id} is {job.status}", job=job_id)
     return job.output
+
+
+def is_result(fd: int, output: Mapping[str, Any]) -> bool:
+    """Say whether an open file is still the one that a job published, as it was then."""
+    found = os.fstat(fd)
+    return (found.st_ino, found.st_size, found.st_mtime_ns) == (
+        output["inode"], output["size"], output["mtime_ns"],
+    )  # fmt: skip
 
 
 def result_path(job_id: str, output: Mapping[str, Any], settings: Settings) -> Path:

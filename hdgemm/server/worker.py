@@ -13,23 +13,25 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server import leases
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.lifeline import LEASE_LOST, boot_seconds, die_with_parent, read_order
+from hdgemm.server.publication import sweep_up
 from hdgemm.server.records import new_id
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import jobs, workers
 
 if TYPE_CHECKING:
-    from hdgemm.server.records import Job
+    from hdgemm.server.records import Job, Status
 
 log = logging.getLogger("hdgemm.server.worker")
-#: A cancelled job that has not stopped by itself after so many seconds is killed.
-_STOP_SECONDS: Final = 30.0
+#: A cancelled job that has not stopped by itself after so many seconds is killed: soon, where there
+#: is nothing that it would have to tidy up.
+_STOP_SECONDS: Final = {"gemm": 30.0, "verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
 
 
@@ -62,6 +64,7 @@ class Worker:
         self._settings = settings
         self._database = database
         self._children: dict[str, Child] = {}
+        self._observer = leases.LeaseObserver(settings.lease_seconds, settings.max_attempts)
         self._next_sweep = 0.0
 
     def run(self) -> None:
@@ -89,8 +92,8 @@ class Worker:
         with self._database.write() as conn:
             now = self._database.now(conn)
             self._register(conn, now)
-            leases.take_back_expired(conn, now, self._settings.max_attempts)
             conn.execute(sa.delete(workers).where(workers.c.seen < now - 60))
+            self._observer.take_back(conn, now, boot_seconds())
         self._kill_deaf()
 
     def _register(self, conn: sa.Connection, now: float) -> None:
@@ -110,23 +113,33 @@ class Worker:
                 jobs.c.id.in_(list(self._children)), jobs.c.cancel.is_(True)
             )
             cancelled = set(conn.execute(query).scalars())
-        for job_id in cancelled:
+            lost = leases.lost(conn, [child.held for child in self._children.values()])
+        for job_id in lost:
+            # It hangs, or it would have ended itself: the device is for whoever comes next.
+            log.warning("job %s: its lease is over; killing its process", job_id)
+            self._children[job_id].kill()
+        for job_id in cancelled - lost:
             child = self._children[job_id]
             child.asked_to_stop = child.asked_to_stop or time.monotonic()
-            if time.monotonic() - child.asked_to_stop > _STOP_SECONDS:
+            if time.monotonic() - child.asked_to_stop > _STOP_SECONDS[child.job.process]:
                 child.kill()
-                with self._database.write() as conn:
-                    now = self._database.now(conn)
-                    child.held.finish(conn, now, "dismissed", "killed: it did not stop by itself")
+                self._end(child, "dismissed", "cancelled: its process was killed")
+
+    def _end(self, child: Child, status: Status, message: str, **values: Any) -> None:
+        """Write a dead process's end into its job, and remove what it left beside the result."""
+        with self._database.write() as conn:
+            held = child.held.finish(conn, self._database.now(conn), status, message, **values)
+        if held:
+            sweep_up(child.job, self._settings)
 
     def _capacity(self) -> leases.Capacity:
         running = [child.job for child in self._children.values()]
-        every = frozenset(self._settings.devices)
+        every, memory = frozenset(self._settings.devices), self._settings.memory
         busy = {device for job in running for device in job.devices}
         return leases.Capacity(
             self.name,
-            self._settings.memory - sum(job.host_bytes for job in running),
-            self._settings.memory,
+            memory - sum(min(job.host_bytes, memory) for job in running),
+            memory,
             frozenset() if "auto" in busy else every - busy,
             every,
         )
@@ -193,9 +206,9 @@ class Worker:
                 message = f"its process died ({how}); queued again"
                 child.held.hand_back(conn, now, message, crashed=True)
                 return
-            detail = f"its process died {(crashes or 0) + 1} times, the last time by {how}"
-            error = {"origin": "system", "type": "process-died", "detail": detail}
-            child.held.finish(conn, now, "failed", detail, error=error)
+        detail = f"its process died {(crashes or 0) + 1} times, the last time by {how}"
+        error = {"origin": "system", "type": "process-died", "detail": detail}
+        self._end(child, "failed", detail, error=error)
 
     def _leave(self) -> None:
         until = time.monotonic() + self._settings.grace_seconds

@@ -40,8 +40,9 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
     """Reserve the disk for a matrix that will be uploaded."""
     settings = service.settings
     size = uploads.content_size(new)
-    admission.check_disk(settings.matrices_dir, size + uploads.RAW_OFFSET, 0, settings)
     with service.database.queue() as conn:
+        needed = size + uploads.RAW_OFFSET
+        admission.check_disk(conn, settings.matrices_dir, needed, settings)
         admission.check_quota(conn, account, size)
         matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
         # Within the transaction: a row never stands for a file that is not there.

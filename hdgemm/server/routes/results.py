@@ -12,6 +12,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, references
 from hdgemm.server.content import piece, span, stream_file
@@ -36,6 +37,8 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 }
 #: The most of a log that is answered, in bytes: its end.
 _LOG_BYTES = 4 << 20
+#: A report carries its style and pictures within itself.
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
 def _job(service: Service, job_id: str, owner: str) -> Job:
@@ -106,12 +109,13 @@ def _open_result(service: Service, job: Job) -> io.FileIO:
     path = references.result_path(job.id, output, service.settings)
     roots = (*service.settings.roots, service.settings.job_dir(job.id))
     with ExitStack() as stack:
-        fd = stack.enter_context(paths.opened(path, roots))
-        file = io.FileIO(os.dup(fd))
-    if os.fstat(file.fileno()).st_size != output["size"]:
-        file.close()
-        raise ProblemError(409, "changed", f"{path} was changed since the job wrote it")
-    return file
+        try:
+            fd = stack.enter_context(paths.opened(path, roots))
+        except InputError as error:
+            raise ProblemError(409, "changed", f"the result is gone: {error}") from error
+        if not references.is_result(fd, output):
+            raise ProblemError(409, "changed", f"{path} was changed since the job wrote it")
+        return io.FileIO(os.dup(fd))
 
 
 @router.get("/{job_id}/log", response_class=Response, responses={
@@ -143,6 +147,17 @@ def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Respon
 def get_gantt(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return what happened, as a picture."""
     return _file_of(service, job_id, account.id, "gantt.png", "image/png")
+
+
+@router.get("/{job_id}/report.html", response_class=Response, responses={
+    200: {"description": "A profile's report, one file with its pictures",
+          "content": {"text/html": {}}},
+    **responses(404)})  # fmt: skip
+def get_report(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return a profile's report as a page that loads nothing and runs nothing."""
+    answer = _file_of(service, job_id, account.id, "report.html", "text/html; charset=utf-8")
+    answer.headers["Content-Security-Policy"] = _REPORT_POLICY
+    return answer
 
 
 def _file_of(service: Service, job_id: str, owner: str, name: str, media_type: str) -> Response:

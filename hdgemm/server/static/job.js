@@ -42,9 +42,8 @@ function facts(info) {
   return pairs("Facts", entries);
 }
 
-async function download(id) {
-  const link = el("a", { href: await blobUrl(`/v1/jobs/${id}/results/c`), download: "c.npy" });
-  link.click();
+async function download(path, name) {
+  el("a", { href: await blobUrl(path), download: name }).click();
 }
 
 function buttons(id, info, tell, redraw) {
@@ -55,8 +54,13 @@ function buttons(id, info, tell, redraw) {
       disabled: info.cancelRequested }, info.cancelRequested ? "Stopping …" : "Cancel"));
   } else {
     if (info.status === "successful" && info.output) {
-      row.append(el("button", { id: "download", class: "primary", onclick: act(() => download(id)) },
+      row.append(el("button", { id: "download", class: "primary", onclick: act(() => download(`/v1/jobs/${id}/results/c`, "c.npy")) },
         `Download the result (${bytes(info.output.size)})`));
+    }
+    if (info.status === "successful" && info.processID === "profile") {
+      row.append(el("button", { id: "report", class: "primary",
+        onclick: act(() => download(`/v1/jobs/${id}/report.html`, "report.html")) },
+      "Download the report"));
     }
     row.append(el("button", { onclick: async () => {
       try { await remove(`/v1/jobs/${id}`); location.hash = "#/"; } catch (e) { tell(e); }
