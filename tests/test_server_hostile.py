@@ -192,7 +192,7 @@ def test_room_that_jobs_were_promised_is_not_given_to_uploads(
 ) -> None:
     free = settings.min_free_disk + 20_000
     usage = shutil.disk_usage(settings.data_dir)._replace(free=free)
-    monkeypatch.setattr("hdgemm.server.admission.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("hdgemm.server.room.shutil.disk_usage", lambda _: usage)
     big = {"shape": [1, 1900]}
     assert client.post("/v1/matrices", json={"shape": [1, 1]}).status_code == 201
     submit(client, a=A, b=A)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,12 @@ import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.options import Options
-from hdgemm.server import jobs, paths
+from hdgemm.server import jobs, paths, room
 from hdgemm.server.library import Problem
 from hdgemm.server.models import GemmInputs, JobOptions, ProfileInputs, VerifyInputs
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.references import Source, look_up
-from hdgemm.server.tables import jobs as job_table
-from hdgemm.server.tables import matrices, workers
+from hdgemm.server.tables import workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +76,7 @@ class Examiner:
             kept = inputs.model_dump(mode="json", exclude={"name", "priority"})
             return Admission(
                 process="profile", inputs=kept, plan=None, output=None,
-                host_bytes=largest_memory(conn, (inputs.device,), self._settings),
+                host_bytes=room.largest_memory(conn, (inputs.device,), self._settings),
                 disk_bytes=0, devices=(inputs.device,), reads=frozenset(),
             )  # fmt: skip
         options = self._options(conn, inputs.options)
@@ -103,7 +101,7 @@ class Examiner:
         )  # fmt: skip
 
     def _options(self, conn: sa.Connection, wanted: JobOptions) -> Options:
-        memory = largest_memory(conn, _devices(wanted), self._settings)
+        memory = room.largest_memory(conn, _devices(wanted), self._settings)
         options = library_options(wanted, self._settings.model_copy(update={"memory": memory}))
         asked = options.host_bytes or 0
         if asked > memory:
@@ -171,16 +169,6 @@ def _devices(options: JobOptions) -> tuple[str, ...]:
     return ("auto",) if options.devices == "auto" else tuple(options.devices)
 
 
-def largest_memory(conn: sa.Connection, devices: tuple[str, ...], settings: Settings) -> int:
-    """Return the bytes of the largest worker that has these devices; while none is there, ours.
-
-    Planned for more than any worker has, a job would wait for ever.
-    """
-    wanted = set(devices) - {"auto"}
-    found = conn.execute(sa.select(workers.c.memory, workers.c.devices)).all()
-    return max((row.memory for row in found if wanted <= set(row.devices)), default=settings.memory)
-
-
 def reserve(
     conn: sa.Connection, admission: Admission, account: Account, settings: Settings
 ) -> None:
@@ -203,8 +191,8 @@ def reserve(
     if writers:
         raise ProblemError(409, "exists", f"job {writers[0]} will write {path}", job=writers[0])
     folder = Path(path).parent if path else settings.data_dir
-    check_disk(conn, folder, admission.disk_bytes, settings)
-    check_quota(conn, account, admission.disk_bytes)
+    room.check_disk(conn, folder, admission.disk_bytes, settings)
+    room.check_quota(conn, account, admission.disk_bytes)
 
 
 def _check_devices(conn: sa.Connection, admission: Admission, settings: Settings) -> None:
@@ -228,57 +216,3 @@ def _check_counts(conn: sa.Connection, account: Account, settings: Settings) -> 
                 429, "too-many-jobs", f"{whose} at most {limit} unfinished jobs", limit=limit,
                 headers={"Retry-After": "30"},
             )  # fmt: skip
-
-
-def _same_disk(path: str | None, folder: Path, settings: Settings) -> bool:
-    theirs = Path(path).parent if path else settings.data_dir
-    try:
-        return theirs.stat().st_dev == folder.stat().st_dev
-    except OSError:
-        return False
-
-
-def check_disk(conn: sa.Connection, folder: Path, requested: int, settings: Settings) -> None:
-    """Raise a 507 with the numbers where a disk has no room for `requested` bytes more.
-
-    Room that accepted jobs will need is not there any more.
-    """
-    reserved = sum(
-        job.disk_bytes
-        for job in jobs.outputs_in_flight(conn)
-        if _same_disk(job.output["path"], folder, settings)
-    )
-    available = shutil.disk_usage(folder).free - reserved - settings.min_free_disk
-    if requested > available:
-        raise ProblemError(
-            507, "disk-full", f"{requested} bytes of disk are needed, {max(0, available)} are free",
-            requested=requested, available=max(0, available), missing=requested - available,
-            reserved=reserved,
-        )  # fmt: skip
-
-
-def check_quota(conn: sa.Connection, account: Account, requested: int) -> None:
-    """Raise a 507 where an account may not keep `requested` bytes more.
-
-    Results count wherever they lie, for as long as their job's record is kept.
-    """
-    if account.max_bytes is None:
-        return
-    kept = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(matrices.c.size), 0)).where(
-            matrices.c.owner == account.id
-        )
-    ).scalar_one()
-    results = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(job_table.c.disk_bytes), 0)).where(
-            job_table.c.owner == account.id,
-            job_table.c.status.in_(("accepted", "running", "successful")),
-        )
-    ).scalar_one()
-    used = int(kept) + int(results)
-    if used + requested > account.max_bytes:
-        raise ProblemError(
-            507, "quota-exceeded",
-            f"{requested} bytes asked for; {used} of this token's {account.max_bytes} are in use",
-            requested=requested, used=used, limit=account.max_bytes,
-        )  # fmt: skip
