@@ -187,6 +187,16 @@ def test_cancelling_a_running_job_stops_it_and_keeps_the_record(slow: Live) -> N
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_check_that_does_not_listen_is_stopped_all_the_same(settings: Settings) -> None:
+    with live(settings, **{DELAY: "2"}) as server:
+        job_id = submit(server.http, "verify", a=A, b=B, c=A)
+        wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").json()["phase"] == "verifying")
+        server.http.post(f"/v1/jobs/{job_id}/cancel")
+        assert finished(server.http, job_id, 15)["status"] == "dismissed"
+        assert "killed" in server.http.get(f"/v1/jobs/{job_id}").json()["message"]
+        wait_until(lambda: not processes(settings, "hdgemm.server.runner"))
+
+
 def test_a_job_that_always_dies_fails_at_last_and_says_how(settings: Settings) -> None:
     chosen = settings.model_copy(update={"max_crashes": 2})
     with live(chosen, **{MODE: "die"}) as server:
