@@ -1,5 +1,7 @@
 """The contract on every OpenCL device here, as one that shares memory and as one that does not."""
 
+from contextlib import closing
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
 from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts
+from hdgemm.pipeline.devices.opencl.find import locate
+from hdgemm.pipeline.devices.opencl.store import Choice, Store
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from tests.device_contract import DeviceContract, random
 from tests.reference import DTYPES, assert_close_in_eps
@@ -53,6 +57,34 @@ class TestPocl(OpenCLContract):
 class TestPoclAsDiscrete(OpenCLContract):
     platform = "Portable"
     options: ClassVar = {"zero_copy": False}
+
+
+@pytest.mark.parametrize("platform", ["Intel", "Portable"])
+def test_a_class_of_products_has_a_kernel_of_its_own_on_the_same_slots(platform, monkeypatch):
+    with closing(opened(platform)) as usual:
+        facts, _ = locate(usual.spec.name)
+    square = Store().choose(facts, np.dtype("float64")).shape
+    flat = replace(square, walk_m=1, walk_n=2, cache_k=128)
+    monkeypatch.setattr(Store, "choose", lambda *_: Choice(square, "tuned", 1.0, {"rank-k": flat}))
+    rng, shapes = np.random.default_rng(5), []
+    with closing(opened(platform)) as device:
+        built = device._programs.gemm
+        monkeypatch.setattr(
+            device._programs,
+            "gemm",
+            lambda dtype, shape: shapes.append(shape) or built(dtype, shape),
+        )
+        for m, n, k in ((150, 150, 10), (150, 150, 150)):
+            a, b = random(rng, (m, k), "float64"), random(rng, (k, n), "float64")
+            blocks, done = zip(*(tile(device, x, y) for x, y in (("A", a), ("B", b))), strict=True)
+            c, cleared = tile(device, "C", np.full((m, n), np.nan))
+            out = np.empty((m, n))
+            product = device.gemm(1.0, *blocks, 0.0, c, (*done, cleared))
+            device.download(c, out, [product]).wait()
+            assert_close_in_eps(out, a, b)
+            for block in (*blocks, c):
+                device.free(block.tile.buffer)
+    assert shapes == [flat, square]
 
 
 @pytest.fixture(scope="module", params=["Intel", "Portable"])

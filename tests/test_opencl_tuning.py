@@ -128,7 +128,7 @@ def test_best_first_tries_every_group_then_follows_the_fastest():
     assert set(left) == {8}
 
 
-def test_a_tuned_shape_is_kept_and_another_drivers_is_stale(tmp_path, caplog):
+def test_a_tuned_shape_is_kept_and_another_drivers_is_stale(tmp_path):
     tuned = Shape(lanes=8, rows=12, vectors=2)
     kept = Store(tmp_path)
     assert kept.choose(CPU, DOUBLE).origin == "default"
@@ -137,10 +137,17 @@ def test_a_tuned_shape_is_kept_and_another_drivers_is_stale(tmp_path, caplog):
     assert kept.choose(CPU, np.dtype("float32")).origin == "default"
     newer = replace(CPU, driver="2.0")
     assert kept.choose(newer, DOUBLE) == store.Choice(default_shape(CPU, DOUBLE), "stale")
-    with caplog.at_level(logging.INFO):
+    assert store.shapes_for(CPU, kept)[DOUBLE] == Kernels(tuned)
+    assert store.shapes_for(newer, kept)[DOUBLE].origin == "stale"
+
+
+def test_an_untuned_device_is_hinted_at_once(caplog):
+    with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            store.shapes_for("opencl:7", newer, kept)
-    assert [record.message.count("another driver") for record in caplog.records] == [1]
+            for origin in ("default", "stale", "tuned"):
+                store.hint("opencl:7", "Some CPU", "float32", origin)
+    assert ["another driver" in record.message for record in caplog.records] == [False, True]
+    assert all("hdgemm tune --device opencl:7 --dtype float32" in x for x in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,7 @@ def test_a_broken_entry_is_not_used(tmp_path, text):
 
 def test_no_double_precision_means_no_double_shapes(tmp_path):
     single = replace(GPU, has_double=False)
-    assert {x.name for x in store.shapes_for("opencl:8", single, Store(tmp_path))} == {
+    assert {x.name for x in store.shapes_for(single, Store(tmp_path))} == {
         "float32",
         "complex64",
     }
@@ -224,7 +231,7 @@ def test_a_class_gets_a_shape_of_its_own_where_that_is_faster(bench, tmp_path):
     assert {name for name, each in found.classes.items() if each.kept} == {"rank-k"}
     choice = Store(tmp_path).choose(CPU, DOUBLE)
     assert set(choice.others) == {"rank-k"}
-    kernels = store.shapes_for("opencl:9", CPU, Store(tmp_path))[DOUBLE]
+    kernels = store.shapes_for(CPU, Store(tmp_path))[DOUBLE]
     assert kernels.of((4096, 4096, 256)).cache_k == 128
     assert kernels.of((4096, 4096, 4096)) == kernels.square == found.winner.shape
     values = to_json(found, {})["classes"]["rank-k"]

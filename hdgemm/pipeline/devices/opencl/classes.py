@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +28,8 @@ CLASSES: Final[Mapping[str, tuple[float, float, float]]] = {
     "wide": (1 / 16, 1, 1),
 }
 Extents: TypeAlias = tuple[int, int, int]
+#: Where a shape comes from; ``stale`` is a default in place of one tuned for another driver.
+Origin: TypeAlias = Literal["tuned", "default", "stale"]
 
 
 def extents(name: str, n: int) -> Extents:
@@ -58,10 +60,14 @@ def same_layout(one: Shape, other: Shape, dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """A dtype's shapes: `square` for every product but those nearest to a class in `others`."""
+    """A dtype's shapes: `square` for every product but those nearest to a class in `others`.
+
+    `origin` is where they come from.
+    """
 
     square: Shape
     others: Mapping[str, Shape] = field(default_factory=dict)
+    origin: Origin = "tuned"
 
     def of(self, product: Extents) -> Shape:
         """Return the shape for a product of these extents."""

@@ -25,6 +25,7 @@ from hdgemm.pipeline.devices.opencl.packing import (
     panels,
 )
 from hdgemm.pipeline.devices.opencl.programs import Programs
+from hdgemm.pipeline.devices.opencl.store import hint
 from hdgemm.pipeline.devices.opencl.transfers import SCRATCH_BYTES, Uploads, read_block
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
@@ -71,6 +72,7 @@ class OpenCLDevice:
             self._context = cl.Context([device])
             make = DrivenLane if facts.waiting_threads_work else EventLane
             self._lanes: tuple[Lane, ...] = tuple(make(self._context, device) for _ in range(3))
+        self._description = facts.device
         self._upload, self._compute, self._download = self._lanes
         self._programs = Programs(self._context, shapes, in_step=facts.simd_width > 1)
         limit = facts.memory_bytes - SCRATCH_BYTES
@@ -129,7 +131,9 @@ class OpenCLDevice:
         """mult1: C := alpha·A·B + beta·C; alpha = 0 reads neither A nor B."""
         dtype = c.tile.dtype
         k = _depth(a, b, c)
-        shape = self._kernels(dtype).of((c.rows, c.cols, k))
+        kernels = self._kernels(dtype)
+        shape = kernels.of((c.rows, c.cols, k))
+        hint(self.spec.name, self._description, dtype.name, kernels.origin)
         if c.rows == 0 or c.cols == 0:
             return DONE
         target = Target(_memory(c.tile), _bias(c.tile) + _offset(c), c.tile.ld)

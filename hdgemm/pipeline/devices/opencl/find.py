@@ -67,11 +67,25 @@ def _describe(name: str, found: Found) -> DeviceInfo:
     text = f"{facts.device}, {facts.compute_units} units, {facts.platform} {facts.driver}"
     reason = why_not(found)
     notes = [reason] if reason else []
-    if not reason and not facts.has_double:
-        notes.append("single precision only")
+    if not reason:
+        notes += ["single precision only"] if not facts.has_double else []
+        notes.append(_tuning(name, facts))
     return DeviceInfo(
         name, text, facts.memory_bytes, not reason, "; ".join(notes), facts.kind != "cpu"
     )
+
+
+def _tuning(name: str, facts: Facts) -> str:
+    """Say for which dtypes a device was tuned, and how to tune it for none."""
+    from hdgemm.pipeline.devices.opencl.store import shapes_for
+
+    shapes = shapes_for(facts)
+    tuned = [dtype.name for dtype, kernels in shapes.items() if kernels.origin == "tuned"]
+    if tuned:
+        return f"tuned for {', '.join(tuned)}"
+    stale = any(kernels.origin == "stale" for kernels in shapes.values())
+    state = "tuned for another driver version" if stale else "not tuned"
+    return f"{state}: hdgemm tune --device {name}"
 
 
 def why_not(found: Found) -> str:
@@ -151,7 +165,7 @@ def open_device(
 
     try:
         return OpenCLDevice(
-            name, handle, facts, shapes_for(name, facts), memory_bytes=memory_bytes,
+            name, handle, facts, shapes_for(facts), memory_bytes=memory_bytes,
             zero_copy=facts.kind == "cpu" if zero_copy is None else zero_copy,
         )  # fmt: skip
     except DeviceError as error:

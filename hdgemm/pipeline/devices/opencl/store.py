@@ -17,13 +17,13 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.cache import cache_folder
 from hdgemm.errors import DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, Kernels, same_layout
+from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, Kernels, Origin, same_layout
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _FORMAT: Final = 1
-
-#: Where a shape comes from; ``stale`` is a default in place of one tuned for another driver.
-Origin = Literal["tuned", "default", "stale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +167,26 @@ def default_shape(facts: Facts, dtype: np.dtype[Any]) -> Shape:
 
 
 @cache
-def _hint(name: str, device: str, reason: str) -> None:
-    """Log once in a process."""
-    _LOG.info(
-        "%s (%s) %s; `hdgemm tune --device %s` may make it faster", name, device, reason, name
-    )
+def hint(name: str, device: str, dtype: str, origin: Origin) -> None:
+    """Say once in a process that a device multiplies with a shape that was not tuned for it."""
+    reason = {
+        "default": "with a shipped kernel shape, untuned",
+        "stale": "with a shipped kernel shape: it was tuned for another driver version",
+    }
+    if origin != "tuned":
+        _LOG.warning(
+            "%s (%s) multiplies %s %s; `hdgemm tune --device %s --dtype %s` may make it faster",
+            name, device, dtype, reason[origin], name, dtype,
+        )  # fmt: skip
 
 
-def shapes_for(name: str, facts: Facts, store: Store | None = None) -> dict[np.dtype[Any], Kernels]:
-    """Choose shapes for each dtype that a device multiplies; hint where double is not tuned."""
+def shapes_for(facts: Facts, store: Store | None = None) -> dict[np.dtype[Any], Kernels]:
+    """Choose shapes for each dtype that a device multiplies."""
     store = store or Store()
     dtypes = [np.dtype(each) for each in DTYPES]
     usable = [each for each in dtypes if facts.has_double or real_bytes(each) == 4]
     choices = {dtype: store.choose(facts, dtype) for dtype in usable}
-    origins = {choice.origin for choice in choices.values()}
-    if "stale" in origins:
-        _hint(name, facts.device, "was tuned for another driver version")
-    elif "tuned" not in origins:
-        _hint(name, facts.device, "uses a shipped kernel shape, untuned")
-    return {dtype: Kernels(choice.shape, choice.others) for dtype, choice in choices.items()}
+    return {
+        dtype: Kernels(choice.shape, choice.others, choice.origin)
+        for dtype, choice in choices.items()
+    }
