@@ -30,8 +30,9 @@ from hdgemm.pipeline.plan import (
     Problem,
     flops_per_multiply_add,
 )
-from hdgemm.pipeline.timeline import Timeline
+from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.planning.calibrate import machine_for
+from hdgemm.planning.checking import room_for_checks, tally_for
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.multiplication import Multiplication
+    from hdgemm.pipeline.checking import Tally
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path, Place
-    from hdgemm.pipeline.timeline import Event, Observer
+    from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
 
@@ -96,7 +98,8 @@ def make_plan(
     # What files bounce through is the run's as well, though no plan knows of it.
     bounce = min(BOUNCE_BYTES, limit // 8) if files else 0
     machine = machine_for(problem, device.spec, folder)
-    plan = plan_problem(problem, options, device.spec, machine, host_limit=limit - bounce)
+    options, room = room_for_checks(options, device.spec, limit - bounce)
+    plan = plan_problem(problem, options, device.spec, machine, host_limit=room)
     return replace(plan, host_limit=limit)
 
 
@@ -206,7 +209,8 @@ def _run_alone(
             plan = make_plan(problem, options, device, product.folder)
         if checkpoint is not None:
             plan = checkpoint.begin(plan)
-        report = _run(plan, product, device, progress, observer, cancel, checkpoint)
+        tally = tally_for(options, plan)
+        report = _run(plan, product, device, progress, observer, cancel, checkpoint, tally)
     if checkpoint is None and options.tile is None:
         learn_alone(device.spec.name, problem, report.seconds, options.threads)
     if chosen is None:
@@ -231,7 +235,7 @@ def _run_shared(
     m, n, k = product.extents
     work = Work(m * n * k * flops_per_multiply_add(product.dtype.name), 1, 0, 0)
     meter = None if progress is None else ProgressMeter(work, progress)
-    report = run_on_devices(product, names, options, observer=_both(observer, meter), cancel=cancel)
+    report = run_on_devices(product, names, options, observer=both(observer, meter), cancel=cancel)
     if meter is not None:
         meter.finish()
     return report
@@ -245,6 +249,7 @@ def _run(
     observer: Observer | None,
     cancel: threading.Event | None,
     checkpoint: Checkpoint | None,
+    tally: Tally | None,
 ) -> Report:
     planned = planned_bytes(plan)
     meter = None if progress is None else ProgressMeter(Work.of(plan, planned), progress)
@@ -259,8 +264,9 @@ def _run(
             replace(operands, c=c),
             alpha=product.alpha,
             beta=product.beta,
-            observer=_both(observer, meter),
+            observer=both(observer, meter),
             cancel=cancel,
+            tally=tally,
         )
         c.flush()
     if meter is not None:
@@ -271,6 +277,7 @@ def _run(
         planned_bytes=planned,
         peak_memory_bytes=peak.nbytes if peak is not None else 0,
         resumption=None if checkpoint is None else checkpoint.resumption,
+        checks=None if tally is None else tally.result(),
     )
 
 
@@ -286,14 +293,3 @@ def run_scaling_only(work: Multiplication, cancel: threading.Event | None) -> Re
         problem, host, "initial", Overlap(), (0, 0, 0), *none, (), (), (), 0, 0, direct=True
     )
     return build_report(plan, Timeline((), seconds), planned_bytes={}, peak_memory_bytes=0)
-
-
-def _both(first: Observer | None, second: Observer | None) -> Observer | None:
-    if first is None or second is None:
-        return first or second
-
-    def observe(event: Event) -> None:
-        first(event)
-        second(event)
-
-    return observe

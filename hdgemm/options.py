@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from hdgemm.errors import InputError
 
@@ -60,7 +60,9 @@ class Options:
     tile
         ``(mb, nb, kb)`` forces one tile shape; None lets the planner search.
     verify
-        Check the finished product by Freivalds' method before returning.
+        True: check the finished product by Freivalds' method before returning. ``"tiles"``: check
+        each C tile by its row and column sums before it is stored, and compute it again where
+        they are wrong.
     split
         With several devices, the share of C of each by name, ``{"host": 0.2}``: a fixed split
         gives the same bits each time. None lets the run balance itself.
@@ -72,7 +74,7 @@ class Options:
     threads: int | None = None
     strategy: str = "data-placement"
     tile: tuple[int, int, int] | None = None
-    verify: bool = False
+    verify: bool | Literal["tiles"] = False
     # Plans are remembered by their options; a mapping compares, but has no hash.
     split: Mapping[str, float] | None = field(default=None, hash=False)
 
@@ -87,6 +89,10 @@ class Options:
             raise InputError(
                 f"unknown strategy {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}"
             )
+        if self.verify not in (True, False, "tiles"):
+            raise InputError(f"verify must be True, False or 'tiles', got {self.verify!r}")
+        if self.verify != "tiles":
+            object.__setattr__(self, "verify", bool(self.verify))
         if self.threads is not None and self.threads < 1:
             raise InputError(f"threads must be at least 1, got {self.threads}")
         if self.tile is not None:
@@ -94,6 +100,16 @@ class Options:
             if len(tile) != 3 or min(tile) < 1:
                 raise InputError(f"tile must be three positive extents (mb, nb, kb), got {tile}")
             object.__setattr__(self, "tile", tile)
+
+    @property
+    def checks_product(self) -> bool:
+        """Whether the finished product is to be checked."""
+        return self.verify is True
+
+    @property
+    def checks_tiles(self) -> bool:
+        """Whether each C tile is to be checked."""
+        return self.verify == "tiles"
 
     @property
     def host_bytes(self) -> int | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from hdgemm.pipeline.checking import CheckedTiles
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Timeline
     from hdgemm.split import SplitReport
@@ -121,6 +122,8 @@ class Report:
         What a durable run found; None for other runs.
     split
         How several devices shared the product; None where there was one.
+    checks
+        What checking each C tile found; None where it was not asked for.
     """
 
     seconds: float
@@ -133,6 +136,7 @@ class Report:
     timeline: Timeline
     resumption: Resumption | None = None
     split: SplitReport | None = None
+    checks: CheckedTiles | None = None
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -164,6 +168,7 @@ class Report:
             "devices": list(self.devices),
             "versions": dict(self.versions),
             "split": None if self.split is None else self.split.to_dict(),
+            "checks": None if self.checks is None else asdict(self.checks),
             "resumption": None if self.resumption is None else asdict(self.resumption),
         }
 
@@ -184,6 +189,7 @@ def build_report(
     peak_memory_bytes: int | None = None,
     devices: tuple[str, ...] | None = None,
     resumption: Resumption | None = None,
+    checks: CheckedTiles | None = None,
 ) -> Report:
     """Make the report of a run of `plan` from what happened.
 
@@ -216,6 +222,7 @@ def build_report(
         versions=MappingProxyType(versions()),
         timeline=timeline,
         resumption=resumption,
+        checks=checks,
     )
 
 

@@ -54,7 +54,7 @@ def make_options(
     threads: int | None = None,
     strategy: Strategy = "data-placement",
     tile: str | None = None,
-    verify: bool = False,
+    verify: bool | Literal["tiles"] = False,
     split: list[str] | None = None,
 ) -> Options:
     """Gather what the command line gave in the library's settings object."""
@@ -71,6 +71,13 @@ def make_options(
         verify=verify,
         split=parse_split(split),
     )
+
+
+def chosen_check(*, product: bool, tiles: bool) -> bool | Literal["tiles"]:
+    """Turn the two flags of checks into the library's one setting."""
+    if product and tiles:
+        raise InputError("--verify checks the product and --verify-tiles each tile: choose one")
+    return "tiles" if tiles else product
 
 
 def parse_scalar(text: str) -> complex:

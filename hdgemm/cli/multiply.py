@@ -16,6 +16,7 @@ from hdgemm.cli.arguments import (
     Tile,
     TransA,
     TransB,
+    chosen_check,
     make_options,
     parse_scalar,
 )
@@ -39,6 +40,9 @@ def command(
     strategy: Strategy = "data-placement",
     tile: Tile = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
+    verify_tiles: Annotated[
+        bool, typer.Option("--verify-tiles", help="Check each tile of C before it is stored.")
+    ] = False,
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="Keep a journal: the same command goes on later.")
     ] = False,
@@ -61,7 +65,7 @@ def command(
         threads=threads,
         strategy=strategy,
         tile=tile,
-        verify=verify,
+        verify=chosen_check(product=verify, tiles=verify_tiles),
         split=split,
     )
     from hdgemm.cli.running import Outputs, run

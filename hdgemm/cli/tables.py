@@ -69,6 +69,12 @@ def summary_lines(report: Report) -> list[str]:
             f"journal {found.journal}: {found.kept} of {found.tiles} tiles were done already,"
             f" {found.damaged} damaged pieces computed again"
         )
+    if (checks := report.checks) is not None:
+        lines.append(
+            f"tiles of C checked: {checks.tiles}, in {checks.seconds:.2f} s; "
+            f"{checks.recomputed} computed again, worst deviation {checks.worst:.2g} of its bound, "
+            f"{checks.unchecked_rows} rows and {checks.unchecked_cols} columns of tiles unchecked"
+        )
     return lines
 
 

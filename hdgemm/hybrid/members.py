@@ -9,6 +9,7 @@ from hdgemm.errors import InputError
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.planning.checking import room_for_checks
 from hdgemm.planning.machines import assumed
 from hdgemm.planning.planner import plan_problem
 from hdgemm.planning.pool import Member
@@ -87,7 +88,8 @@ def _plan(
     if options.tile is None and _in_place(problem):
         # BLAS needs no slots; its tile only says how much is drawn at a time.
         options = replace(options, tile=(part.m, part.n, part.k))
-    plan = plan_problem(part, options, device, host_limit=host_limit)
+    options, room = room_for_checks(options, device, host_limit)
+    plan = plan_problem(part, options, device, host_limit=room)
     return replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n))
 
 

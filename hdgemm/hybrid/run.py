@@ -20,6 +20,7 @@ from hdgemm.hybrid.split import fixed_regions
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.executor import run_feed
+from hdgemm.planning.checking import tally_for
 from hdgemm.planning.increment import Increment
 from hdgemm.planning.pool import Pool
 from hdgemm.report import build_report
@@ -94,7 +95,8 @@ def run_on_devices(
     )
     # Each device has its part of the limit; the report is about the whole run.
     allowed = {"host_limit": sum(seat.plan.host_limit for seat in seats)}
-    return replace(report, plan={**report.plan, **allowed}, split=split)
+    checks = None if run.tally is None else run.tally.result()
+    return replace(report, plan={**report.plan, **allowed}, split=split, checks=checks)
 
 
 def _learn(
@@ -139,6 +141,13 @@ class _Run:
             )
             for seat in seats
         }  # fmt: skip
+        tallies = [tally_for(options, seat.plan) for seat in seats]
+        #: Of all devices; the scratch of the one with the least room does for each.
+        self.tally = min(
+            (tally for tally in tallies if tally),
+            key=lambda tally: tally.scratch_bytes,
+            default=None,
+        )
         self._product = product
         self._seats = seats
         self._observer = observer
@@ -194,7 +203,7 @@ class _Run:
         return run_feed(
             seat.plan, feed, seat.device, operands,
             alpha=product.alpha, beta=product.beta, observer=observe, cancel=self._cancel,
-            start=self.shared.start,
+            start=self.shared.start, tally=self.tally,
         )  # fmt: skip
 
     def _give_up(self, seat: Seat, error: Exception) -> None:

@@ -32,6 +32,18 @@ class Observer(Protocol):
         """Take note of one event."""
 
 
+def both(first: Observer | None, second: Observer | None) -> Observer | None:
+    """Return an observer that tells both, if there are two."""
+    if first is None or second is None:
+        return first or second
+
+    def observe(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return observe
+
+
 @dataclass(frozen=True, slots=True)
 class StageStats:
     """One stage over a whole run; `seconds` is the time in which at least one operation ran."""

@@ -1,0 +1,41 @@
+"""Memory that is left to the checks of C tiles, where they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.checking import Tally
+
+if TYPE_CHECKING:
+    from hdgemm.options import Options
+    from hdgemm.pipeline.plan import DeviceSpec, Plan
+
+#: Of the limit, and in bytes: sums, panels that are looked at, and inputs that are read again.
+_PART: Final = 16
+_MOST: Final = 32 << 20
+
+
+def checking_bytes(limit: int) -> int:
+    """Return what checks may take of a limit in bytes."""
+    return min(_MOST, limit // _PART)
+
+
+def room_for_checks(options: Options, device: DeviceSpec, limit: int) -> tuple[Options, int]:
+    """Return the options and the host limit that leave room for the checks that are asked for."""
+    if not options.checks_tiles:
+        return options, limit
+    if not device.unified:
+        allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
+        options = replace(options, device_memory=allowed - checking_bytes(allowed))
+    return options, limit - checking_bytes(limit)
+
+
+def tally_for(options: Options, plan: Plan) -> Tally | None:
+    """Return what counts a run's checks, None where none are asked for."""
+    if not options.checks_tiles:
+        return None
+    limits = [plan.host_limit] if plan.device.unified else [plan.host_limit, plan.device_limit]
+    # A plan without slots may have no limit.
+    room = min((checking_bytes(limit) for limit in limits if limit > 0), default=_MOST)
+    return Tally(scratch_bytes=room // 4)
