@@ -109,14 +109,14 @@ class Call:
         options = options or Options()
         if restart and not checkpoint:
             raise InputError("restart goes with checkpoint: only a journal can be begun again")
-        if options.verify and checkpoint and self._updates:
+        if options.checks_product and checkpoint and self._updates:
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "
-                "the result elsewhere (out=...), or verify=False"
+                "the result elsewhere (out=...), or choose verify='tiles' or False"
             )
 
         def compute(c: Operand, durable: Checkpoint | None = None) -> Report:
-            check = self._prepared_check(c, options) if options.verify else None
+            check = self._prepared_check(c, options) if options.checks_product else None
             report = self._compute(c, options, plan, progress, observer, cancel, durable)
             if check is not None and not (verified := conclude(check)).passed:
                 raise HdgemmError(f"the product failed its check: {verified}", check=verified)
