@@ -147,11 +147,8 @@ class Call:
     def _destination(self) -> Destination:
         if self.in_place is not None:
             return Destination.of_existing(self.in_place, updates=self._updates)
-        where = parse_location(self.target)
-        if where.format != "npy":
-            raise InputError(f"a durable run writes C as a .npy file, not as {where}")
         shape = (self.product.m, self.product.n)
-        return Destination.aside(where.path, shape, self.product.dtype, self.old)
+        return Destination.aside(parse_location(self.target), shape, self.product.dtype, self.old)
 
     def _compute(
         self,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from hdgemm.durable.destination import Destination
 from hdgemm.durable.earlier import Earlier
-from hdgemm.durable.fingerprint import file_of
+from hdgemm.durable.fingerprint import home_of
 from hdgemm.durable.journal import read_journal
 from hdgemm.durable.slabs import damaged
 from hdgemm.errors import InputError
+from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 
 if TYPE_CHECKING:
@@ -78,9 +79,13 @@ def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = No
         When the journal is another matrix's, or of a run that has not begun.
     """
     operand = open_operand(c, what="c")
-    if journal is None and file_of(operand.matrix) is None:
+    where = parse_location(c)
+    if journal is None and home_of(operand.matrix) is None:
         return None
-    place = Destination.of_existing(operand, updates=False)
+    if where.format == "npy":
+        place = Destination.of_existing(operand, updates=False)
+    else:
+        place = Destination(where, operand.shape, operand.matrix.dtype)
     path = place.journal() if journal is None else Path(journal)
     if journal is None and not path.exists():
         return None

@@ -115,7 +115,7 @@ class Checkpoint:
         if restart:
             check_restart(journal, self._destination)
             journal.clear()
-            self._destination.part(journal.path).unlink(missing_ok=True)
+            self._destination.remove(journal.path)
             redo_path(journal.path).unlink(missing_ok=True)
         earlier = Earlier.read(journal.path, journal.records)
         if earlier is not None:
@@ -246,6 +246,7 @@ class Checkpoint:
     def _note_finished(self, c: Operand) -> None:
         self._journal.append([{"finished": fingerprint(c)}])
         self.finished = True
+        self._destination.clean(self._journal.path)
         redo_path(self._journal.path).unlink(missing_ok=True)
 
     @property

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.fingerprint import file_of
+from hdgemm.durable.fingerprint import file_of, home_of
 from hdgemm.durable.journal import sync_folder
 from hdgemm.errors import InputError
-from hdgemm.matrices.draft import Draft
-from hdgemm.matrices.npy import create_npy, open_npy
+from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
+from hdgemm.matrices.stores import create_matrix, reopen_draft
+from hdgemm.matrices.zarrs import old_name
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+
+    from hdgemm.matrices.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,8 @@ class Destination:
 
     Parameters
     ----------
-    path
-        The file that C has when it is finished.
+    where
+        The place that C has when it is finished.
     shape, dtype
         As C's reader will see it.
     in_place
@@ -34,10 +38,10 @@ class Destination:
     updates
         The old C is read where the new one is written, so that no tile can be computed twice.
     replaces
-        The old C is the file that the new one will replace.
+        The old C is what the new one will replace.
     """
 
-    path: Path
+    where: Location
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     in_place: Operand | None = None
@@ -46,12 +50,24 @@ class Destination:
 
     @classmethod
     def aside(
-        cls, path: Path, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
+        cls, where: Location, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
     ) -> Destination:
-        """Take the name of a C that is made aside; `old` is the C that is read."""
-        there = None if old is None else file_of(old.matrix)
-        replaces = there is not None and path.exists() and path.samefile(there)
-        return cls(path, shape, dtype, replaces=replaces)
+        """Take the name of a C that is made aside; `old` is the C that is read.
+
+        Raises
+        ------
+        InputError
+            When nothing there could be made durable.
+        """
+        if where.url:
+            raise InputError(
+                f"a durable run needs a C on a local disk, and {where} is in an object store: "
+                "leave checkpoint out, or write C to a file first"
+            )
+        place = cls(where, shape, dtype)
+        there = None if old is None else home_of(old.matrix)
+        replaces = there is not None and place.path.exists() and place.path.samefile(there)
+        return cls(where, shape, dtype, replaces=replaces)
 
     @classmethod
     def of_existing(cls, c: Operand, *, updates: bool) -> Destination:
@@ -60,14 +76,22 @@ class Destination:
         Raises
         ------
         InputError
-            When it lies in no file: then nothing survives that could be resumed.
+            When it does not lie in one file, at places that do not change: then what a crash
+            leaves of it cannot be told.
         """
         path = file_of(c.matrix)
         if path is None:
             raise InputError(
-                "checkpoint needs a C on disk: give out as the path of a file, or as a memmap"
+                "checkpoint needs a C whose bytes have their places in a file: give out as a path "
+                "(of a .npy or raw file, a new HDF5 file, a Zarr array), or as a memmap"
             )
-        return cls(path, c.shape, c.matrix.dtype, c, updates)
+        return cls(Location(path), c.shape, c.matrix.dtype, c, updates)
+
+    @property
+    def path(self) -> Path:
+        """The file that C has when it is finished; of a Zarr array, its folder."""
+        where = self.where
+        return where.path / where.item if where.format == "zarr" else where.path
 
     def target(self) -> dict[str, Any]:
         """Describe which elements of which file C is, in plain values."""
@@ -75,6 +99,10 @@ class Destination:
             "name": self.path.name, "shape": list(self.shape), "dtype": self.dtype.str,
             "updates": self.updates, "replaces": self.replaces,
         }  # fmt: skip
+        if self.where.format != "npy":
+            raw = self.where.raw
+            layout = [raw.dtype, raw.order, raw.offset] if raw is not None else []
+            found |= {"format": self.where.format, "item": self.where.item, "layout": layout}
         if self.in_place is not None:
             matrix = self.in_place.matrix
             places = {name: getattr(matrix, name, 0) for name in ("offset", "pitch")}
@@ -82,20 +110,21 @@ class Destination:
         return found
 
     def journal(self) -> Path:
-        """Return the name of its journal beside it."""
-        return self.path.with_name(f".{self.path.name}.hdgemm-journal")
+        """Return the name of its journal beside it, or beside the store that it is in."""
+        path = self.where.path
+        item = self.where.item.replace("/", ".") if self.where.format == "zarr" else ""
+        return path.with_name(f".{path.name}{'.' if item else ''}{item}.hdgemm-journal")
 
     def part(self, journal: Path) -> Path:
         """Return the name of the draft that goes with a journal."""
         mark = zlib.crc32(journal.name.encode())
-        return self.path.with_name(f".{self.path.name}.{mark:08x}.part")
+        path = self.path.resolve()
+        return path.with_name(f".{path.name}.{mark:08x}.part")
 
     def create(self, journal: Path) -> Draft[Any]:
         """Begin C aside under a name that a later run will find, its space durably reserved."""
-        draft: Draft[Any] = create_npy(self.path, self.shape, self.dtype)
         part = self.part(journal)
-        draft.part.replace(part)
-        draft.part = part
+        draft = create_matrix(self.where, self.shape, self.dtype, part)
         draft.matrix.flush()
         sync_folder(part.parent)
         return draft
@@ -103,11 +132,19 @@ class Destination:
     def reopen(self, journal: Path) -> Draft[Any] | None:
         """Open the draft that an earlier run left; None when it is not there."""
         part = self.part(journal)
-        if not part.exists():
-            return None
-        matrix, flipped = open_npy(part, writable=True)
-        return Draft(self.path, part, matrix, trans=flipped)
+        return reopen_draft(self.where, part) if part.exists() else None
+
+    def remove(self, journal: Path) -> None:
+        """Remove the draft that an earlier run left."""
+        part = self.part(journal)
+        if part.is_dir():
+            shutil.rmtree(part)
+        part.unlink(missing_ok=True)
+
+    def clean(self, journal: Path) -> None:
+        """Remove an array that the new C has replaced, where a crash kept it."""
+        shutil.rmtree(old_name(self.part(journal)), ignore_errors=True)
 
     def finished(self) -> Operand | None:
         """Open C under its own name; None when it is not there."""
-        return open_operand(self.path, what="c") if self.path.is_file() else None
+        return open_operand(self.where, what="c") if self.path.exists() else None

@@ -31,7 +31,8 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def fingerprint(operand: Operand) -> Fingerprint:
-    """Describe an operand: shape, dtype, and the size, mtime and sampled content of its file.
+    """Describe an operand: shape, dtype, and the size, mtime and sampled content of its file,
+    or of all files of the folder that it is kept in.
 
     What is in no file has no mtime to tell of changes between the samples: it is read whole.
     """
@@ -42,13 +43,14 @@ def fingerprint(operand: Operand) -> Fingerprint:
         "trans": operand.trans,
         "conj": operand.conj,
     }
-    path = file_of(matrix)
-    if path is None:
+    home = home_of(matrix)
+    if home is None:
         return found | {"content": _digest(matrix, _everything(*matrix.shape))}
-    status = path.stat()
+    files = [home] if home.is_file() else sorted(path for path in home.rglob("*") if path.is_file())
+    stats = [path.stat() for path in files]
     return found | {
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
+        "size": sum(status.st_size for status in stats),
+        "mtime_ns": max((status.st_mtime_ns for status in stats), default=0),
         "content": _digest(matrix, _spread(*matrix.shape)),
     }
 
@@ -67,6 +69,12 @@ def file_of(matrix: Matrix) -> Path | None:
     """Return the one regular file that a matrix lies in; None where there is none."""
     path = getattr(matrix, "path", None)
     return Path(path) if path is not None and Path(path).is_file() else None
+
+
+def home_of(matrix: Matrix) -> Path | None:
+    """Return the file, or the folder of files, that has all of a matrix; None where none has."""
+    home = file_of(matrix) or getattr(matrix, "home", None)
+    return Path(home) if home is not None and Path(home).exists() else None
 
 
 def _spread(rows: int, cols: int) -> list[Rect]:

@@ -10,6 +10,7 @@ from hdgemm.matrices.transfer import disk_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -41,6 +42,8 @@ class ChunkFiles:
         Finds a chunk.
     source
         What tells the store from others: equal sources are the same elements.
+    home
+        The file, or the folder of files, that the chunks are in.
     """
 
     array: NDArray[Any] | None = None
@@ -55,6 +58,7 @@ class ChunkFiles:
         open_chunk: OpenChunk,
         source: Hashable,
         *,
+        home: Path,
         flush: Callable[[], None],
         close: Callable[[], None],
     ) -> None:
@@ -63,6 +67,7 @@ class ChunkFiles:
         self.dtype = dtype
         self.chunk: tuple[int, int] | None = chunk
         self.source = source
+        self.home = home
         self._extents = chunk
         self._fill = fill
         self._open_chunk = open_chunk

@@ -95,8 +95,10 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def reserve(path: Path, header: bytes, nbytes: int) -> Path:
+def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) -> Path:
     """Create a file aside that begins with `header` and has space for `nbytes`; return its name.
+
+    `part` is that name, where it must be known later: what has it is removed.
 
     Raises
     ------
@@ -107,7 +109,10 @@ def reserve(path: Path, header: bytes, nbytes: int) -> Path:
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
-    part = aside(path)
+    if part is None:
+        part = aside(path)
+    else:
+        part.unlink(missing_ok=True)
     try:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:

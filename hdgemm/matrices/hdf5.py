@@ -143,7 +143,7 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
 
     return ChunkFiles(
         name, dataset.shape, dtype, (high, wide), dataset.fillvalue, open_chunk,
-        _source(dataset, path), flush=file.flush, close=file.close,
+        _source(dataset, path), home=path, flush=file.flush, close=file.close,
     )  # fmt: skip
 
 
@@ -165,6 +165,7 @@ def _through_h5py(
     return RectangleMatrix(
         dataset, name=name, chunk=dataset.chunks, keeps=not writable, lock=LIBRARY_LOCK,
         flush=flush, source=_source(dataset, path), close=close if opened else None,
+        home=None if dataset.is_virtual or dataset.external or not path.is_file() else path,
     )  # fmt: skip
 
 

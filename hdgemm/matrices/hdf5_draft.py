@@ -40,15 +40,18 @@ class _DatasetDraft(Draft[FileMatrix]):
 
 
 def create_hdf5(
-    path: Path, item: str, shape: tuple[int, int], dtype: DTypeLike
+    path: Path, item: str, shape: tuple[int, int], dtype: DTypeLike, part: Path | None = None
 ) -> Draft[FileMatrix]:
     """Begin a new contiguous dataset, with its space reserved, replacing one of that name.
 
     A new file is written aside and renamed; in a file that exists the dataset is written aside
-    within it, and the rest of the file stays as it is.
+    within it, and the rest of the file stays as it is. With `part`, the name that a new file is
+    to have until it is published, the file must be new.
 
     Raises
     ------
+    InputError
+        When `part` is given and the file exists.
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes).
     """
@@ -58,6 +61,11 @@ def create_hdf5(
     item = "/" + item.strip("/")
     if path.parent.is_dir():
         require_space(path, shape[0] * shape[1] * stored.itemsize)
+    if path.exists() and part is not None:
+        raise InputError(
+            f"{path} exists, and HDF5 cannot change a file so that a crash leaves it whole: give C "
+            "a file of its own, or leave checkpoint out", path=str(path),
+        )  # fmt: skip
     if path.exists():
         check_regular(path)
         folder, _, last = item.rpartition("/")
@@ -66,7 +74,8 @@ def create_hdf5(
         matrix = FileMatrix(BlockFile(path, writable=True), shape, stored, offset)
         draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix)
     else:
-        part = aside(path)
+        part = part or aside(path)
+        part.unlink(missing_ok=True)
         offset = _allocate(part, "x", item, shape, stored)
         draft = Draft(path, part, FileMatrix(BlockFile(part, writable=True), shape, stored, offset))
     _reserve(draft, offset)

@@ -21,6 +21,8 @@ _SUFFIXES: Final[dict[str, Format]] = {
 _RAW: Final = re.compile(
     r"(?P<rows>\d+)[x×](?P<cols>\d+):(?P<dtype>[<>=]?\w+)(:(?P<order>[CF]))?(:(?P<offset>\d+))?"
 )
+#: Object stores that are reached by a URL.
+_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|memory|https?)://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +61,24 @@ class Location:
         The dataset or array inside, ``""`` for a store that is one array.
     raw
         The layout, for ``"raw"``.
+    url
+        Of the object store that holds a Zarr store, ``""`` for a local one.
     """
 
     path: Path
     format: Format = "npy"
     item: str = ""
     raw: RawLayout | None = None
+    url: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}::{self.item}" if self.item else str(self.path)
+        name = self.url or str(self.path)
+        return f"{name}::{self.item}" if self.item else name
 
 
 def parse_location(text: str | os.PathLike[str]) -> Location:
     """Read a name such as ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A`` or
-    ``A.bin::2000x3000:float64``.
+    ``A.bin::2000x3000:float64``, or ``s3://bucket/store.zarr::A``.
 
     Raw files take ``ROWSxCOLS:DTYPE``, then ``:F`` for column-major ones and ``:BYTES`` for what
     to skip at the start: ``A.bin::2000x3000:>f4:F:512``. A file that has the whole text for its
@@ -84,6 +90,9 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
         When a part is missing or makes no sense.
     """
     whole = os.fspath(text)
+    if _URL.match(whole):
+        url, _, item = whole.partition("::")
+        return Location(Path(url), "zarr", item.strip("/"), url=url.rstrip("/"))
     name, separator, item = whole.rpartition("::")
     if not separator or Path(whole).exists():
         name, item = whole, ""

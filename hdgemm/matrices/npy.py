@@ -159,7 +159,11 @@ def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
 
 
 def create_npy(
-    path: Path, shape: tuple[int, int], dtype: DTypeLike, order: str = "C"
+    path: Path,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    order: str = "C",
+    part: Path | None = None,
 ) -> Draft[FileMatrix]:
     """Begin a new .npy file, with its space reserved, under a temporary name in the same folder.
 
@@ -175,6 +179,8 @@ def create_npy(
         float32, float64, complex64 or complex128, in either byte order.
     order
         ``"C"`` or ``"F"``.
+    part
+        The name it has until then, None for any.
 
     Raises
     ------
@@ -192,5 +198,5 @@ def create_npy(
         return FileMatrix(BlockFile(part, writable=True), (rows, cols), stored, ALIGNMENT)
 
     path = path.resolve()  # a link keeps its name, its target is replaced
-    part = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize)
+    part = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part)
     return Draft(path, part, open_matrix(part), trans=order == "F")

@@ -37,8 +37,10 @@ def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[
         raise
 
 
-def create_raw(path: Path, layout: RawLayout) -> Draft[FileMatrix]:
+def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> Draft[FileMatrix]:
     """Begin a new file of this layout, with its space reserved; bytes before the data are zero.
+
+    `part` is the name it has until it is published, None for any.
 
     Raises
     ------
@@ -49,6 +51,6 @@ def create_raw(path: Path, layout: RawLayout) -> Draft[FileMatrix]:
     check_dtype(dtype, str(path))
     path = path.resolve()
     rows, cols = layout.shape
-    part = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize))
+    part = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize), part)
     matrix, flipped = open_raw(part, layout, writable=True)
     return Draft(path, part, matrix, trans=flipped)

@@ -12,6 +12,7 @@ from hdgemm.errors import HdgemmError, MatrixIOError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -51,6 +52,8 @@ class RectangleMatrix:
         that the rest of it needs no second decoding. Holds one chunk of memory from then on.
     source
         What tells the store from others: equal sources are the same elements.
+    home
+        The file, or the folder of files, that the store keeps all its elements in, if any.
     lock
         Held while the store reads or writes; None where reads may overlap.
     flush, close
@@ -67,6 +70,7 @@ class RectangleMatrix:
         chunk: tuple[int, int] | None = None,
         keeps: bool = False,
         source: Hashable = None,
+        home: Path | None = None,
         lock: AbstractContextManager[Any] | None = None,
         flush: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
@@ -77,6 +81,7 @@ class RectangleMatrix:
         self.encoded = chunk is not None
         self._keeps = keeps and chunk is not None
         self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
+        self.home = home
         self.source = id(store) if source is None else source
         self.dtype: np.dtype[Any] = np.dtype(store.dtype)
         self._reading: AbstractContextManager[Any] = lock or nullcontext()

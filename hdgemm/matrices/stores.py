@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
 from hdgemm.matrices.hdf5_draft import create_hdf5
@@ -16,15 +18,15 @@ from hdgemm.matrices.location import Location, RawLayout, parse_location
 from hdgemm.matrices.npy import create_npy, open_npy
 from hdgemm.matrices.raw import create_raw, open_raw
 from hdgemm.matrices.rectangles import RectangleMatrix
-from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr
+from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr, reopen_zarr
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from numpy.typing import DTypeLike
 
     from hdgemm.matrices.base import Matrix
-    from hdgemm.matrices.draft import Draft
 
 
 def open_location(
@@ -106,12 +108,15 @@ def _chunk(x: Any) -> tuple[int, int] | None:
 
 
 def create_matrix(
-    where: str | os.PathLike[str] | Location, shape: tuple[int, int], dtype: DTypeLike
+    where: str | os.PathLike[str] | Location,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    part: Path | None = None,
 ) -> Draft[Any]:
     """Begin a new matrix that gets its name when it is published, its space reserved.
 
     What has the name is replaced then: a whole file, one dataset of an HDF5 file, one array of a
-    Zarr store.
+    Zarr store. `part` is the name that it has until then, beside its final one; None for any.
 
     Raises
     ------
@@ -128,12 +133,28 @@ def create_matrix(
                 f"{place} is described as {layout.shape} {layout.dtype}, but holds a {shape} "
                 f"{np.dtype(dtype)} matrix"
             )
-        return create_raw(place.path, layout)
+        return create_raw(place.path, layout, part)
     if place.format == "hdf5":
-        return create_hdf5(place.path, place.item, shape, dtype)
+        return create_hdf5(place.path, place.item, shape, dtype, part)
     if place.format == "zarr":
-        return create_zarr(place.path, place.item, shape, dtype)
-    return create_npy(place.path, shape, dtype)
+        return create_zarr(place.path, place.item, shape, dtype, part)
+    return create_npy(place.path, shape, dtype, part=part)
+
+
+def reopen_draft(place: Location, part: Path) -> Draft[Any]:
+    """Go on with the draft that `create_matrix` made with this `part`, in another process.
+
+    Raises
+    ------
+    InputError
+        When it is not what was made.
+    """
+    if place.format == "zarr":
+        return reopen_zarr(place.path, place.item, part)
+    if place.format == "hdf5":
+        return Draft(place.path.resolve(), part, open_hdf5(part, place.item, writable=True))
+    matrix, flipped = open_location(replace(place, path=part), writable=True)
+    return Draft(place.path.resolve(), part, matrix, trans=flipped)
 
 
 def _layout(place: Location) -> RawLayout:

@@ -87,6 +87,7 @@ def from_zarr(array: Any, name: str, *, writable: bool = False) -> Matrix:
         chunk=tuple((writable and array.shards) or array.chunks),
         keeps=not writable,
         source=_source(folder) if folder is not None else (str(array.store), array.path),
+        home=folder,
         flush=None if folder is None else lambda: sync_tree(folder),
     )
 
@@ -113,21 +114,37 @@ def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> C
     fill = array.fill_value if array.fill_value is not None else 0
     encode = array.metadata.encode_chunk_key
     making = threading.Lock()
+    written: set[Path] = set()
+    made = False
 
     def open_chunk(index: tuple[int, int], stack: ExitStack, write: bool) -> FileMatrix | None:
+        nonlocal made
         path = folder / encode(index)
         if not path.exists():
             if not write:
                 return None
             with making:
                 _make_chunk(path, chunk, dtype, fill)
+                made = True
+        if write:
+            # Left when the chunk is written, whatever was flushed meanwhile.
+            stack.callback(written.add, path)
         file = BlockFile(path, writable=write)
         stack.callback(file.close)
         return FileMatrix(file, chunk, dtype)
 
+    def flush() -> None:
+        nonlocal made
+        if made:
+            made = False
+            sync_tree(folder)
+            return
+        while written:
+            _sync(written.pop())
+
     return ChunkFiles(
-        name, array.shape, dtype, chunk, fill, open_chunk, _source(folder),
-        flush=lambda: sync_tree(folder), close=lambda: None,
+        name, array.shape, dtype, chunk, fill, open_chunk, _source(folder), home=folder,
+        flush=flush, close=lambda: None,
     )  # fmt: skip
 
 
@@ -157,7 +174,7 @@ class _ArrayDraft(Draft["Matrix"]):
         self._root, self._item = root, item
 
     def _give_name(self) -> None:
-        old = aside(self.path)
+        old = old_name(self.part)
         if self.path.exists():
             self.path.replace(old)
         self.part.replace(self.path)
@@ -168,8 +185,23 @@ class _ArrayDraft(Draft["Matrix"]):
         shutil.rmtree(self.part, ignore_errors=True)
 
 
-def create_zarr(root: Path, item: str, shape: tuple[int, int], dtype: DTypeLike) -> Draft[Matrix]:
+def old_name(part: Path) -> Path:
+    """Return the name that a replaced array has while the draft of this name takes its place."""
+    return part.with_suffix(".old")
+
+
+def reopen_zarr(root: Path, item: str, part: Path) -> Draft[Matrix]:
+    """Go on with a draft that another process has begun."""
+    root = root.resolve()
+    return _ArrayDraft(root, item, part, open_zarr(part, "", writable=True))
+
+
+def create_zarr(
+    root: Path, item: str, shape: tuple[int, int], dtype: DTypeLike, part: Path | None = None
+) -> Draft[Matrix]:
     """Begin a new uncompressed array (format 3), with its space reserved chunk by chunk.
+
+    `part` is the name it has until it is published, None for any.
 
     Raises
     ------
@@ -188,12 +220,14 @@ def create_zarr(root: Path, item: str, shape: tuple[int, int], dtype: DTypeLike)
             group = zarr.open_group(store=root, mode="a")
             if parent:
                 group.require_group(parent)
+            _sync_groups(root, parent)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{root} is no Zarr group to put {item} in: {error}") from error
     target = root / item
     if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):
         raise InputError(f"{target} exists and is no Zarr array; choose another name")
-    part = aside(target)
+    part = part or aside(target)
+    shutil.rmtree(part, ignore_errors=True)
     # A chunk no larger than the matrix: the edges of a small one are not stored as megabytes.
     chunk = tuple(max(1, min(pair)) for pair in zip(CHUNK, shape, strict=True))
     array = zarr.create_array(
@@ -217,13 +251,28 @@ def _reserve_chunks(array: Any, folder: Path, dtype: np.dtype[Any]) -> None:
         _make_chunk(folder / array.metadata.encode_chunk_key(index), array.chunks, dtype, 0)
 
 
+def _sync_groups(root: Path, item: str) -> None:
+    folder = root
+    for name in ("", *item.split("/")):
+        folder = folder / name
+        for metadata in ("zarr.json", ".zgroup"):
+            if (folder / metadata).exists():
+                _sync(folder / metadata)
+        sync_folder(folder)
+    sync_folder(root.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_tree(folder: Path) -> None:
     """Return when all files and names under this folder are durable."""
     for place, _, names in os.walk(folder):
         for name in names:
-            fd = os.open(Path(place, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            _sync(Path(place, name))
         sync_folder(Path(place))

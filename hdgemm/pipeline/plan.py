@@ -61,10 +61,8 @@ class OperandSpec:
         How it meets the device.
     itemsize
         Bytes of an element as stored; differs from the product's where load1 converts.
-    chunk
-        Stored rows and columns of a chunk, for formats that are read and written by chunks.
-    encoded
-        A chunk is decoded as a whole, however little of it is wanted.
+    chunk, encoded
+        Stored rows and columns of a chunk, and whether it can only be decoded as a whole.
     """
 
     trans: bool = False
