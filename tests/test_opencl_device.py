@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hdgemm import Options
+from hdgemm.blas import multiply
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
+from hdgemm.pinning import PageLocking
 from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.store import Choice, Store
@@ -304,3 +307,36 @@ def test_a_closed_device_can_be_closed_again_and_takes_no_work(any_device):
     device.synchronize()
     with pytest.raises(DeviceError, match="closed"):
         device.upload(np.ones((3, 3)), a, [])
+
+
+@pytest.mark.parametrize("platform", ["Intel", "Portable"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_cpu_packs_from_the_callers_arrays_and_writes_into_its_c(platform, dtype, beta):
+    with closing(opened(platform)) as device:
+        name = device.spec.name
+    rng = np.random.default_rng(6)
+    # Views that begin and end anywhere in a page, one of them transposed, one read-only.
+    a = random(rng, (611, 407), dtype)[7:300, 3:385]
+    b = random(rng, (333, 500), dtype).T[11:393, 5:331]
+    a.flags.writeable = False
+    whole = random(rng, (400, 400), dtype)
+    before, c = whole.copy(), whole[9:302, 1:327]
+    options = Options(devices=name, device_memory=(a.nbytes + b.nbytes) // 2)
+    report = multiply(a, b, c=c if beta else None, out=c, beta=beta, options=options)
+    old = before[9:302, 1:327]
+    assert_close_in_eps(c, a, b, beta=beta, c=old if beta else None)
+    c[...] = old
+    assert np.array_equal(whole, before)
+    assert report.plan["steps"] > 1
+    assert "load1" not in report.stages
+    assert ("store2" in report.stages) == (beta != 0)
+    paths = {"A": "direct", "B": "direct", "C": "staged" if beta else "direct"}
+    assert report.plan["registration"]["paths"] == paths
+    assert report.moved_bytes == report.planned_bytes
+
+
+def test_what_has_memory_of_its_own_is_not_taken_to_reach_the_callers():
+    for zero_copy in (True, False):
+        with closing(opened("Intel", zero_copy=zero_copy)) as device:
+            assert isinstance(device, PageLocking) == zero_copy

@@ -161,12 +161,14 @@ def open_device(
     facts, handle = locate(name)
 
     from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
+    from hdgemm.pipeline.devices.opencl.shared import SharedMemoryDevice
     from hdgemm.pipeline.devices.opencl.store import shapes_for
 
+    shares = facts.kind == "cpu" if zero_copy is None else zero_copy
+    kind = SharedMemoryDevice if shares else OpenCLDevice
     try:
-        return OpenCLDevice(
-            name, handle, facts, shapes_for(facts), memory_bytes=memory_bytes,
-            zero_copy=facts.kind == "cpu" if zero_copy is None else zero_copy,
-        )  # fmt: skip
+        return kind(
+            name, handle, facts, shapes_for(facts), memory_bytes=memory_bytes, zero_copy=shares
+        )
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error
