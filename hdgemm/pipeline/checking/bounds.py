@@ -66,36 +66,61 @@ class Rounding:
         total = float(sum(self.extents))
         return min(math.sqrt(length), math.sqrt(2.0 * math.log(4.0 * total**2 / FALSE_ALARM)))
 
+    def units(self, length: int, steps: int) -> tuple[float, float]:
+        """Return what a bound is of its size, and what underflow adds."""
+        info = np.finfo(self.dtype)
+        terms = 2 * self.extents[2] + 3 * length + steps + 16
+        unit = (3.0 if self.dtype.kind == "c" else 1.0) * terms * float(info.eps) / 2
+        unit = unit / (1.0 - unit) if unit < 1.0 else math.inf
+        underflow = terms * length * float(info.smallest_normal) * max(1.0, self.alpha)
+        return _SLACK * self.spread(length) * unit, underflow
+
     def bound(
         self, products: NDArray[np.float64], old: NDArray[np.float64], length: int, steps: int
     ) -> NDArray[np.float64]:
         """Return bound_i from F_i and ‖c₀_i‖; infinite where it can not be said."""
-        info = np.finfo(self.dtype)
-        k = self.extents[2]
-        terms = 2 * k + 3 * length + steps + 16
-        unit = (3.0 if self.dtype.kind == "c" else 1.0) * terms * float(info.eps) / 2
-        if unit >= 1.0:
-            return np.full(products.shape, np.inf)
-        unit *= self.spread(length) / (1.0 - unit)
-        underflow = terms * length * float(info.smallest_normal) * max(1.0, self.alpha)
-        with np.errstate(all="ignore"):
-            size = self.alpha * products
-            if self.beta:
-                size = size + self.beta * old
-            found: NDArray[np.float64] = _SLACK * (unit * size + underflow)
-        return np.where(np.isnan(found), np.inf, found)
-
-    def least(self, sums: NDArray[Any], length: int) -> NDArray[np.float64]:
-        """Return what F_i is at least, from the sum A·(B·x) itself: |r_i| ≤ t·F_i."""
-        with np.errstate(all="ignore"):
-            found: NDArray[np.float64] = np.abs(sums) / (_SLACK * self.spread(length))
+        unit, underflow = self.units(length, steps)
+        size = self.alpha * products
+        if self.beta:
+            size = size + self.beta * old
+        found: NDArray[np.float64] = unit * size + underflow
+        found[np.isnan(found)] = np.inf
         return found
+
+    def worst(
+        self,
+        off: NDArray[Any],
+        sums: NDArray[Any],
+        least: NDArray[np.float64],
+        old: NDArray[np.float64] | None,
+        length: int,
+        steps: int,
+    ) -> float:
+        """Return the largest deviation in units of its bound, or more; NaN for what is not finite.
+
+        Parameters
+        ----------
+        off
+            The deviations.
+        sums, least
+            A·(B·x), which is at most t·F_i; another lower bound of F_i.
+        """
+        unit, underflow = self.units(length, steps)
+        bound = np.abs(sums)
+        bound *= 1.0 / self.spread(length)
+        np.maximum(bound, least, out=bound)
+        bound *= unit * self.alpha / _SLACK
+        if old is not None:
+            bound += unit * self.beta * old
+        bound += underflow
+        ratio: NDArray[np.float64] = np.abs(off)
+        ratio /= bound
+        return float(ratio.max())
 
     def may_overflow(
         self, products: NDArray[np.float64], old: NDArray[np.float64], length: int
     ) -> NDArray[np.bool_]:
         """Say which rows may leave the dtype's range in the product or in the sums of a check."""
         most = float(np.finfo(self.dtype).max) / 8
-        with np.errstate(all="ignore"):
-            size = max(1.0, self.alpha) * products + max(1.0, self.beta) * old
-            return ~(math.sqrt(length) * size <= most)
+        size = max(1.0, self.alpha) * products + max(1.0, self.beta) * old
+        return ~(math.sqrt(length) * size <= most)

@@ -9,7 +9,7 @@ import numpy as np
 from hdgemm.pipeline.checking.bounds import Rounding
 from hdgemm.pipeline.checking.inspection import Inspector
 from hdgemm.pipeline.checking.reread import Source
-from hdgemm.pipeline.checking.sums import Signs
+from hdgemm.pipeline.checking.sums import Signs, draw_signs
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.checking.inspection import Access
@@ -34,8 +34,8 @@ def make_inspector(
     """
     dtype = np.dtype(plan.problem.dtype)
     with np.errstate(all="ignore"):
-        alpha, beta = (complex(dtype.type(factor)) for factor in factors)
-    signs = Signs(plan.problem.m, plan.problem.n, dtype, tally.seed)
+        alpha, beta = (dtype.type(factor).item() for factor in factors)
+    signs = draw_signs(plan.problem.m, plan.problem.n, dtype, tally.seed)
     inspector = Inspector(
         Rounding.of(plan.problem, alpha, beta), signs,
         Source(plan, operands, tally.scratch_bytes), access, (alpha, beta), tally,

@@ -100,48 +100,34 @@ class Inspector:
         x, y = self._signs.of(unit.rect)
         with np.errstate(all="ignore"):
             found = sum_both(self._access.panels(unit), x, y)
-            quick = self._quick(unit, sums, found)
-            if not any(side.suspect.any() for side in quick):
-                self._tally.passed(max(side.worst for side in quick))
-                return
-            self._look_closer(unit, sums, found)
+            worst = self._quick(unit, sums, found)
+            if worst <= 1.0:
+                self._tally.passed(worst)
+            else:
+                self._look_closer(unit, sums, found)
 
     def _quick(
         self, unit: WorkUnit, sums: UnitSums, found: tuple[NDArray[Any], NDArray[Any]]
-    ) -> tuple[Deviations, Deviations]:
+    ) -> float:
         """Hold the sums against lower bounds of their bounds, which cost next to nothing."""
-        rounding, rect, steps = self._rounding, unit.rect, unit.last - unit.first + 1
-        row_least = np.maximum(sums.row_least, rounding.least(sums.rows, rect.cols))
-        col_least = np.maximum(sums.col_least, rounding.least(sums.cols, rect.rows))
-        old = sums.old
-        zero = np.zeros(1)
-        return (
-            self._deviations(
-                found[0], sums.rows, None if old is None else old.rows,
-                rounding.bound(
-                    0.99 * row_least, zero if old is None else old.row_sizes, rect.cols, steps
-                ),
+        rect, steps, old = unit.rect, unit.last - unit.first + 1, sums.old
+        worst = [
+            self._rounding.worst(
+                self._off(found[0], sums.rows, None if old is None else old.rows), sums.rows,
+                sums.row_least, None if old is None else old.row_sizes, rect.cols, steps,
             ),
-            self._deviations(
-                found[1], sums.cols, None if old is None else old.cols,
-                rounding.bound(
-                    0.99 * col_least, zero if old is None else old.col_sizes, rect.rows, steps
-                ),
+            self._rounding.worst(
+                self._off(found[1], sums.cols, None if old is None else old.cols), sums.cols,
+                sums.col_least, None if old is None else old.col_sizes, rect.rows, steps,
             ),
-        )  # fmt: skip
+        ]  # fmt: skip
+        return float(np.max(worst))  # NaN if either is
 
-    def _deviations(
-        self,
-        found: NDArray[Any],
-        expected: NDArray[Any],
-        old: NDArray[Any] | None,
-        bound: NDArray[np.float64],
-    ) -> Deviations:
-        off = found - self._alpha * expected
-        if old is not None:
-            off = off - self._beta * old
-        size = np.abs(off)
-        return Deviations(size, bound, np.zeros(size.shape, np.bool_))
+    def _off(
+        self, found: NDArray[Any], expected: NDArray[Any], old: NDArray[Any] | None
+    ) -> NDArray[Any]:
+        off: NDArray[Any] = found - self._alpha * expected
+        return off if old is None else off - self._beta * old
 
     def _look_closer(
         self, unit: WorkUnit, sums: UnitSums, found: tuple[NDArray[Any], NDArray[Any]]
@@ -201,13 +187,13 @@ class Inspector:
             ]
         ):
             bound = self._rounding.bound(sizes[i], old_sizes[i], length, steps)
-            side = self._deviations(found[i], expected[i], olds[i], bound)
+            size = np.abs(self._off(found[i], expected[i], olds[i]))
             legitimate = self._rounding.may_overflow(sizes[i], old_sizes[i], length)
             legitimate |= self._rounding.may_overflow(np.full(1, peak), zero, length)
             legitimate |= not np.isfinite(self._alpha) or not np.isfinite(self._beta)
-            unchecked = bad | (legitimate & ~np.isfinite(side.off))
+            unchecked = bad | (legitimate & ~np.isfinite(size))
             unchecked |= seen.holds_bad and old is not None
-            off = np.where(wrong[i], np.inf, side.off)
+            off = np.where(wrong[i], np.inf, size)
             sides.append(Deviations(off, bound, unchecked & ~wrong[i]))
         return sides[0], sides[1]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: Indices of k, from a step's first, by which the size of its part of a row is told from below.
 SAMPLES: Final = 8
 #: Bytes and rows, at most, that are summed in both directions while they are in cache.
-_PANEL_BYTES: Final = 2 << 20
+_PANEL_BYTES: Final = 4 << 20
 _PANEL_ROWS: Final = 512
 
 
@@ -26,13 +27,11 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-class Signs:
+class Signs(NamedTuple):
     """Random signs x for the columns and y for the rows of C."""
 
-    def __init__(self, m: int, n: int, dtype: np.dtype[Any], seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.x: NDArray[Any] = _signs(rng, n).astype(dtype)
-        self.y: NDArray[Any] = _signs(rng, m).astype(dtype)
+    x: NDArray[Any]
+    y: NDArray[Any]
 
     def of(self, rect: Rect) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return x and y of a rectangle of C."""
@@ -40,8 +39,13 @@ class Signs:
         return x, self.y[rect.row : rect.row + rect.rows]
 
 
-def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
-    return (2 * rng.integers(0, 2, count, np.int8) - 1).astype(np.int8)
+@lru_cache(maxsize=4)
+def draw_signs(m: int, n: int, dtype: np.dtype[Any], seed: int) -> Signs:
+    """Return the signs that a seed stands for; the last ones are remembered."""
+    drawn = np.random.default_rng(seed).integers(0, 2, m + n, np.int8)
+    signs = (2 * drawn - 1).astype(dtype)
+    signs.flags.writeable = False
+    return Signs(signs[:n], signs[n:])
 
 
 @dataclass(slots=True)
@@ -73,9 +77,16 @@ class UnitSums:
 
     def add_sample(self, a: NDArray[Any], b: NDArray[Any]) -> None:
         """Take the sizes of some columns of A_s and the same rows of B_s, both as columns."""
-        size_a, size_b = np.abs(a), np.abs(b)
-        self.row_least += size_a @ norms(size_b.T)
-        self.col_least += size_b @ norms(size_a.T)
+        size_a, size_b = (np.abs(x).astype(np.float64, copy=False) for x in (a, b))
+        self.row_least += size_a @ _least_norms(size_b)
+        self.col_least += size_b @ _least_norms(size_a)
+
+
+def _least_norms(size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the norms of columns, or less: what squares lose to underflow, all in overflow."""
+    found: NDArray[np.float64] = np.sqrt(np.vecdot(size.T, size.T))
+    found[found == np.inf] = 0.0
+    return found
 
 
 @dataclass(frozen=True, slots=True)
