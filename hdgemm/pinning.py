@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 
+from hdgemm.copying import fit_copy_threads
 from hdgemm.errors import DeviceError, DoesNotFitError, InputError
 from hdgemm.limits import default_host_bytes
 from hdgemm.planning.planner import plan_problem
@@ -46,10 +47,14 @@ class Locked(Protocol):
 
 
 class Chosen(NamedTuple):
-    """How the operands of a run meet the device, and the seconds that locking really took."""
+    """How the operands of a run meet the device, and the seconds that locking really took.
+
+    `copy_threads` is how many threads copy what is staged, where that was measured.
+    """
 
     choice: PathChoice
     lock_seconds: float
+    copy_threads: int | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return what was chosen and what it cost, as a report carries it."""
@@ -62,6 +67,7 @@ class Chosen(NamedTuple):
             "expected_lock_seconds": self.choice.lock_seconds,
             "expected_seconds": self.choice.seconds,
             "expected_seconds_staged": self.choice.staged_seconds,
+            "copy_threads": self.copy_threads,
         }
 
 
@@ -117,7 +123,8 @@ def chosen_paths(
             seconds += sum(one for one in taken.values() if one is not None)
             refused = [name for name, one in taken.items() if one is None]
             if not refused:
-                chosen = Chosen(choice, seconds)
+                threads = fit_copy_threads(choice.problem, options, device)
+                chosen = Chosen(choice, seconds, threads)
                 break
             # Those that were locked for this choice count as locked in the next.
             lockable = {

@@ -17,6 +17,7 @@ from hdgemm.errors import DeviceError, InputError
 from hdgemm.pipeline.devices.cuda.copies import Rows, copy_calls
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
+from hdgemm.pipeline.devices.cuda.linkrate import measure_link
 from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.cuda.numa import node_of
 from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
@@ -195,6 +196,10 @@ class CudaDevice:
     def pin_cost(self) -> PinSeconds:
         """Return the seconds per byte of page-locking, measured once in a process."""
         return self.pins.cost(self.driver)
+
+    def link_rate(self) -> float:
+        """Return the bytes per second that the link takes, measured once for a GPU."""
+        return self.pins.link_rate(self.driver.index, lambda: measure_link(self))
 
     def synchronize(self) -> None:
         """Wait for everything enqueued.

@@ -13,6 +13,7 @@ from numpy.lib.array_utils import byte_bounds
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -78,6 +79,14 @@ class Pins:
         self._lock = threading.Lock()
         self._pins: list[_Pin] = []
         self._cost: PinSeconds | None = None
+        self._links: dict[int, float] = {}
+
+    def link_rate(self, gpu: int, measure: Callable[[], float]) -> float:
+        """Return the bytes per second of a GPU's link; measured at the first question."""
+        with self._lock:
+            if gpu not in self._links:
+                self._links[gpu] = measure()
+            return self._links[gpu]
 
     def cost(self, driver: Driver) -> PinSeconds:
         """Return what locking costs on this machine; measured at the first question."""
