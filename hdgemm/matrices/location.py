@@ -21,8 +21,8 @@ _SUFFIXES: Final[dict[str, Format]] = {
 _RAW: Final = re.compile(
     r"(?P<rows>\d+)[x×](?P<cols>\d+):(?P<dtype>[<>=]?\w+)(:(?P<order>[CF]))?(:(?P<offset>\d+))?"
 )
-#: Object stores that are reached by a URL.
-_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|memory|https?)://")
+#: Object stores that are reached by a URL; a `Path` of one has lost a slash.
+_URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/].*?)(::(?P<item>.*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
         When a part is missing or makes no sense.
     """
     whole = os.fspath(text)
-    if _URL.match(whole):
-        url, _, item = whole.partition("::")
-        return Location(Path(url), "zarr", item.strip("/"), url=url.rstrip("/"))
+    if (match := _URL.fullmatch(whole)) and not Path(whole).exists():
+        url = f"{match['scheme']}://{match['rest'].rstrip('/')}"
+        return Location(Path(url), "zarr", (match["item"] or "").strip("/"), url=url)
     name, separator, item = whole.rpartition("::")
     if not separator or Path(whole).exists():
         name, item = whole, ""

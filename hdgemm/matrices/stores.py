@@ -16,6 +16,7 @@ from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
 from hdgemm.matrices.hdf5_draft import create_hdf5
 from hdgemm.matrices.location import Location, RawLayout, parse_location
 from hdgemm.matrices.npy import create_npy, open_npy
+from hdgemm.matrices.objectstore import create_objects, open_objects
 from hdgemm.matrices.raw import create_raw, open_raw
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr, reopen_zarr
@@ -46,6 +47,8 @@ def open_location(
         return open_raw(place.path, _layout(place), writable=writable)
     if place.format == "hdf5":
         return open_hdf5(place.path, place.item, writable=writable), False
+    if place.url:
+        return open_objects(place, writable=writable), False
     if place.format == "zarr":
         return open_zarr(place.path, place.item, writable=writable), False
     return open_npy(place.path, writable=writable)
@@ -126,6 +129,8 @@ def create_matrix(
         When the disk is too full (`requested` and `available` in bytes).
     """
     place = where if isinstance(where, Location) else parse_location(where)
+    if place.url:
+        return create_objects(place, shape, dtype)
     if place.format == "raw":
         layout = _layout(place)
         if layout.shape != tuple(shape) or np.dtype(layout.dtype) != np.dtype(dtype):

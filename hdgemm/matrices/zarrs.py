@@ -19,6 +19,7 @@ from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from contextlib import ExitStack
 
     from numpy.typing import DTypeLike
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 CHUNK: Final = (1024, 1024)
 
 
-def _zarr() -> Any:
+def load_zarr() -> Any:
+    """Import zarr, or say how to get it."""
     try:
         import zarr
     except ImportError as error:
@@ -49,7 +51,7 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
     InputTypeError
         When its dtype cannot be multiplied.
     """
-    zarr = _zarr()
+    zarr = load_zarr()
     name = f"{path}::{item}" if item else str(path)
     if not path.exists():
         raise InputError(f"there is no Zarr store {path}", path=str(path))
@@ -60,8 +62,8 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
     return from_zarr(array, name, writable=writable)
 
 
-def from_zarr(array: Any, name: str, *, writable: bool = False) -> Matrix:
-    """Take a `zarr.Array`, of whatever store.
+def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable = None) -> Matrix:
+    """Take a `zarr.Array`, of whatever store; `source` names it where its store does not.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def from_zarr(array: Any, name: str, *, writable: bool = False) -> Matrix:
         # A shard is written as a whole, and read chunk by chunk.
         chunk=tuple((writable and array.shards) or array.chunks),
         keeps=not writable,
-        source=_source(folder) if folder is not None else (str(array.store), array.path),
+        source=source or (_source(folder) if folder else (str(array.store), array.path)),
         home=folder,
         flush=None if folder is None else lambda: sync_tree(folder),
     )
@@ -210,7 +212,7 @@ def create_zarr(
     MatrixIOError
         When the disk is too full.
     """
-    zarr = _zarr()
+    zarr = load_zarr()
     stored = np.dtype(dtype)
     check_dtype(stored, f"{root}::{item}")
     root = root.resolve()

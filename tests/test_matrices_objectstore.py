@@ -1,0 +1,143 @@
+"""Zarr arrays in an S3-compatible store on this machine: operands and results by URL."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hdgemm
+from hdgemm.cli.app import app
+from hdgemm.errors import InputError
+from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.stores import create_matrix
+from hdgemm.options import Options
+
+zarr = pytest.importorskip("zarr")
+obstore = pytest.importorskip("obstore", reason="obstore is not installed: pip install '.[dev]'")
+server = pytest.importorskip("moto.server", reason="moto is not installed: pip install '.[dev]'")
+
+TILED = Options(devices="host", tile=(30, 28, 40), host_memory="64MB")
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    yield "http://{}:{}".format(*running.get_host_and_port())
+    running.stop()
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch):
+    """A new bucket of a store that the variables of the environment lead to."""
+    boto3 = pytest.importorskip("boto3")
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "local", "AWS_REGION": "us-east-1",
+        "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    client = boto3.client("s3", endpoint_url=endpoint)
+    name = f"matrices-{np.random.default_rng().integers(1 << 40)}"
+    client.create_bucket(Bucket=name)
+    return name, client
+
+
+def store_of(bucket, prefix):
+    made = obstore.store.S3Store(bucket, prefix=prefix, client_options={"allow_http": True})
+    return zarr.storage.ObjectStore(made)
+
+
+def put(bucket, prefix, name, x, **layout):
+    array = zarr.create_array(
+        store=store_of(bucket, prefix), name=name, shape=x.shape, dtype=x.dtype, **layout
+    )
+    array[:] = x
+    return array
+
+
+def keys(client, bucket):
+    return {entry["Key"] for entry in client.list_objects_v2(Bucket=bucket).get("Contents", [])}
+
+
+@pytest.fixture
+def operands():
+    rng = np.random.default_rng(5)
+    return rng.standard_normal((90, 110)), rng.standard_normal((110, 70))
+
+
+def assert_close(c, a, b):
+    bound = 4 * a.shape[1] * np.finfo(float).eps * (np.abs(a) @ np.abs(b))
+    assert np.all(np.abs(c - a @ b) <= bound)
+
+
+@pytest.mark.parametrize("item", ["", "::group/C"])
+def test_from_store_to_store(bucket, operands, item):
+    name, client = bucket
+    a, b = operands
+    put(name, "in.zarr", "A", a, chunks=(32, 32))
+    put(name, "in.zarr", "B", b, chunks=(40, 70), compressors=None)
+    out = f"s3://{name}/out.zarr{item}"
+    returned = hdgemm.matmul(
+        f"s3://{name}/in.zarr::A", f"s3://{name}/in.zarr::B", out=out, options=TILED
+    )
+    assert returned == out
+    c = zarr.open_array(store_of(name, "out.zarr"), path=item.strip(":"), mode="r")
+    assert_close(c[:], a, b)
+    assert hdgemm.verify(a, b, out).passed
+    with pytest.raises(InputError, match="cannot replace an array"):
+        hdgemm.matmul(a, b, out=out, options=TILED)
+    assert len(keys(client, name)) > 8
+
+
+def test_a_result_is_there_when_it_is_whole(bucket, operands):
+    name, client = bucket
+    where = f"s3://{name}/c.zarr"
+    with create_matrix(where, (90, 70), "f8") as draft:
+        draft.matrix.write(0, 0, np.zeros((90, 70)))
+        assert keys(client, name) == {"c.zarr/c/0/0"}
+        with pytest.raises(InputError, match="cannot open"):
+            hdgemm.verify(*operands, where)
+    assert keys(client, name) == set()
+
+
+def test_arrays_that_the_caller_has_open(bucket, operands):
+    name, _ = bucket
+    a, b = operands
+    left = put(name, "x.zarr", "A", a, chunks=(32, 32))
+    out = put(name, "x.zarr", "C", np.zeros((90, 70)), chunks=(30, 28))
+    hdgemm.matmul(left, b, out=out, options=TILED)
+    assert_close(out[:], a, b)
+
+
+def test_the_command_line_takes_urls(bucket, operands):
+    name, _ = bucket
+    a, b = operands
+    put(name, "x.zarr", "A", a, chunks=(32, 32))
+    put(name, "x.zarr", "B", b, chunks=(32, 32))
+    there = f"s3://{name}/x.zarr::"
+    command = ["multiply", there + "A", there + "B", "--out", there + "C", "--verify", "--quiet"]
+    result = CliRunner().invoke(app, [*command, "--device", "host", "--host-memory", "64MB"])
+    assert result.exit_code == 0, result.output
+    assert_close(zarr.open_array(store_of(name, "x.zarr"), path="C", mode="r")[:], a, b)
+
+
+def test_what_is_not_there_is_named(bucket, operands):
+    name, _ = bucket
+    a, b = operands
+    with pytest.raises(InputError, match=f"cannot open s3://{name}/x.zarr::A"):
+        hdgemm.matmul(f"s3://{name}/x.zarr::A", b, options=TILED)
+    put(name, "x.zarr", "A", a, chunks=(32, 32))
+    with pytest.raises(InputError, match="out is a"):
+        hdgemm.matmul(f"s3://{name}/x.zarr::A", b, out=f"s3://{name}/x.zarr::A", options=TILED)
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://b/x.zarr::g/A", "s3:/b/x.zarr::g/A", "s3://b/x.zarr/::/g/A"]
+)
+def test_names(text):
+    place = parse_location(text)
+    assert (place.url, place.item, place.format) == ("s3://b/x.zarr", "g/A", "zarr")
+    assert str(place) == "s3://b/x.zarr::g/A"
+    assert parse_location("s3:x.npy").format == "npy"
