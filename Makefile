@@ -1,12 +1,14 @@
 # make demo [SIZE=2GB MEMORY=400MB OUT=demo-out]   the main job, shown
 # make test                                        ruff, mypy --strict, the whole test suite
 # make test-postgres                               the service's tests again, on a PostgreSQL of
-#                                                  their own (installed by root with apt, if missing)
+#                                                  their own (installed by root with apt, if missing);
+#                                                  POSTGRES_TESTS=… for some of the files
 # All create what they need in .venv, and are quick when run again.
 
 SIZE ?= 2GB
 MEMORY ?= 400MB
 OUT ?= demo-out
+POSTGRES_TESTS ?= $(wildcard tests/test_server_*.py)
 VENV := .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -26,7 +28,7 @@ test: install
 
 test-postgres: install
 	.ci/debian postgresql
-	HDGEMM_TEST_POSTGRES=1 $(VENV)/bin/python -m pytest -rs tests/test_server_*.py
+	HDGEMM_TEST_POSTGRES=1 $(VENV)/bin/python -m pytest -rs $(POSTGRES_TESTS)
 
 install: $(STAMP)
 
