@@ -66,6 +66,12 @@ def test_who_cannot_be_seen_may_hold_the_bus():
     assert found(Others(1.0, 0.0, 0.0), TAKEN) == ["host_memory"]
 
 
+def test_a_reader_as_fast_as_ever_takes_a_process_that_is_seen():
+    apart = Bus(31.5e9, 31e9)  # the copy does not reach this reader: nor may the other's
+    assert found(others(LARGE), apart) == ["host_memory"]
+    assert found(Others(1.0, 0.0, 0.0), apart) == ["cores"]
+
+
 def test_a_bus_that_a_copy_never_slowed_is_judged_by_its_rate():
     wide = {BUS_ALONE: 32e9, BUS_LOSS: 1.02}
     assert found(others(LARGE), Bus(31e9, 30.5e9), best=wide) == ["cores"]

@@ -1,11 +1,16 @@
 """`hdgemm profile`: which shared resource holds this machine back."""
 
+import itertools
+import signal
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hdgemm.profiling.results import Profile
 
 
@@ -39,11 +44,30 @@ def command(
         from hdgemm.errors import InputError
 
         raise InputError(f"--folder {folder}: there is no such folder")
-    result = _run(simulate, device, folder, quick=quick)
-    result.save(out)
+    with _one_interrupt():
+        result = _run(simulate, device, folder, quick=quick)
+        result.save(out)
     _say(result, out)
     if not result.complete:
         raise typer.Exit(130)
+
+
+@contextmanager
+def _one_interrupt() -> "Iterator[None]":
+    """Let the second Ctrl-C pass, so that the report is written; the third ends it all."""
+    presses = itertools.count(1)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        if next(presses) == 2:
+            typer.echo("hdgemm: writing what was done; once more to leave without", err=True)
+            return
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _compare(old: Path, new: Path) -> None:

@@ -7,6 +7,7 @@ import time
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
@@ -20,6 +21,7 @@ from hdgemm.hybrid.split import fixed_regions
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.executor import run_feed
+from hdgemm.pipeline.worker import Worker
 from hdgemm.planning.checking import tally_for
 from hdgemm.planning.increment import Increment
 from hdgemm.planning.pool import Pool
@@ -160,15 +162,17 @@ class _Run:
     def go(self) -> dict[str, Timeline]:
         """Run all devices to the end; return the timelines of those that lasted."""
         threads = [
-            threading.Thread(target=self._one, args=(seat,), name=f"hdgemm-{seat.name}")
-            for seat in self._seats
+            Worker(partial(self._one, seat), f"hdgemm-{seat.name}") for seat in self._seats
         ]
+        try:
+            for thread in threads:
+                thread.start()
+        except BaseException as error:  # noqa: BLE001  (raised when those that run have stopped)
+            self._end(error)
         for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
+            while thread.working:
                 try:
-                    thread.join(timeout=0.05)
+                    thread.wait(0.05)
                     if self._caller is not None and self._caller.is_set():
                         self._cancel.set()
                 except BaseException as error:  # noqa: BLE001  (Ctrl-C: end all, then raise it)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,10 @@ from hdgemm.pipeline.lane import Clock, Lane
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.validate import validate
+from hdgemm.pipeline.worker import Worker
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
 
     from hdgemm.pipeline.checking import Tally
@@ -157,16 +158,16 @@ def _run(lanes: list[Lane], board: Board, cancel: threading.Event | None) -> Non
     if len(lanes) == 1 and cancel is None:  # nothing to overlap: a direct product needs no thread
         lanes[0].run()
         return
-    threads = [
-        threading.Thread(target=lane.run, name=f"hdgemm-{lane.stage}", daemon=True)
-        for lane in lanes
-    ]
+    threads = [Worker(lane.run, f"hdgemm-{lane.stage}") for lane in lanes]
+    try:
+        for thread in threads:
+            thread.start()
+    except BaseException as error:  # noqa: BLE001  (raised when those that run have stopped)
+        _stop(lanes, board, error)
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
+        while thread.working:
             try:
-                thread.join(timeout=0.05 if cancel is not None else 1.0)
+                thread.wait(0.05 if cancel is not None else 1.0)
                 if cancel is not None and cancel.is_set():
                     _stop(lanes, board, _cancelled())
             except BaseException as error:  # noqa: BLE001  (Ctrl-C: stop the lanes, then raise it)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _INK: Final = {"light": "#1f2328", "dark": "#e6e6e6"}
 _PAPER: Final = {"light": "#ffffff", "dark": "#16191d"}
 _COLOURS: Final = ("#0072b2", "#56b4e9", "#d55e00", "#7fbf7b", "#009e73", "#cc79a7")
+#: To be read on either page.
+_GREY: Final = "#888888"
 _DPI: Final = 100
 
 
@@ -50,8 +53,8 @@ def draw_charts(report: Report) -> list[Chart]:
         Where matplotlib is not installed.
     """
     wanted: list[tuple[str, str, bool, Draw]] = [
-        ("ladder", "Speed of each strategy (after Figures 5 and 6)", bool(report["ladder"]),
-         _ladder),
+        ("ladder", "Speed of each strategy, and over the one before (after Figures 5 and 6)",
+         bool(report["ladder"]), _ladder),
         ("stages", "Busy time of each stage, as a part of the run (after Figures 3 and 7)",
          bool(report["ladder"]), _stages),
         ("scaling", "Efficiency when scaling (after Figure 8)", bool(report["scaling"]), _scaling),
@@ -59,7 +62,8 @@ def draw_charts(report: Report) -> list[Chart]:
          "Figures 9 and 10)"), bool(report["bandwidth"]), _bandwidth),
         ("matrix", "What row keeps of its own rate while column runs beside it",
          bool(report["matrix"]), _matrix),
-        ("sizes", "Speed over sizes and depths (after Figure 5)", bool(report["sizes"]), _sizes),
+        ("sizes", "Speed and efficiency over sizes and depths (after Figure 5)",
+         bool(report["sizes"]), _sizes),
     ]  # fmt: skip
     return [
         Chart(name, caption, _render(draw, report, "light"), _render(draw, report, "dark"))
@@ -104,8 +108,17 @@ def _paint(axes: Axes, ink: str) -> None:
             text.set_color(ink)
 
 
-def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], labels: Sequence[str]) -> None:
-    bars = axes.bar(range(len(names)), values, color=_COLOURS[0], width=0.6)
+def _bars(
+    axes: Axes,
+    names: Sequence[str],
+    values: Sequence[float],
+    labels: Sequence[str],
+    spreads: Sequence[float],
+) -> None:
+    """Draw bars with a line as long as the spread: half of it on either side of the median."""
+    half = [value * spread / 2 for value, spread in zip(values, spreads, strict=True)]
+    bars = axes.bar(range(len(names)), values, color=_COLOURS[0], width=0.6, yerr=half,
+                    error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4})  # fmt: skip
     axes.bar_label(bars, labels, padding=2, fontsize=8)
     axes.set_xticks(range(len(names)), [name.replace(" ", "\n", 1) for name in names], fontsize=8)
     axes.margins(y=0.15)
@@ -114,14 +127,19 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], labels: Seq
 def _ladder(axes: Axes, report: Report) -> None:
     rows = report["ladder"]
     values = [row["gflops"] for row in rows.values()]
-    _bars(axes, [name.replace("-", "\n") for name in rows], values, [f"{v:.4g}" for v in values])
+    labels = [f"{value:.4g}" for value in values]
+    for number, (old, new) in enumerate(pairwise(values), 1):
+        labels[number] += f"\n{new / old - 1:+.0%}" if old > 0 else ""
+    names = [name.replace("-", "\n") for name in rows]
+    _bars(axes, names, values, labels, [row["spread"] for row in rows.values()])
     axes.set_ylabel("GFLOP/s")
 
 
 def _scaling(axes: Axes, report: Report) -> None:
     rows = report["scaling"]
     values = [row["efficiency"] for row in rows.values()]
-    _bars(axes, list(rows), values, [f"{value:.0%}" for value in values])
+    labels = [f"{value:.0%}" for value in values]
+    _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
     axes.set_ylabel("part of the peak")
 
 
@@ -141,14 +159,17 @@ def _stages(axes: Axes, report: Report) -> None:
 def _bandwidth(axes: Axes, report: Report) -> None:
     rows = report["bandwidth"]
     values = [row["kept"] for row in rows.values()]
-    _bars(axes, list(rows), values, [f"{value:.0%}" for value in values])
-    axes.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
+    labels = [f"{value:.0%}" for value in values]
+    _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
+    axes.axhline(1.0, color=_GREY, linewidth=0.8, linestyle="--")
     axes.set_ylabel("part of the rate alone")
 
 
 def _matrix(axes: Axes, report: Report) -> None:
     rows = report["matrix"]
-    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    seen = {column for cells in rows.values() for column in cells}
+    # In the order of the rows, so that who slows whom is seen on both sides of the diagonal.
+    columns = [*(row for row in rows if row in seen), *sorted(seen - set(rows))]
     cells = [
         [rows[row].get(column, {}).get("median", float("nan")) for column in columns]
         for row in rows
@@ -171,6 +192,12 @@ def _sizes(axes: Axes, report: Report) -> None:
     for number, (series, points) in enumerate(lines.items()):
         sides, speeds = zip(*sorted(points), strict=True)
         axes.plot(sides, speeds, marker="o", color=_COLOURS[2 * number % 6], label=series)
+    first = report["sizes"][0]
+    if first["peak_gflops"] > 0:
+        peak = first["peak_gflops"]
+        right = axes.secondary_yaxis("right", functions=(lambda v: v / peak, lambda v: v * peak))
+        right.set_ylabel("efficiency", color=_GREY)
+        right.tick_params(colors=_GREY)
     axes.set_xlabel("m = n")
     axes.set_ylabel("GFLOP/s")
     axes.set_ylim(bottom=0)

@@ -6,6 +6,8 @@ link; more than it takes are cores that host BLAS could have.
 
 from __future__ import annotations
 
+import mmap
+import statistics
 import time
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.transfer import Bounce
 
 _BYTES: Final = 256 << 20
+_FRESH: Final = 32 << 20
 _SLAB: Final = 4 << 20
 _REPEATS: Final = 3
 
@@ -36,6 +39,23 @@ def copy_rates(nbytes: int = _BYTES) -> dict[int, float]:
     source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
     counts = [1 << power for power in range(cores().bit_length()) if 1 << power <= cores()]
     return {threads: nbytes / _seconds(threads, source, target) for threads in counts}
+
+
+@cache
+def fresh_rate() -> float:
+    """Measure the bytes per second at which one thread is given memory by writing to it.
+
+    By CPU time, the median of a few pieces, each fresh from the system; once per process.
+    """
+    times = []
+    for _ in range(_REPEATS):
+        with mmap.mmap(-1, _FRESH) as piece:
+            memory = np.frombuffer(piece, np.uint8)
+            began = time.thread_time()
+            memory[:] = 1
+            times.append(time.thread_time() - began)
+            del memory
+    return _FRESH / statistics.median(times)
 
 
 def copy_threads(rates: Mapping[int, float], link_rate: float) -> int:

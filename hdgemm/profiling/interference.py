@@ -34,6 +34,7 @@ _KEPT: Final = 0.80
 _SCORE: Final = 1.30
 #: Cores that must be busy on behalf of large processes for one of them to hold the bus.
 _ABLE: Final = 0.20
+_SEEN: Final = 0.50
 #: What a process needs of a core, at most, to hammer one disk or the bus.
 _ONE: Final = 1.1
 #: A loss smaller than this cannot be told from the machine's own noise.
@@ -122,10 +123,12 @@ def _disk(others: Others, rate: float, best: float) -> Interference | None:
 
 
 def _memory(others: Others, bus: Bus | None, best: Mapping[str, float]) -> Interference | None:
-    if bus is None or not _able(others):
+    if bus is None:
         return None
     known, loss = best.get(BUS_ALONE, 0.0), best.get(BUS_LOSS, 0.0)
     gone = 1 - bus.alone / known if known > 0 else 0.0
+    if not _able(others, seen=known > 0.0 and gone <= _NOISE):
+        return None
     slower = known == 0 or gone > _MEMORY_PART
     if not (slower and bus.kept > _KEPT) and known * loss * bus.kept <= _SCORE * bus.alone:
         return None
@@ -141,13 +144,16 @@ def _memory(others: Others, bus: Bus | None, best: Mapping[str, float]) -> Inter
     return Interference("host_memory", gone if gone > _NOISE else None, evidence)
 
 
-def _able(others: Others) -> bool:
+def _able(others: Others, *, seen: bool) -> bool:
     """Say whether somebody at work may hold more memory than the caches do.
 
-    Who cannot be seen, or has ended, may.
+    Who cannot be seen, or has ended, may; but with `seen` only who is seen counts, as where the
+    reader is no slower than ever and its part kept is the only evidence.
     """
-    small = sum(each.cores for each in others.processes if each.memory < cache_bytes())
-    return others.cores - small >= _ABLE
+    large = sum(each.cores for each in others.processes if each.memory >= cache_bytes())
+    if seen:
+        return large >= _SEEN
+    return others.cores - sum(each.cores for each in others.processes) + large >= _ABLE
 
 
 def _cores(others: Others, explained: float, cores: int) -> Interference | None:
@@ -163,5 +169,5 @@ def _cores(others: Others, explained: float, cores: int) -> Interference | None:
 def _who(others: Others, when: str = "") -> str:
     """Name the busiest of the others."""
     if not others.processes:
-        return f"{when}at work: nobody who can be seen"
+        return f"{when}at work: nobody for long, or nobody who can be seen"
     return f"{when}at work: " + ", ".join(each.words() for each in others.processes[:3])

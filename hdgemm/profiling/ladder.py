@@ -7,14 +7,12 @@ from collections import defaultdict
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.errors import HdgemmError
-from hdgemm.limits import cores
 from hdgemm.planning.model import expect
 from hdgemm.profiling.advice import WhatIf
 from hdgemm.profiling.conclusions import Advice
-from hdgemm.profiling.copy_threads import copy_rates
+from hdgemm.profiling.copy_threads import copy_rates, fresh_rate
+from hdgemm.profiling.host import host_speed
 from hdgemm.profiling.results import Prediction, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Sample
 from hdgemm.profiling.workload import DEPTHS, scaled
@@ -116,7 +114,7 @@ class Ladder:
     def _measure(self, name: str) -> tuple[float, Report | None]:
         work, extents = self._work, self._work.extents
         if name == _CPU:
-            return _host_speed(extents), None
+            return host_speed(extents), None
         if name == _HYBRID:
             report = work.run_on(_with_host(self._peers), _HYBRID, extents)
         elif name == _ALL:
@@ -194,7 +192,8 @@ class Ladder:
         """Return the fields of `Findings` that the runs fill."""
         cpu = self._cpu()
         kept = cpu["within"] / cpu["alone"] if len(cpu) == 2 else None
-        rows = tuple(row for name in RUNGS if self._reports[name] for row in self._predict(name))
+        names = [name for name in (*RUNGS, _HYBRID) if self._reports[name]]
+        rows = tuple(row for name in names for row in self._predict(name))
         return {
             "doubled": self._doubled, "advice": tuple(self._advice), "predictions": rows,
             "cpu_kept": kept, "contenders": len(self._peers),
@@ -210,18 +209,31 @@ class Ladder:
         report = self._typical(name)
         busy: dict[str, float] = {s: stage.seconds for s, stage in report.stages.items()}
         rate = Rate(Sample.of(self._speeds[name]), self._peak(name))
-        predictions = self._predict(name) if name in RUNGS else ()
-        return Rung(rate, report.seconds, busy, predictions)
+        return Rung(rate, report.seconds, busy, self._predict(name))
 
     def _predict(self, name: str) -> tuple[Prediction, ...]:
         report = self._typical(name)
-        expected = expect(self._plan(name, self._work.extents), self._machine)
+        if name == _HYBRID:
+            return (Prediction(name, "whole run", self._hybrid_seconds(), report.seconds),)
+        plan = self._plan(name, self._work.extents)
+        expected = expect(plan, self._machine, fresh_rate())
         stages = [
             Prediction(name, stage, seconds, report.stages[stage].seconds)  # type: ignore[index]
             for stage, seconds in expected.stage_seconds.items()
             if stage in report.stages and seconds > 0
         ]
         return (Prediction(name, "whole run", expected.seconds, report.seconds), *stages)
+
+    def _hybrid_seconds(self) -> float:
+        """Expect that each unit takes the share that its speed alone makes it fit for."""
+        extents = self._work.extents
+        device = expect(self._plan(BEST, extents), self._machine, fresh_rate())
+        rates = [extents.flops / device.seconds] * len(self._peers)
+        host = 1e9 * Sample.of(self._speeds[_CPU]).median
+        if not self._same_cores():
+            return extents.flops / (sum(rates) + host)
+        # Units that take turns on the same cores.
+        return extents.flops * (len(rates) + 1) / (sum(rates) + host)
 
     def _cpu(self) -> dict[str, float]:
         """Return the CPU's 10⁹ flop/s alone and within a hybrid run (HDGEMM, Figure 11)."""
@@ -241,15 +253,3 @@ class Ladder:
 
 def _with_host(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, "host"]))
-
-
-def _host_speed(extents: Extents) -> float:
-    """Return BLAS's 10⁹ flop/s on a part of the product that lies in RAM."""
-    n = max(256, min(1024, extents.m // 2))
-    k = max(256, min(1024, extents.k))
-    rng = np.random.default_rng(3)
-    a, b = rng.random((n, k)), rng.random((k, n))
-    began = time.perf_counter()
-    for _ in range(2 * cores()):
-        np.matmul(a, b)
-    return 2 * cores() * 2 * n * n * k / (time.perf_counter() - began) / 1e9

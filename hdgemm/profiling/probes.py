@@ -10,6 +10,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.planning.memory import round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -48,6 +49,9 @@ _DTYPE: Final = np.dtype(np.float64)
 _PIECE: Final = (512, 2048)
 _TILE: Final = 1024
 _SMALL: Final = 256
+#: Staging pieces of a copy, together more than caches hold: in a run the kernel works between two
+#: uses of a piece, and nothing is left of it in them.
+_RING: Final = 6
 #: Rows of the matrices in RAM and on disk: 64 MB, more than caches hold.
 _ROWS: Final = 4096
 
@@ -96,6 +100,7 @@ class ProbeSet:
             self._disk()
             self._kernels()
             self._stack = self._stack.pop_all()
+        self.probes = {name: self.probes[name] for name in RESOURCE_OF if name in self.probes}
         return self
 
     def __exit__(
@@ -123,8 +128,9 @@ class ProbeSet:
         source, target = (
             ArrayMatrix(np.full((_ROWS, _PIECE[1]), 1.0 + number)) for number in range(2)
         )
-        self._add("load1", _Walk(source, self._staging(), write=False).step)
-        self._add("store2", _Walk(target, self._staging(), write=True, add=self._staging()).step)
+        up, down = ([self._staging() for _ in range(_RING)] for _ in range(2))
+        self._add("load1", _Walk(source, up, write=False).step)
+        self._add("store2", _Walk(target, down, write=True, add=self._staging()).step)
 
     def _tile(self, operand: Operand, rows: int, cols: int) -> Tile:
         buffer = self._device.allocate(self._device.slot_bytes(operand, rows, cols, _DTYPE))
@@ -162,7 +168,7 @@ class ProbeSet:
         self._stack.callback(path.unlink)
         matrix = _open(path)
         self._stack.callback(matrix.close)
-        self._add("disk", _Walk(matrix, filled, write=False, turn=True).step)
+        self._add("disk", _Walk(matrix, [filled], write=False, turn=True).step)
 
     def _kernels(self) -> None:
         gm, gn, gk = self._device.spec.granularity
@@ -214,14 +220,14 @@ class _Walk:
     def __init__(
         self,
         matrix: Matrix,
-        piece: NDArray[np.float64],
+        ring: Sequence[NDArray[np.float64]],
         *,
         write: bool,
         add: NDArray[np.float64] | None = None,
         turn: bool = False,
     ) -> None:
         self._matrix = matrix
-        self._piece = piece
+        self._ring = cycle(ring)
         self._write = write
         self._add = add
         self._turn = turn
@@ -229,7 +235,7 @@ class _Walk:
 
     def step(self) -> int:
         """Move the next piece; with `turn`, one round reads and the next one writes."""
-        matrix, piece, row = self._matrix, self._piece, self._row
+        matrix, piece, row = self._matrix, next(self._ring), self._row
         moved = piece.nbytes
         if self._add is not None:
             matrix.read(row, 0, self._add)

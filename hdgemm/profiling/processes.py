@@ -50,8 +50,9 @@ class ProcessWatch:
         for pid, (name, used) in _cpu_seconds().items():
             before = self._began.get(pid, (name, 0.0))[1]
             cores = (used - before) / seconds
-            if cores >= _IDLE:
-                found.append(Busy(pid, name, cores, _memory(pid)))
+            # Without memory are threads of the kernel, and who has ended meanwhile.
+            if cores >= _IDLE and (memory := _memory(pid)) > 0:
+                found.append(Busy(pid, name, cores, memory))
         return tuple(sorted(found, key=lambda busy: -busy.cores))
 
 

@@ -6,9 +6,11 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
+from hdgemm.pipeline.worker import Worker
 from hdgemm.profiling.sample import Sample
 
 if TYPE_CHECKING:
@@ -45,31 +47,49 @@ def run_window(probes: Sequence[Probe], seconds: float) -> dict[str, Work]:
     HdgemmError
         The first that a probe raised.
     """
-    barrier = threading.Barrier(len(probes))
+    barrier, over = threading.Barrier(len(probes)), threading.Event()
     found: dict[str, Work] = {}
     errors: list[BaseException] = []
 
     def repeat(probe: Probe) -> None:
         try:
             barrier.wait()
-            found[probe.name] = _repeat(probe.step, seconds)
+            found[probe.name] = _repeat(probe.step, seconds, over)
         except BaseException as error:  # noqa: BLE001  (raised again below)
             errors.append(error)
 
-    threads = [threading.Thread(target=repeat, args=(probe,), daemon=True) for probe in probes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    threads = [Worker(partial(repeat, probe), f"probe-{probe.name}") for probe in probes]
+    try:
+        for thread in threads:
+            thread.start()
+        _wait(threads)
+    finally:
+        # Nobody may free the probes' memory while one of them still works on it.
+        over.set()
+        barrier.abort()
+        _wait(threads)
     if errors:
         raise errors[0]
     return found
 
 
-def _repeat(step: Callable[[], int], seconds: float) -> Work:
+def _wait(threads: Iterable[Worker]) -> None:
+    """Wait for all; an interrupt is raised when all have ended."""
+    interrupt: BaseException | None = None
+    for thread in threads:
+        while thread.working:
+            try:
+                thread.wait(1.0)
+            except BaseException as error:  # noqa: BLE001  (raised below)
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _repeat(step: Callable[[], int], seconds: float, over: threading.Event) -> Work:
     amount = 0
     now = began = time.perf_counter()
-    while now < began + seconds:
+    while now < began + seconds and not over.is_set():
         amount += step()
         now = time.perf_counter()
     return Work(amount, now - began)
@@ -159,8 +179,8 @@ class WindowPlan:
                 for name, other in (pair, pair[::-1])
                 if self._found[pair][name]
             },
-            stages={n: tuple(w) for n, w in self._found[stages].items()},
-            everything={n: tuple(w) for n, w in self._found[every].items()},
+            stages={n: tuple(self._found[stages][n]) for n in stages if self._found[stages][n]},
+            everything={n: tuple(self._found[every][n]) for n in every if self._found[every][n]},
         )
 
     def _stages(self) -> tuple[str, ...]:
