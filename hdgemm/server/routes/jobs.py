@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="The job's jobID.")]
+JobId = Annotated[
+    str, Path(pattern=r"^[0-9a-f]{32}$", description="The job's jobID.", examples=["0" * 32])
+]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[
     str | None,

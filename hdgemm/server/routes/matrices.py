@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1", tags=["matrices"])
-MatrixId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="The matrix's id.")]
+MatrixId = Annotated[
+    str, Path(pattern=r"^[0-9a-f]{32}$", description="The matrix's id.", examples=["0" * 32])
+]
 _INFO: Final[dict[int | str, dict[str, Any]]] = {200: {"model": MatrixInfo}}
 #: A part is written in pieces of this size: few thread changes, little memory.
 _BUFFER: Final = 1 << 22
