@@ -121,3 +121,42 @@ def test_the_command_says_what_was_checked(tmp_path, operands):
 def test_other_words_are_refused():
     with pytest.raises(InputError, match="'tiles'"):
         Options(verify="rows")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("strategy", ["initial", "data-placement"])
+def test_an_opencl_device_checks_and_computes_again(dtype, strategy, monkeypatch):
+    pytest.importorskip("pyopencl")
+    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
+
+    rng = np.random.default_rng(3)
+    a, b, c = (draw(rng, shape, dtype) for shape in ((130, 70), (70, 150), (130, 150)))
+    options = Options(verify="tiles", devices="opencl:0", tile=(64, 64, 32), strategy=strategy)
+    out = np.empty((130, 150), dtype)
+    clean = hdgemm.multiply(a, b, beta=2.0, c=c, out=out, options=options)
+    assert_close_in_eps(out, a, b, beta=2.0, c=c)
+    assert (clean.checks.tiles, clean.checks.recomputed) == (9, 0)
+
+    right, uploads = OpenCLDevice.upload, []
+
+    def failing(self, source, target, after):
+        if target.tile.operand == "A" and min(source.shape) > 1 and not uploads:
+            uploads.append(target)
+            source = source.copy()
+            source[3, 5] += 1000
+        return right(self, source, target, after)
+
+    monkeypatch.setattr(OpenCLDevice, "upload", failing)
+    mended = hdgemm.multiply(a, b, beta=2.0, c=c, out=out, options=options)
+    assert mended.checks.recomputed >= 1
+    assert_close_in_eps(out, a, b, beta=2.0, c=c)
+
+
+def test_the_service_takes_the_word():
+    pytest.importorskip("fastapi")
+    from hdgemm.server.admission import library_options
+    from hdgemm.server.models import JobOptions
+    from hdgemm.server.settings import Settings
+
+    assert library_options(JobOptions(verify="tiles"), Settings()).checks_tiles
+    assert not library_options(JobOptions(verify=True), Settings()).checks_tiles

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,22 @@ FALSE_ALARM: Final = 1e-12
 _SLACK: Final = 1.01
 
 
+class Precision(NamedTuple):
+    """A dtype's unit roundoff (three times that for complex ones) and its range."""
+
+    unit: float
+    smallest: float
+    most: float
+
+
+@cache
+def precision(dtype: str) -> Precision:
+    """Return a dtype's figures."""
+    info, kind = np.finfo(dtype), np.dtype(dtype).kind
+    unit = float(info.eps) / 2 * (3 if kind == "c" else 1)
+    return Precision(unit, float(info.smallest_normal), float(info.max))
+
+
 @dataclass(frozen=True, slots=True)
 class Rounding:
     """The dtype's and the product's part of the bounds; extents m, n, k are the product's.
@@ -48,18 +65,20 @@ class Rounding:
     ----------
     alpha, beta
         Magnitudes of the factors; `beta` is zero where the tile does not start from C₀.
+    dtype
+        What the product is computed in.
     """
 
-    dtype: np.dtype[Any]
     extents: tuple[int, int, int]
     alpha: float
     beta: float
+    dtype: Precision
 
     @classmethod
     def of(cls, problem: Problem, alpha: complex, beta: complex) -> Rounding:
         """Take what counts of a problem and its factors."""
         extents = (problem.m, problem.n, problem.k)
-        return cls(np.dtype(problem.dtype), extents, abs(alpha), abs(beta))
+        return cls(extents, abs(alpha), abs(beta), precision(problem.dtype))
 
     def spread(self, length: int) -> float:
         """Return t for sums of `length` signs."""
@@ -68,11 +87,10 @@ class Rounding:
 
     def units(self, length: int, steps: int) -> tuple[float, float]:
         """Return what a bound is of its size, and what underflow adds."""
-        info = np.finfo(self.dtype)
         terms = 2 * self.extents[2] + 3 * length + steps + 16
-        unit = (3.0 if self.dtype.kind == "c" else 1.0) * terms * float(info.eps) / 2
+        unit = terms * self.dtype.unit
         unit = unit / (1.0 - unit) if unit < 1.0 else math.inf
-        underflow = terms * length * float(info.smallest_normal) * max(1.0, self.alpha)
+        underflow = terms * length * self.dtype.smallest * max(1.0, self.alpha)
         return _SLACK * self.spread(length) * unit, underflow
 
     def bound(
@@ -121,6 +139,6 @@ class Rounding:
         self, products: NDArray[np.float64], old: NDArray[np.float64], length: int
     ) -> NDArray[np.bool_]:
         """Say which rows may leave the dtype's range in the product or in the sums of a check."""
-        most = float(np.finfo(self.dtype).max) / 8
+        most = self.dtype.most / 8
         size = max(1.0, self.alpha) * products + max(1.0, self.beta) * old
         return ~(math.sqrt(length) * size <= most)

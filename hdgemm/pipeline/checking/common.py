@@ -12,6 +12,8 @@ from hdgemm.pipeline.checking.reread import Source
 from hdgemm.pipeline.checking.sums import Signs, draw_signs
 
 if TYPE_CHECKING:
+    import threading
+
     from hdgemm.pipeline.checking.inspection import Access
     from hdgemm.pipeline.checking.tally import Tally
     from hdgemm.pipeline.plan import Plan
@@ -24,8 +26,8 @@ def make_inspector(
     factors: tuple[complex, complex],
     tally: Tally,
     access: Access,
-) -> tuple[Signs, Inspector]:
-    """Return the signs of a run and what judges its tiles.
+) -> tuple[Signs, Inspector, threading.Lock]:
+    """Return a run's signs, what judges its tiles, and the lock of those who read its matrices.
 
     Parameters
     ----------
@@ -36,9 +38,10 @@ def make_inspector(
     with np.errstate(all="ignore"):
         alpha, beta = (dtype.type(factor).item() for factor in factors)
     signs = draw_signs(plan.problem.m, plan.problem.n, dtype, tally.seed)
+    source = Source(plan, operands, tally.scratch_bytes)
     inspector = Inspector(
         Rounding.of(plan.problem, alpha, beta), signs,
-        Source(plan, operands, tally.scratch_bytes), access, (alpha, beta), tally,
+        source, access, (alpha, beta), tally,
         plan.device.name,
     )  # fmt: skip
-    return signs, inspector
+    return signs, inspector, source.reading

@@ -6,6 +6,7 @@ tiles that are computed again. What is read fits a scratch that the run's limits
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ class Source:
         self._operands = operands
         self._nbytes = nbytes
         self.dtype = np.dtype(plan.problem.dtype)
+        #: Held while a matrix is read: load1 reads the same ones, and not every format takes two.
+        self.reading = threading.Lock()
 
     def chunks(self, rect: Rect) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Give chunks in op-space, rows×kc and kc×cols; each is valid until the next."""
@@ -54,7 +57,8 @@ class Source:
             row, col = col, row
         else:
             stored = np.empty((rows, cols), self.dtype)
-        self._operands.matrix(operand).read(row, col, stored)
+        with self.reading:
+            self._operands.matrix(operand).read(row, col, stored)
         if self._operands.conj(operand):
             np.conjugate(stored, out=stored)
         return stored.T if self._plan.problem.spec(operand).trans else stored

@@ -49,9 +49,10 @@ class SeparateCheckedStages(Stages):
     ) -> None:
         super().__init__(plan, ledger, device, memory, operands, alpha, beta)
         self._tally = tally
-        self._signs, self._inspector = make_inspector(plan, operands, (alpha, 0.0), tally, self)
+        checks = make_inspector(plan, operands, (alpha, 0.0), tally, self)
+        self._signs, self._inspector, self._reading = checks
         self._drains = plan.overlap.c_on_device
-        self._vectors = Vectors(plan, device)
+        self._vectors = Vectors(plan, device, tally.scratch_bytes)
         self._loading: dict[int, LoadSums] = {}
         self._loaded: dict[tuple[Operand, int], LoadSums] = {}
         self._sums: dict[int, UnitSums] = {}
@@ -61,6 +62,11 @@ class SeparateCheckedStages(Stages):
     def close(self) -> None:
         """Wait for what is enqueued, and free the vectors."""
         self._vectors.free()
+
+    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """Read, while no tile's inputs are read again."""
+        with self._reading:
+            return super().load1(op, after)
 
     def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Upload, and sum what goes up; the last piece of a tile is followed by its sums."""
@@ -134,7 +140,7 @@ class SeparateCheckedStages(Stages):
         if not self._drains:
             yield from panels(view(whole))
             return
-        rows = panel_rows(whole.rows, whole.cols, whole.tile.dtype)
+        rows = panel_rows(whole.rows, whole.cols, whole.tile.dtype, self._vectors.panel_bytes)
         for first in range(0, whole.rows, rows):
             count = min(rows, whole.rows - first)
             target = self._vectors.panel(count, whole.cols)

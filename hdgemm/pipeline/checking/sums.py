@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 #: Indices of k, from a step's first, by which the size of its part of a row is told from below.
 SAMPLES: Final = 8
 #: Bytes and rows, at most, that are summed in both directions while they are in cache.
-_PANEL_BYTES: Final = 4 << 20
-_PANEL_ROWS: Final = 512
+_PANEL_BYTES: Final = 8 << 20
+_PANEL_ROWS: Final = 1024
 
 
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -115,9 +115,9 @@ def panels(c: NDArray[Any]) -> Iterable[tuple[int, NDArray[Any]]]:
     return ((first, c[first : first + rows]) for first in range(0, c.shape[0], rows))
 
 
-def panel_rows(rows: int, cols: int, dtype: np.dtype[Any]) -> int:
-    """Return the rows of a panel."""
-    return min(rows, _PANEL_ROWS, max(1, _PANEL_BYTES // max(1, cols * dtype.itemsize)))
+def panel_rows(rows: int, cols: int, dtype: np.dtype[Any], nbytes: int = _PANEL_BYTES) -> int:
+    """Return the rows of a panel of at most so many bytes, if that can be."""
+    return min(rows, _PANEL_ROWS, max(1, nbytes // max(1, cols * dtype.itemsize)))
 
 
 def sum_both(

@@ -49,10 +49,16 @@ class UnifiedCheckedStages(Stages):
         self._tally = tally
         resident = plan.problem.c.path == "resident"
         factors = alpha, beta if resident else 0.0
-        self._signs, self._inspector = make_inspector(plan, operands, factors, tally, self)
+        checks = make_inspector(plan, operands, factors, tally, self)
+        self._signs, self._inspector, self._reading = checks
         self._sums: UnitSums | None = None
         # Of each slot's tile as it was when it was first used: later, it may have changed.
         self._sides: dict[tuple[Operand, int], tuple[int, _Sides]] = {}
+
+    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """Read, while no tile's inputs are read again."""
+        with self._reading:
+            return super().load1(op, after)
 
     def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Multiply, and sum before and after it."""

@@ -33,9 +33,8 @@ class LoadSums:
         self._k0, depth = (rect.col, rect.cols) if self._along_a else (rect.row, rect.rows)
         self._across = rect.rows if self._along_a else rect.cols
         self._left = rect.rows * rect.cols
-        self._places = np.array(
-            [k for k in range(self._k0, self._k0 + depth) if k % kb < SAMPLES], np.int64
-        )
+        places = np.arange(self._k0, self._k0 + depth)
+        self._places = places[places % kb < SAMPLES]
         self._samples = np.zeros((self._across, self._places.size), dtype)
         self._sum = np.zeros(depth, wide(dtype))
         self._dtype = dtype
@@ -72,9 +71,20 @@ class LoadSums:
 
 
 class Vectors:
-    """Thin tiles beside the slots: y'·A beside A's, B·x beside B's, two sums beside C's."""
+    """Thin tiles beside the slots: y'·A beside A's, B·x beside B's, two sums beside C's.
 
-    def __init__(self, plan: Plan, device: Device) -> None:
+    Parameters
+    ----------
+    room
+        Bytes of host memory for a panel of C; at least one row.
+
+    Raises
+    ------
+    DoesNotFitError
+        When the device has no memory left for them.
+    """
+
+    def __init__(self, plan: Plan, device: Device, room: int) -> None:
         self._device = device
         self._dtype = np.dtype(plan.problem.dtype)
         self._taken: list[Buffer] = []
@@ -95,7 +105,8 @@ class Vectors:
                 "B": [self._stage(deep_b) for _ in range(plan.b_slots.count)],
             }
             self._down = self._stage(max(mb, nb))
-            self._panel = self._stage(panel_rows(mb, nb, self._dtype) * nb)
+            self._panel = self._stage(panel_rows(mb, nb, self._dtype, room) * nb)
+            self.panel_bytes = self._panel.nbytes
         except BaseException:
             self.free()
             raise
