@@ -300,6 +300,13 @@ def test_an_interrupted_search_keeps_what_is_known_and_goes_on(bench, tmp_path):
     assert not before & set(bench.tried)
 
 
+def test_a_spent_budget_ends_the_final(bench, tmp_path):
+    found = tuner.tune("opencl:0", DOUBLE, 1e-9, store=Store(tmp_path))
+    assert [n for _, n, _ in bench.tried] == [384, 1024, 2048]
+    assert found.winner.shape == found.default.shape
+    assert found.classes == {}
+
+
 def test_a_compiler_that_dies_costs_its_group_only(bench, tmp_path):
     bench.fates = {2: "crashed"}
     found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))

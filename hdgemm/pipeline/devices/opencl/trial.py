@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: C's rows and columns beyond its block of A and B: the check must meet both kinds of edges.
 _SHORT: Final = 3
+#: Seconds of multiplying after which a slow device need not repeat.
+_LONG_ENOUGH: Final = 2.0
 #: Largest error in units of k·eps for operands in (-1, 1); a sound product stays below 1.
 _WORST: Final = {1: 2.0, 2: 6.0}
 
@@ -65,6 +67,8 @@ class Trials:
                 event = enqueue_gemm(self._queue, kernel, shape, self._dtype, product)
                 event.wait()
                 seconds.append((event.profile.end - event.profile.start) * 1e-9)
+                if len(seconds) > 1 and sum(seconds) > _LONG_ENOUGH:
+                    break
             c = np.empty_like(exact)
             cl.enqueue_copy(self._queue, c, memory)
         m, n = exact.shape

@@ -165,9 +165,13 @@ class _Search:
     def decide(self, default: Shape) -> tuple[Result | None, Result]:
         last = self.attempt(default, "final")
         for shape in self.leaders(ROUNDS["walks"][1], _LEADERS["final"]):
-            self.attempt(shape, "final")
-        finals = [x for x in self.timed() if x.n == last.n]
-        return max(finals, key=lambda x: x.gflops, default=None), last
+            if self.spent() < 1.0:
+                self.attempt(shape, "final")
+        return self.best(), last
+
+    def best(self) -> Result | None:
+        """Return the fastest at the largest extent reached: the larger, the more it says."""
+        return max(self.timed(), key=lambda x: (x.n, x.gflops), default=None)
 
     def try_classes(self, square: Shape) -> None:
         """Give each class the same part of the time that is left."""
@@ -242,9 +246,7 @@ def tune(
                 search.try_classes(winner.shape)
         except KeyboardInterrupt:
             interrupted = True
-            # The larger the product, the more its speed says.
-            best = max(search.timed(), key=lambda x: (x.n, x.gflops), default=None)
-            winner = winner or best
+            winner = winner or search.best()
     classes = {} if winner is None else search.classes(winner.shape)
     if winner is not None and not unkept:
         others = {name: each.best.shape for name, each in classes.items() if each.kept}
