@@ -62,6 +62,11 @@ def test_who_fits_the_caches_does_not_hold_the_bus():
     assert found(others(SMALL), TAKEN, best={}) == ["cores"]
 
 
+def test_a_pinned_core_among_many_small_jobs_is_a_pinned_core():
+    jobs = tuple(Busy(20 + n, "job", 0.2, 4 * cache_bytes()) for n in range(2))
+    assert found(Others(2.0, 0.0, 0.0, 0.0, (SMALL, *jobs)), TAKEN)[0] == "cores"
+
+
 def test_who_cannot_be_seen_may_hold_the_bus():
     assert found(Others(1.0, 0.0, 0.0), TAKEN) == ["host_memory"]
 

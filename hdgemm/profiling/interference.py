@@ -32,9 +32,11 @@ _CORES_PART: Final = 0.20
 _KEPT: Final = 0.80
 #: The same against the best figures of this machine: rate lost times part kept.
 _SCORE: Final = 1.30
-#: Cores that must be busy on behalf of large processes for one of them to hold the bus.
-_ABLE: Final = 0.20
+#: Cores that must be busy on behalf of large processes for one of them to hold the bus; or, where
+#: processes are not seen, cores and the part of all others' work that these must make up.
 _SEEN: Final = 0.50
+_ABLE: Final = 0.20
+_MOST: Final = 0.60
 #: What a process needs of a core, at most, to hammer one disk or the bus.
 _ONE: Final = 1.1
 #: A loss smaller than this cannot be told from the machine's own noise.
@@ -147,13 +149,15 @@ def _memory(others: Others, bus: Bus | None, best: Mapping[str, float]) -> Inter
 def _able(others: Others, *, seen: bool) -> bool:
     """Say whether somebody at work may hold more memory than the caches do.
 
-    Who cannot be seen, or has ended, may; but with `seen` only who is seen counts, as where the
-    reader is no slower than ever and its part kept is the only evidence.
+    Who cannot be seen, or has ended, may, where that is most of the work; but with `seen` only
+    who is seen counts, as where the reader is no slower than ever and its part kept is the only
+    evidence.
     """
     large = sum(each.cores for each in others.processes if each.memory >= cache_bytes())
-    if seen:
+    if seen or large >= _SEEN:
         return large >= _SEEN
-    return others.cores - sum(each.cores for each in others.processes) + large >= _ABLE
+    rest = others.cores - sum(each.cores for each in others.processes) + large
+    return rest >= max(_ABLE, _MOST * others.cores)
 
 
 def _cores(others: Others, explained: float, cores: int) -> Interference | None:
