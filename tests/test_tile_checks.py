@@ -219,3 +219,62 @@ def test_nan_out_of_nowhere_and_nan_that_is_missing_are_errors(value):
 
     assert case.run(FailingHost(vanish)).recomputed == 1
     case.check()
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    operand=st.sampled_from(["A", "B"]),
+    dtype=st.sampled_from(DTYPES),
+    trans=st.tuples(st.booleans(), st.booleans()),
+    element=st.integers(0, 29),
+    bit=st.integers(0, 127),
+    seed=st.integers(0, 1000),
+)
+def test_a_flipped_bit_in_a_slot_is_found_where_it_moves_c_above_the_bound(
+    operand, dtype, trans, element, bit, seed
+):
+    case = Case((8, 6, 10), (8, 6, 5), dtype=dtype, trans=trans, seed=seed)
+    changed = []
+
+    def corrupt(kind, _count, block):
+        tile = block.tile
+        whole = min(tile.rows, tile.cols) > 1
+        if kind == "upload" and tile.operand == operand and whole and not changed:
+            at = element % (block.rows * block.cols)
+            row, col = divmod(at, block.cols)
+            place = (col, row) if tile.trans else (row, col)
+            changed.append((place, *flip_bit(block, at, bit % (8 * tile.dtype.itemsize))))
+
+    found = case.run(RecordingDevice(corrupt=corrupt))
+    (row, col), before, after = changed[0]
+    with np.errstate(all="ignore"):
+        delta = case.alpha * np.abs(complex(after) - complex(before))
+        a, b = np.abs(case.a.astype(complex)), np.abs(case.b.astype(complex))
+        p = 5 if first_load_is_last(case, operand) else 0
+        if operand == "A":
+            # One row of C is off; each column holds one wrong element.
+            off, bound = delta * b[p + col], col_bounds(case, a, b)
+        else:
+            off = delta * a[:, p + row]
+            bound = np.array([row_bound(case, i, case.plan.units[0].rect) for i in range(8)])
+        certain = not np.isfinite(after) or bool((off > 2.02 * bound).any())
+    if certain:
+        assert found.recomputed == 1
+    if found.recomputed:
+        case.check()
+
+
+def first_load_is_last(case, operand):
+    """Say whether the first tile of an operand that is loaded holds the end of k."""
+    load = next(load for load in case.plan.loads if load.operand == operand)
+    return (load.rect.col if operand == "A" else load.rect.row) > 0
+
+
+def col_bounds(case, a, b):
+    """The stated bounds of the columns of a tile that is all of C."""
+    size = np.linalg.norm(a, axis=0) @ b
+    m, k = a.shape
+    info = np.finfo(case.a.dtype)
+    growth = 3 if case.a.dtype.kind == "c" else 1
+    terms = 2 * k + 3 * m + 2 + 16
+    return 1.02 * np.sqrt(m) * growth * terms * info.eps / 2 * abs(case.alpha) * size

@@ -1,11 +1,13 @@
 """verify="tiles" through the public calls: files, durable runs, several devices, the commands."""
 
+import argparse
 import json
 
 import numpy as np
 import pytest
 
 import hdgemm
+from bench.tile_checks import clean
 from hdgemm.errors import InputError, WrongTileError
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.dense import view
@@ -160,3 +162,11 @@ def test_the_service_takes_the_word():
 
     assert library_options(JobOptions(verify="tiles"), Settings()).checks_tiles
     assert not library_options(JobOptions(verify=True), Settings()).checks_tiles
+
+
+def test_thousands_of_clean_tiles_raise_no_alarm():
+    found = clean(argparse.Namespace(tiles=4000, seed=7))
+    assert found["tiles"] >= 4000
+    assert found["alarms"] == 0
+    assert found["worst"] <= 1
+    assert all(kind["tiles"] > 0 for kind in found["by_kind"].values())
