@@ -138,7 +138,7 @@ def start(
         )  # fmt: skip
 
 
-def wait_until(ready: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> Any:
+def wait_until(ready: Callable[[], Any], seconds: float = 60.0, every: float = 0.05) -> Any:
     """Return the first true answer; fail when none comes."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -198,7 +198,7 @@ def live(settings: Settings, *arguments: str, **extra: str) -> Iterator[Live]:
         server.close()
 
 
-def finished(client: Any, job_id: str, seconds: float = 30.0) -> dict[str, Any]:
+def finished(client: Any, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
     """Wait for a job's end; return its status document."""
 
     def look() -> dict[str, Any] | None:
