@@ -38,10 +38,16 @@ def test_opencl_is_not_asked_where_only_pip_installed_runtimes(machine):
 def test_a_vendor_file_or_a_setting_makes_opencl_worth_asking(tmp_path, monkeypatch):
     monkeypatch.setattr(platforms.sys, "platform", "linux")
     monkeypatch.setattr(platforms, "_SYSTEM_VENDORS", tmp_path)
-    monkeypatch.setattr(platforms.sys, "prefix", str(tmp_path / "no-conda"))
+    monkeypatch.setattr(platforms.sys, "prefix", str(tmp_path / "prefix"))
+    vendors = tmp_path / "prefix" / "etc" / "OpenCL" / "vendors"
+    vendors.mkdir(parents=True)
+    (vendors / "intel64.icd").write_text("libintelocl.so\n")  # a wheel's
     for name in platforms._USERS_OWN:
         monkeypatch.delenv(name, raising=False)
     assert not platforms.may_find_accelerators()
+    (tmp_path / "prefix" / "conda-meta").mkdir()
+    assert platforms.may_find_accelerators()
+    (tmp_path / "prefix" / "conda-meta").rmdir()
     (tmp_path / "nvidia.icd").write_text("libnvidia-opencl.so.1\n")
     assert platforms.may_find_accelerators()
     (tmp_path / "nvidia.icd").unlink()

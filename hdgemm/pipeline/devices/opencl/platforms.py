@@ -130,7 +130,9 @@ def may_find_accelerators() -> bool:
     """
     if sys.platform != "linux" or users_setting():
         return True
-    folders = (_SYSTEM_VENDORS, Path(sys.prefix, "etc", "OpenCL", "vendors"))
+    folders = [_SYSTEM_VENDORS]
+    if Path(sys.prefix, "conda-meta").is_dir():  # else what lies there is pip's
+        folders.append(Path(sys.prefix, "etc", "OpenCL", "vendors"))
     return any(vendor for folder in folders for vendor in folder.glob("*.icd"))
 
 
