@@ -89,6 +89,8 @@ def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
         process.start()
     if processes:
         time.sleep(2.0)
+    if not all(process.is_alive() for process in processes):
+        raise SystemExit(f"the {name} hammer has ended by itself: nothing would be measured")
     try:
         yield
     finally:
