@@ -23,12 +23,12 @@ from hdgemm.cli.arguments import (
 
 
 def command(
-    a: Annotated[Path, typer.Argument(help="A, a .npy file.")],
-    b: Annotated[Path, typer.Argument(help="B, a .npy file.")],
+    a: Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")],
+    b: Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")],
     out: Annotated[Path, typer.Option(help="Where C goes; may be the file given with --c.")],
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
-    c: Annotated[Path | None, typer.Option(help="The old C, a .npy file.")] = None,
+    c: Annotated[Path | None, typer.Option(help="The old C: a file, or FILE::NAME.")] = None,
     *,
     trans_a: TransA = False,
     trans_b: TransB = False,

@@ -9,9 +9,9 @@ from hdgemm.cli.arguments import TransA, TransB, parse_scalar
 
 
 def command(
-    a: Annotated[Path, typer.Argument(help="A, a .npy file.")],
-    b: Annotated[Path, typer.Argument(help="B, a .npy file.")],
-    c: Annotated[Path, typer.Argument(help="C, a .npy file.")],
+    a: Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")],
+    b: Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")],
+    c: Annotated[Path, typer.Argument(help="C: a file, or FILE::NAME.")],
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C.")] = "0",
     c_before: Annotated[Path | None, typer.Option(help="The C that beta multiplied.")] = None,
