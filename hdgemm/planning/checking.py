@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import DeviceSpec, Plan
 
 #: Of the limit, and in bytes: sums, panels that are looked at, and inputs that are read again.
-_PART: Final = 16
+_PART: Final = 32
 _MOST: Final = 32 << 20
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Indices of k, from a step's first, by which the size of its part of a row is told from below.
 SAMPLES: Final = 8
 #: Bytes and rows, at most, that are summed in both directions while they are in cache.
-_PANEL_BYTES: Final = 8 << 20
+_PANEL_BYTES: Final = 4 << 20
 _PANEL_ROWS: Final = 1024
 
 

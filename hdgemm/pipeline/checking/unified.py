@@ -92,18 +92,26 @@ class UnifiedCheckedStages(Stages):
         sides = self._sides_of("B", step.b), self._sides_of("A", step.a)
         in_b = step.k0, step.kb, unit.rect.col, unit.rect.cols
         in_a = step.k0, step.kb, unit.rect.row, unit.rect.rows
-        if in_b not in sides[0]:
-            sides[0][in_b] = b @ x
-        of_b = sides[0][in_b]
-        if in_a in sides[1]:
+        of_b, of_a = sides[0].get(in_b), sides[1].get(in_a)
+        # Of two tiles that are new, the larger is visited once, for both of its products.
+        if of_b is None and (of_a is not None or b.size > a.size):
+            of_a = y @ a if of_a is None else of_a
+            of_b = np.empty(step.kb, b.dtype)
+            for first, part in panels(b):
+                of_b[first : first + len(part)] = part @ x
+                sums.cols += of_a[first : first + len(part)] @ part
             sums.rows += a @ of_b
         else:
-            of_a = np.zeros(step.kb, a.dtype)
-            for first, part in panels(a):
-                sums.rows[first : first + len(part)] += part @ of_b
-                of_a += y[first : first + len(part)] @ part
-            sides[1][in_a] = of_a
-        sums.cols += sides[1][in_a] @ b
+            of_b = b @ x if of_b is None else of_b
+            if of_a is None:
+                of_a = np.zeros(step.kb, a.dtype)
+                for first, part in panels(a):
+                    sums.rows[first : first + len(part)] += part @ of_b
+                    of_a += y[first : first + len(part)] @ part
+            else:
+                sums.rows += a @ of_b
+            sums.cols += of_a @ b
+        sides[0][in_b], sides[1][in_a] = of_b, of_a
         sums.add_sample(a[:, :SAMPLES], b[:SAMPLES].T)
 
     def _sides_of(self, operand: Operand, load: int) -> _Sides:
