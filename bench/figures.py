@@ -110,6 +110,35 @@ def durable_overhead(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def tile_checks(result: dict[str, Any]) -> list[str]:
+    """Return the rows of what checking each tile costs."""
+    wheres = {"in_ram": "in RAM", "file_to_file": "files"}
+    return [
+        f'| `verify="tiles"`, {text}, n = {n} | {measured["ratio"]["median"]:.3f} of the time'
+        f" without (median of pairs), {measured['ratio_of_best']:.3f} (best against best) |"
+        for where, text in wheres.items()
+        for n, measured in result[where].items()
+    ]
+
+
+def formats(result: dict[str, Any]) -> list[str]:
+    """Return the rows of the file formats."""
+    rows = []
+    for name, measured in result["formats"].items():
+        what = f"{name} files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
+        if "share_of_in_ram" not in measured:
+            rows.append(f"| {what} | {measured['runs'][0]['status']} |")
+            continue
+        share = measured["share_of_in_ram"]
+        decoding = measured.get("decompression_seconds")
+        cost = "" if decoding is None else f"; decompression {decoding:.1f} s of load1"
+        rows.append(
+            f"| {what} | {share['median']:.3f} of in-RAM `numpy.matmul` (best {share['max']:.3f})"
+            f"{cost} |"
+        )
+    return rows
+
+
 SECTIONS = {
     "file_to_file": file_to_file,
     "in_ram": in_ram,
@@ -117,6 +146,8 @@ SECTIONS = {
     "opencl_pipeline": opencl_pipeline,
     "split": split,
     "durable_overhead": durable_overhead,
+    "formats": formats,
+    "tile_checks_overhead": tile_checks,
 }
 
 
