@@ -1,10 +1,10 @@
 """Several devices on one product, simulated and real, against the best that could be had.
 
-    python -m bench.split [--n 5120] [--repeats 3] [--quick]
+    python -m bench.split [--n 6144] [--repeats 3] [--quick]
 
 Simulated: the pool in virtual time, its speeds given, against the best fixed split. Real: two
 halves of the first OpenCL device against the whole of it, and one half beside the host against
-the better of the two alone, on the same random float64 matrices in RAM, turn by turn. About 100 s
+the better of the two alone, on the same random float64 matrices in RAM, turn by turn. About 160 s
 at most; `--quick` only shows that it works.
 """
 
@@ -138,7 +138,7 @@ def main() -> None:
     """Measure and write bench/results/split.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="opencl:0")
-    parser.add_argument("--n", type=int, default=5120)
+    parser.add_argument("--n", type=int, default=6144)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing written")
     args = parser.parse_args()

@@ -135,6 +135,17 @@ def chosen_paths(
         yield chosen
 
 
+def direct_where_pinned(product: Multiplication, problem: Problem, device: Device) -> Problem:
+    """Let a device take A and B where they lie, where nothing must be locked for it."""
+    if not isinstance(device, PageLocking):
+        return problem
+    arrays = _arrays(product, problem)
+    pinned = [name for name, array in arrays.items() if device.is_pinned(array)]
+    a = replace(problem.a, path="direct") if "A" in pinned else problem.a
+    b = replace(problem.b, path="direct") if "B" in pinned else problem.b
+    return replace(problem, a=a, b=b)
+
+
 def _choose(
     problem: Problem,
     options: Options,

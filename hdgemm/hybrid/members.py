@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import InputError
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.pinning import direct_where_pinned
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.planning.checking import room_for_checks
 from hdgemm.planning.machines import assumed
+from hdgemm.planning.memory import ceil_div
 from hdgemm.planning.planner import plan_problem
 from hdgemm.planning.pool import Member
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Tiles along each side of C that a device's own share should have at least, so that there is
 #: something to balance with.
-_TILES: Final = 4
+_TILES: Final = 2
 #: The smallest extent of a tile that this is worth.
 _LEAST_TILE: Final = 256
 
@@ -66,10 +68,10 @@ def seat_devices(
     host_limit = (options.host_bytes or default_host_bytes()) // len(devices)
     seats = []
     for device in devices:
-        problem = product.problem(device.spec)
-        files = any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
+        # C is staged: what store2 has written is what a device is known to have finished.
+        problem = direct_where_pinned(product, product.problem(device.spec), device)
         # What files bounce through is the run's as well, though no plan knows of it.
-        bounce = min(BOUNCE_BYTES, host_limit // 8) // len(devices) if files else 0
+        bounce = min(BOUNCE_BYTES, host_limit // 8) // len(devices) if _in_files(problem) else 0
         plan = _plan(problem, options, device.spec, host_limit - bounce, len(devices))
         plan = replace(plan, host_limit=host_limit)
         seats.append(Seat(device.spec.name, device, plan, _member(plan, device.spec, rates)))
@@ -79,22 +81,66 @@ def seat_devices(
 def _plan(
     problem: Problem, options: Options, device: DeviceSpec, host_limit: int, sharing: int
 ) -> Plan:
-    """Plan for a part of C that leaves several tiles to each device, then take it for all of C."""
-    part = replace(
-        problem,
-        m=_part(problem.m, _TILES * sharing),
-        n=_part(problem.n, _TILES // 2),
-    )
-    if options.tile is None and _in_place(problem):
+    """Plan for a part of C that leaves several tiles to each device, then take it for all of C.
+
+    A device that the others have left alone has nothing to balance.
+    """
+    shared = sharing > 1
+    parts = _TILES if shared else 1
+    part = replace(problem, m=_part(problem.m, parts * sharing), n=_part(problem.n, parts))
+    options, room = room_for_checks(options, device, host_limit)
+    if shared and options.tile is None and _in_place(problem):
         # BLAS needs no slots; its tile only says how much is drawn at a time.
         options = replace(options, tile=(part.m, part.n, part.k))
-    options, room = room_for_checks(options, device, host_limit)
+    elif shared and options.tile is None and not _in_files(problem):
+        # A part alone is all beginning and end, for which short steps are best; the run is not.
+        # Files are read in whole rows instead, which a forced tile would not do.
+        whole = plan_problem(problem, options, device, host_limit=room).tile
+        options = replace(options, tile=_lower(whole, part, device.granularity))
     plan = plan_problem(part, options, device, host_limit=room)
-    return replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n))
+    return _hold_bar(replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n)))
+
+
+def _lower(
+    tile: tuple[int, int, int], part: Problem, granularity: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Cut a tile for all of C to a part's rows; steps get deeper, so that they stay as large.
+
+    No slot takes more memory than that tile's.
+    """
+    mb, nb, kb = tile
+    rows = _whole(min(mb, part.m), granularity[0])
+    times = max(1, min(mb // rows, nb // granularity[1]))
+    return rows, min(_whole(nb // times, granularity[1]), part.n), min(kb * times, part.k)
+
+
+def _whole(extent: int, quantum: int) -> int:
+    return extent - extent % quantum if extent > quantum else extent
+
+
+def _hold_bar(plan: Plan) -> Plan:
+    """Let A's slots take a whole bar, as far as memory is left: its pieces then load only B.
+
+    No plan foresees this, as none knows how small the pieces of a bar will be.
+    """
+    slots = plan.a_slots
+    deep = next((load.rect.cols for load in plan.loads if load.operand == "A"), 0)
+    if not deep:
+        return plan
+    room = plan.device_limit - plan.device_bytes
+    if plan.device.unified:
+        room = min(room, plan.host_limit - plan.host_bytes)
+    # One more than the bar has tiles lets the next bar's first be loaded while this one ends.
+    count = min(ceil_div(plan.problem.k, deep) + 1, slots.count + max(0, room) // slots.nbytes)
+    return replace(plan, a_slots=replace(slots, count=max(slots.count, count)))
 
 
 def _in_place(problem: Problem) -> bool:
     return all(spec.path == "resident" for spec in (problem.a, problem.b, problem.c))
+
+
+def _in_files(problem: Problem) -> bool:
+    return any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
 
 
 def _part(extent: int, parts: int) -> int:

@@ -161,9 +161,7 @@ class _Run:
 
     def go(self) -> dict[str, Timeline]:
         """Run all devices to the end; return the timelines of those that lasted."""
-        threads = [
-            Worker(partial(self._one, seat), f"hdgemm-{seat.name}") for seat in self._seats
-        ]
+        threads = [Worker(partial(self._one, seat), f"hdgemm-{seat.name}") for seat in self._seats]
         try:
             for thread in threads:
                 thread.start()
