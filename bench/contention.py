@@ -101,7 +101,7 @@ def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
 
 def profiled(out: Path, args: argparse.Namespace, *, whole: bool) -> dict[str, Any]:
     """Profile in a process of its own, as a user would, and return the report."""
-    module = ["hdgemm.cli", "profile", "--quick"] if whole else ["bench.contention", "--short"]
+    module = ["hdgemm", "profile", "--quick"] if whole else ["bench.contention", "--short"]
     command = [sys.executable, "-m", *module, "--out", str(out), "--folder", str(args.folder)]
     if args.device:
         command += ["--device", args.device]

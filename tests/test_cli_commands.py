@@ -15,7 +15,7 @@ from tests.reference import assert_close_in_eps
 
 def hdgemm(*arguments, cwd, timeout=120):
     return subprocess.run(
-        [sys.executable, "-m", "hdgemm.cli", *map(str, arguments)],
+        [sys.executable, "-m", "hdgemm", *map(str, arguments)],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -208,7 +208,7 @@ def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
     options = ["--device", "host", "--tile", "64,64,64", "--host-memory", "50MB"]
     arguments = ["multiply", "A.npy", "B.npy", "--out", "C.npy", *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "hdgemm.cli", *arguments],
+        [sys.executable, "-m", "hdgemm", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

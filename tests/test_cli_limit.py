@@ -33,7 +33,7 @@ def test_a_product_finishes_under_a_container_s_limit(tmp_path):
     random_matrix(tmp_path / "A.npy", M, K, 1)
     random_matrix(tmp_path / "B.npy", K, N, 2)
     a, b, c, report = (tmp_path / name for name in ("A.npy", "B.npy", "C.npy", "report.json"))
-    command = [sys.executable, "-m", "hdgemm.cli", "multiply", a, b, "--out", c]
+    command = [sys.executable, "-m", "hdgemm", "multiply", a, b, "--out", c]
     command += ["--device", "host", "--host-memory", HOST_MEMORY, "--report", report, "--quiet"]
     with MemoryCgroup(HOST_MEMORY + ALLOWANCE) as cgroup:
         outcome = cgroup.run([str(word) for word in command], timeout=200)

@@ -19,6 +19,7 @@ LEVELS = {
     "matrices": 1,
     "pipeline": 2,
     "planning": 3,
+    "__main__": 5,
     "cli": 5,
     "server": 5,
 }

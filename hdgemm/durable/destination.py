@@ -82,7 +82,7 @@ class Destination:
         path = file_of(c.matrix)
         if path is None:
             raise InputError(
-                "checkpoint needs a C whose bytes have their places in a file: give out as a path "
+                "checkpoint needs a C on disk whose bytes keep their places: give out as a path "
                 "(of a .npy or raw file, a new HDF5 file, a Zarr array), or as a memmap"
             )
         return cls(Location(path), c.shape, c.matrix.dtype, c, updates)

@@ -1,5 +1,0 @@
-"""`python -m hdgemm.cli`, where the `hdgemm` script is not on the path."""
-
-from hdgemm.cli.app import main
-
-main()
