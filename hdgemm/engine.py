@@ -32,7 +32,7 @@ from hdgemm.pipeline.plan import (
 )
 from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.planning.calibrate import machine_for
-from hdgemm.planning.checking import room_for_checks, tally_for
+from hdgemm.planning.checking import machine_that_checks, room_for_checks, tally_for
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
@@ -98,6 +98,7 @@ def make_plan(
     # What files bounce through is the run's as well, though no plan knows of it.
     bounce = min(BOUNCE_BYTES, limit // 8) if files else 0
     machine = machine_for(problem, device.spec, folder)
+    machine = machine_that_checks(machine, options, device.spec, problem)
     options, room = room_for_checks(options, device.spec, limit - bounce)
     plan = plan_problem(problem, options, device.spec, machine, host_limit=room)
     return replace(plan, host_limit=limit)

@@ -11,7 +11,7 @@ from hdgemm.planning.calibrate import Figures, calibrate, machine_for, measure, 
 from hdgemm.planning.machines import H200, HOST
 
 LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
-FIGURES = Figures(gemm=5e10, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None)
+FIGURES = Figures(gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,7 @@ def measurements(monkeypatch):
 def test_measured_figures_are_rates(tmp_path):
     figures = measure(tmp_path)
     assert 1e8 < figures.gemm < 1e15
+    assert 1 <= figures.side_half <= 64
     for rate in (figures.copy, figures.memory, figures.disk_read, figures.disk_write):
         assert 1e6 < rate < 1e13
     assert list(tmp_path.iterdir()) == []
@@ -98,3 +99,9 @@ def test_the_host_s_figures_leave_a_device_s_own_alone():
 def test_the_cache_lies_in_the_user_s_folder(monkeypatch):
     monkeypatch.delenv("HDGEMM_CACHE")
     assert "hdgemm" in cache_folder().parts
+
+
+def test_the_host_s_edges_cost_what_was_measured():
+    assert with_figures(HOST, DeviceSpec(), FIGURES).side_half == FIGURES.side_half
+    gpu = DeviceSpec("cuda:0", unified=False)
+    assert with_figures(H200, gpu, FIGURES).side_half == H200.side_half

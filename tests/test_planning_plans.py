@@ -13,6 +13,8 @@ from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
 from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
+from hdgemm.planning.checking import machine_that_checks
+from hdgemm.planning.machines import HOST
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.planner import plan_problem
 
@@ -233,3 +235,20 @@ def test_a_spoilt_plan_does_not_pass(spoil, message):
 def test_what_is_not_a_plan_is_refused(text):
     with pytest.raises(ValueError, match="plan"):
         from_json(text)
+
+
+def test_checked_tiles_are_not_flat():
+    # Each step of a checked run passes once more over A and B, on the cores that multiply.
+    spec = OperandSpec(place="file")
+    file_to_file = Problem(4096, 4096, 4096, a=spec, b=spec, c=spec)
+    options, limit = Options(verify="tiles"), 180 << 20
+    checking = machine_that_checks(HOST, options, DeviceSpec(), file_to_file)
+    assert machine_that_checks(HOST, Options(), DeviceSpec(), file_to_file) == HOST
+    assert (
+        machine_that_checks(HOST, options, DeviceSpec("gpu", unified=False), file_to_file) == HOST
+    )
+    flat, tall = (
+        plan_problem(file_to_file, options, DeviceSpec(), machine, host_limit=limit).tile
+        for machine in (HOST, checking)
+    )
+    assert 1 / tall[0] + 1 / tall[1] < 1 / flat[0] + 1 / flat[1]

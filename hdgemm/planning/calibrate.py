@@ -6,12 +6,14 @@ product, copies in memory, and a scratch file in the folder that a product will 
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +36,11 @@ WORTH_MEASURING: Final = 10**11
 #: In the cache folder: an entry for each machine and disk.
 _FILE: Final = "machine.json"
 _PRODUCT: Final = 1024
+_FLAT: Final = 256
+_PRODUCTS: Final = 7
+#: A noisy machine shows more, or less than nothing.
+_LEAST_SIDE_HALF: Final = 1.0
+_MOST_SIDE_HALF: Final = 64.0
 _COPY_BYTES: Final = 32 << 20
 _FILE_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 8 << 20
@@ -44,11 +51,13 @@ _FILE_THREADS: Final = 4
 class Figures:
     """What was measured: flop/s of double-precision BLAS, and bytes/s.
 
-    `copy` counts bytes copied by one thread once; `memory` counts reads and writes of all cores
-    copying at once. The disk's are None where its folder could not be written.
+    `gemm` and `side_half` are those of `Machine`, for the host. `copy` counts bytes copied by one
+    thread once; `memory` counts reads and writes of all cores copying at once. The disk's are None
+    where its folder could not be written.
     """
 
     gemm: float
+    side_half: float
     copy: float
     memory: float
     disk_read: float | None
@@ -91,7 +100,8 @@ def with_figures(machine: Machine, device: DeviceSpec, figures: Figures) -> Mach
         source=f"host measured, {machine.source}",
     )
     if device.unified:
-        machine = replace(machine, gemm={"float64": figures.gemm, "float32": 2 * figures.gemm})
+        gemm = {"float64": figures.gemm, "float32": 2 * figures.gemm}
+        machine = replace(machine, gemm=gemm, side_half=figures.side_half)
     return machine
 
 
@@ -107,8 +117,14 @@ def calibrate(folder: Path, *, refresh: bool = False) -> Figures:
 def measure(folder: Path) -> Figures:
     """Measure within about a second."""
     read, write = _disk(folder)
+    gemm, side_half = _gemm()
     return Figures(
-        gemm=_gemm(), copy=_copy(1), memory=2 * _copy(cores()), disk_read=read, disk_write=write
+        gemm=gemm,
+        side_half=side_half,
+        copy=_copy(1),
+        memory=2 * _copy(cores()),
+        disk_read=read,
+        disk_write=write,
     )
 
 
@@ -143,11 +159,21 @@ def _best(work: Callable[[], object], times: int) -> float:
     return min(seconds)
 
 
-def _gemm() -> float:
+def _gemm() -> tuple[float, float]:
+    """Measure a square and a flat product: what BLAS packs for an edge shows in the flat one."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, _PRODUCT, _PRODUCT))
     out = np.empty_like(a)
-    return 2 * _PRODUCT**3 / _best(lambda: np.matmul(a, b, out=out), 5)
+    n = _PRODUCT
+    square = flat = math.inf
+    for _ in range(_PRODUCTS):
+        square = min(square, _best(partial(np.matmul, a, b, out=out), 1) / n)
+        flat = min(flat, _best(partial(np.matmul, a[:_FLAT], b, out=out[:_FLAT]), 1) / _FLAT)
+    # Seconds of a row grow as 1 + side_half / rows + side_half / n.
+    slower = flat / square
+    side_half = (slower - 1) / (1 / _FLAT + 1 / n - slower * 2 / n)
+    side_half = min(max(side_half, _LEAST_SIDE_HALF), _MOST_SIDE_HALF)
+    return 2 * n**2 / square * (1 + 2 * side_half / n), side_half
 
 
 def _copy(threads: int) -> float:

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.checking import Tally
+from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import DeviceSpec, Plan
+    from hdgemm.pipeline.plan import DeviceSpec, Plan, Problem
+    from hdgemm.planning.rates import Machine
 
 #: Of the limit, and in bytes: sums, panels that are looked at, and inputs that are read again.
 _PART: Final = 32
@@ -29,6 +31,21 @@ def room_for_checks(options: Options, device: DeviceSpec, limit: int) -> tuple[O
         allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
         options = replace(options, device_memory=allowed - checking_bytes(allowed))
     return options, limit - checking_bytes(limit)
+
+
+def machine_that_checks(
+    machine: Machine, options: Options, device: DeviceSpec, problem: Problem
+) -> Machine:
+    """Return the machine as a plan should see it whose cores also check what they multiply.
+
+    Each step passes once more over its A and its B: that is what an edge costs, and keeps tiles
+    from being flat.
+    """
+    if not (options.checks_tiles and device.unified):
+        return machine
+    flops = flops_per_multiply_add(problem.dtype) * machine.memory
+    edge = problem.itemsize * machine.flop_rate(problem.dtype) / flops
+    return replace(machine, side_half=machine.side_half + edge)
 
 
 def tally_for(options: Options, plan: Plan) -> Tally | None:
