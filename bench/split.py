@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdgemm.report import Report
+    from hdgemm.split import SplitReport
 
 SIDE, RATE = 16000, 1e6
 EVEN = SIDE * SIDE / (2 * RATE)
@@ -94,6 +95,14 @@ def turns(devices: dict[str, tuple[str, ...]], n: int, repeats: int) -> dict[str
     return reports
 
 
+def figures(split: SplitReport) -> dict[str, Any]:
+    """Return what a split came to; which tiles were whose would fill pages."""
+    found = split.to_dict()
+    for share in found["shares"].values():
+        del share["tiles"]
+    return found
+
+
 def summarize(reports: dict[str, list[Report]], together: str) -> dict[str, Any]:
     """Return speeds, and the set's against its best rival of the same round."""
     gflops = {name: [each.gflops for each in found] for name, found in reports.items()}
@@ -111,7 +120,7 @@ def summarize(reports: dict[str, list[Report]], together: str) -> dict[str, Any]
         "of_best_alone": spread(ratios),
         "imbalance": spread(imbalance),
         "seconds": spread([each.seconds for each in reports[together]]),
-        "splits": [split.to_dict() for split in splits],
+        "splits": [figures(split) for split in splits],
     }
 
 
