@@ -15,7 +15,6 @@ from hdgemm.errors import InputError
 from hdgemm.hybrid import learn_alone, run_on_devices
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.dtypes import check_dtype
-from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.options import Options
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pinning import chosen_paths
@@ -33,7 +32,7 @@ from hdgemm.pipeline.plan import (
 from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.planning.calibrate import machine_for
 from hdgemm.planning.checking import machine_that_checks, room_for_checks, tally_for
-from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.memory import bounce_bytes, in_place, planned_bytes
 from hdgemm.planning.planner import plan_problem
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.replanning import run_in_free_memory
@@ -89,17 +88,13 @@ def make_plan(
 
     `folder` is where its files lie, if it has any: the speed of their disk counts.
     """
-    specs = (problem.a, problem.b, problem.c)
-    if all(spec.path == "resident" for spec in specs):
+    if in_place(problem):
         # Asking the system what is free costs more than a small product in place.
         return plan_problem(problem, options, device.spec, host_limit=options.host_bytes or 0)
     limit = options.host_bytes or default_host_bytes()
-    files = any(spec.place == "file" for spec in specs)
-    # What files bounce through is the run's as well, though no plan knows of it.
-    bounce = min(BOUNCE_BYTES, limit // 8) if files else 0
     machine = machine_for(problem, device.spec, folder)
     machine = machine_that_checks(machine, options, device.spec, problem)
-    options, room = room_for_checks(options, device.spec, limit - bounce)
+    options, room = room_for_checks(options, device.spec, limit - bounce_bytes(problem, limit))
     plan = plan_problem(problem, options, device.spec, machine, host_limit=room)
     return replace(plan, host_limit=limit)
 

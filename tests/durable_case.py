@@ -1,7 +1,11 @@
 """A small product with many tiles, and ways to cut its run off."""
 
 import hashlib
+import multiprocessing
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,18 @@ TILE = (40, 48, 64)
 
 class Stop(Exception):  # noqa: N818  (a signal, not an error)
     """Raised by an observer, to end a run from within."""
+
+
+def kill_after(seconds, target, *arguments):
+    """Let `target(*arguments, started)` run in a process of its own, and kill it so long after."""
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=target, args=(*arguments, started))
+    process.start()
+    started.wait()
+    time.sleep(seconds)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
 
 
 class Case:

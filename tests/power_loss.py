@@ -6,6 +6,8 @@ import random
 import threading
 from pathlib import Path
 
+from hdgemm.errors import HdgemmError
+
 BLOCK = 4096
 #: Calls that change the disk; each is a moment at which power may fail.
 CALLS = ("pwrite", "pwritev", "fsync", "fdatasync", "replace", "ftruncate", "unlink")
@@ -81,6 +83,15 @@ class PowerLoss:
         target = Path(target)
         before = target.read_bytes() if target.exists() else None
         self.renamed.append((Path(source), target, before))
+
+    def fails_during(self, run, call, seed):
+        """Let power fail at a call of a run, which may only end in an error where it has failed."""
+        self.fail_at(call)
+        try:
+            run()
+        except (OSError, HdgemmError):
+            assert self.failed
+        self.strike(seed)
 
     def strike(self, seed):
         """Take back some of what was never durable; power is on afterwards."""

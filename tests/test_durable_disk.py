@@ -102,12 +102,7 @@ def test_power_may_fail_at_any_write(memory_folder, mode, monkeypatch):
         case.reset()
         power.on()
         for _ in range(2):
-            power.fail_at(rng.randint(1, calls))
-            try:
-                case.run()
-            except (OSError, HdgemmError):
-                assert power.failed
-            power.strike(seed)
+            power.fails_during(case.run, rng.randint(1, calls), seed)
         kept += case.run().resumption.kept
         assert case.sha() == case.expected, f"seed {seed}"
     assert kept > 30

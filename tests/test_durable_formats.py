@@ -1,10 +1,7 @@
 """Runs into raw, HDF5 and Zarr files that are cut off, killed or lose power, and go on."""
 
-import multiprocessing
-import os
 import random
 import shutil
-import signal
 import time
 from pathlib import Path
 
@@ -16,11 +13,11 @@ import zarr
 import hdgemm
 from hdgemm.blas import multiply
 from hdgemm.durable.audit import audit
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.options import Options
-from tests.durable_case import TILE, Stop
+from tests.durable_case import TILE, Stop, kill_after
 from tests.power_loss import PowerLoss
 
 OUTS = {
@@ -147,20 +144,13 @@ def _child(folder, kind, started):
 @pytest.mark.parametrize("kind", ["raw", "hdf5", "zarr-item"])
 def test_killed_at_any_moment(tmp_path, kind):
     case = Case(tmp_path, kind)
-    context = multiprocessing.get_context("spawn")
     rng = random.Random(3)
     began = time.perf_counter()
     case.run()
     length = time.perf_counter() - began
     for _ in range(4):
         case.reset()
-        started = context.Event()
-        process = context.Process(target=_child, args=(tmp_path, kind, started))
-        process.start()
-        started.wait()
-        time.sleep(rng.uniform(0, length))
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        kill_after(rng.uniform(0, length), _child, tmp_path, kind)
         case.run()
         case.check()
 
@@ -174,12 +164,7 @@ def test_power_may_fail_at_any_write(tmp_path, kind, monkeypatch):
     for seed in range(6):
         case.reset()
         power.on()
-        power.fail_at(rng.randint(1, calls))
-        try:
-            case.run()
-        except (OSError, HdgemmError):
-            assert power.failed
-        power.strike(seed)
+        power.fails_during(case.run, rng.randint(1, calls), seed)
         case.run()
         case.check()
 

@@ -1,11 +1,8 @@
 """Runs that are cut off, and go on: the same bits, nothing done twice, nothing left behind."""
 
 import json
-import multiprocessing
-import os
 import random
 import re
-import signal
 import threading
 import time
 
@@ -17,7 +14,7 @@ from hdgemm.blas import dgemm, matmul, multiply
 from hdgemm.cli.app import app
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
-from tests.durable_case import Case, Stop
+from tests.durable_case import Case, Stop, kill_after
 
 MODES = ("new", "over", "replace", "update")
 
@@ -160,7 +157,6 @@ def _child(folder, mode, started):
 @pytest.mark.parametrize("mode", ["new", "update"])
 def test_killed_at_any_moment(tmp_path, mode):
     case = Case(tmp_path, mode)
-    context = multiprocessing.get_context("spawn")
     rng = random.Random(3)
     began = time.perf_counter()
     case.run()
@@ -168,13 +164,7 @@ def test_killed_at_any_moment(tmp_path, mode):
     case.reset()
     for _ in range(7):
         for _attempt in range(2):
-            started = context.Event()
-            process = context.Process(target=_child, args=(tmp_path, mode, started))
-            process.start()
-            started.wait()
-            time.sleep(rng.uniform(0, length))
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
+            kill_after(rng.uniform(0, length), _child, tmp_path, mode)
         case.run()
         assert case.sha() == case.expected
         assert case.leftovers() == []

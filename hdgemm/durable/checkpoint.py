@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 from hdgemm.durable.earlier import BEGIN_AGAIN, Earlier, first_record
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.identity import device_differences, plan_differences
-from hdgemm.durable.journal import Journal, sync_folder
+from hdgemm.durable.journal import Journal
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
 from hdgemm.durable.slabs import redo_log, redo_path, sample, slabs_of, units_done
 from hdgemm.errors import InputError
+from hdgemm.matrices.durability import sync
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.remaining import remaining
 from hdgemm.report import Resumption, build_report
@@ -217,7 +218,7 @@ class Checkpoint:
             self._redo = redo_log(self._journal.path, plan, run, create=True)
             samples = sample(self.c.matrix, slabs)
         self._journal.append([first_record(run, plan, self._identity, samples)])
-        sync_folder(self._journal.path.parent)
+        sync(self._journal.path.parent)
 
     @contextmanager
     def recording(self, matrix: Matrix) -> Iterator[Matrix]:

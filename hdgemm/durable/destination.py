@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.fingerprint import file_of, home_of
-from hdgemm.durable.journal import sync_folder
 from hdgemm.errors import InputError
+from hdgemm.matrices.durability import sync
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.matrices.stores import create_matrix, reopen_draft
@@ -126,7 +126,7 @@ class Destination:
         part = self.part(journal)
         draft = create_matrix(self.where, self.shape, self.dtype, part)
         draft.matrix.flush()
-        sync_folder(part.parent)
+        sync(part.parent)
         return draft
 
     def reopen(self, journal: Path) -> Draft[Any] | None:

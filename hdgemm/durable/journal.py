@@ -128,15 +128,6 @@ def read_journal(path: Path) -> tuple[list[Record], list[int]]:
     return records, damaged
 
 
-def sync_folder(folder: Path) -> None:
-    """Return when the names in a folder are durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def encode(record: Record) -> bytes:
     """Return a record's line, its newline included."""
     return _line(record)

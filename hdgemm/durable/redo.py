@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.durable.checksums import checksum
-from hdgemm.durable.journal import decode, encode, sync_folder
+from hdgemm.durable.journal import decode, encode
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.durability import sync
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.transfer import ALIGNMENT, address, aligned_bytes
 from hdgemm.pipeline.plan import Rect
@@ -85,7 +86,7 @@ class RedoLog:
             ) from error  # fmt: skip
         finally:
             os.close(fd)
-        sync_folder(path.parent)
+        sync(path.parent)
         return cls(path, run, slot_bytes, count)
 
     def keep(self, slot: int, rect: Rect, data: NDArray[Any], crc: int) -> None:

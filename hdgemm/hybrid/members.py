@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 from hdgemm.limits import default_host_bytes
-from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pinning import direct_where_pinned
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.planning.checking import room_for_checks
 from hdgemm.planning.machines import assumed
-from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.memory import bounce_bytes, ceil_div, in_files, in_place
 from hdgemm.planning.planner import plan_problem
 from hdgemm.planning.pool import Member
 
@@ -70,8 +69,7 @@ def seat_devices(
     for device in devices:
         # C is staged: what store2 has written is what a device is known to have finished.
         problem = direct_where_pinned(product, product.problem(device.spec), device)
-        # What files bounce through is the run's as well, though no plan knows of it.
-        bounce = min(BOUNCE_BYTES, host_limit // 8) // len(devices) if _in_files(problem) else 0
+        bounce = bounce_bytes(problem, host_limit) // len(devices)
         plan = _plan(problem, options, device.spec, host_limit - bounce, len(devices))
         plan = replace(plan, host_limit=host_limit)
         seats.append(Seat(device.spec.name, device, plan, _member(plan, device.spec, rates)))
@@ -89,10 +87,10 @@ def _plan(
     parts = _TILES if shared else 1
     part = replace(problem, m=_part(problem.m, parts * sharing), n=_part(problem.n, parts))
     options, room = room_for_checks(options, device, host_limit)
-    if shared and options.tile is None and _in_place(problem):
+    if shared and options.tile is None and in_place(problem):
         # BLAS needs no slots; its tile only says how much is drawn at a time.
         options = replace(options, tile=(part.m, part.n, part.k))
-    elif shared and options.tile is None and not _in_files(problem):
+    elif shared and options.tile is None and not in_files(problem):
         # A part alone is all beginning and end, for which short steps are best; the run is not.
         # Files are read in whole rows instead, which a forced tile would not do.
         whole = plan_problem(problem, options, device, host_limit=room).tile
@@ -135,16 +133,9 @@ def _hold_bar(plan: Plan) -> Plan:
     return replace(plan, a_slots=replace(slots, count=max(slots.count, count)))
 
 
-def _in_place(problem: Problem) -> bool:
-    return all(spec.path == "resident" for spec in (problem.a, problem.b, problem.c))
-
-
-def _in_files(problem: Problem) -> bool:
-    return any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
-
-
 def _part(extent: int, parts: int) -> int:
-    return min(extent, max(_LEAST_TILE, -(-extent // parts)))
+    size: int = max(_LEAST_TILE, ceil_div(extent, parts))
+    return min(extent, size)
 
 
 def _member(plan: Plan, spec: DeviceSpec, rates: Rates) -> Member:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
+from hdgemm.matrices.durability import sync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ class Draft(Generic[M]):
 
     def _give_name(self) -> None:
         self.part.replace(self.path)
-        sync_folder(self.path.parent)
+        sync(self.path.parent)
 
     def _remove(self) -> None:
         self.part.unlink(missing_ok=True)
@@ -167,12 +168,3 @@ def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
         path=str(path), offset=0, length=nbytes, requested=nbytes, available=available,
         missing=max(0, nbytes - available),
     )  # fmt: skip
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the names in this folder are durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -6,15 +6,14 @@ and elements move past it like those of any other file.
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
-from hdgemm.matrices.draft import sync_folder
 from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.durability import sync_file
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular
 from hdgemm.matrices.rectangles import RectangleMatrix
@@ -176,13 +175,3 @@ def _source(dataset: Any, path: Path) -> Hashable:
         return str(path), place
     status = path.stat()
     return (status.st_dev, status.st_ino), place
-
-
-def sync_file(path: Path) -> None:
-    """Return when a file and its name are durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    sync_folder(path.parent)

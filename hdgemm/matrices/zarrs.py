@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
-from hdgemm.matrices.draft import Draft, aside, require_space, reserve, sync_folder
+from hdgemm.matrices.draft import Draft, aside, require_space, reserve
 from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.durability import sync, sync_tree
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.rectangles import RectangleMatrix
@@ -142,7 +142,7 @@ def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> C
             sync_tree(folder)
             return
         while written:
-            _sync(written.pop())
+            sync(written.pop())
 
     return ChunkFiles(
         name, array.shape, dtype, chunk, fill, open_chunk, _source(folder), home=folder,
@@ -180,7 +180,7 @@ class _ArrayDraft(Draft["Matrix"]):
         if self.path.exists():
             self.path.replace(old)
         self.part.replace(self.path)
-        sync_folder(self.path.parent)
+        sync(self.path.parent)
         shutil.rmtree(old, ignore_errors=True)
 
     def _remove(self) -> None:
@@ -259,22 +259,6 @@ def _sync_groups(root: Path, item: str) -> None:
         folder = folder / name
         for metadata in ("zarr.json", ".zgroup"):
             if (folder / metadata).exists():
-                _sync(folder / metadata)
-        sync_folder(folder)
-    sync_folder(root.parent)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_tree(folder: Path) -> None:
-    """Return when all files and names under this folder are durable."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            _sync(Path(place, name))
-        sync_folder(Path(place))
+                sync(folder / metadata)
+        sync(folder)
+    sync(root.parent)

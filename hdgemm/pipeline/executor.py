@@ -12,6 +12,7 @@ from hdgemm.pipeline.growing import GrowingSchedule
 from hdgemm.pipeline.lane import Clock, Lane
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
+from hdgemm.pipeline.stages import Bound
 from hdgemm.pipeline.validate import validate
 from hdgemm.pipeline.worker import Worker
 
@@ -138,9 +139,8 @@ def _execute(
     board = Board()
     with ExitStack() as stack:
         memory = stack.enter_context(SlotMemory(plan, device, operands))
-        stages = stack.enter_context(
-            open_stages(plan, source.ledger, device, memory, operands, factors, tally)
-        )
+        bound = Bound(plan, source.ledger, device, memory, operands, *factors)
+        stages = stack.enter_context(open_stages(bound, tally))
         clock = Clock(plan.device.name, observer, start)
         lanes = [
             Lane(stage, source, stages.function(stage), board, clock) for stage in source.stages

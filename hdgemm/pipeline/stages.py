@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
 
-class Stages:
-    """The stages of one run, bound to its plan, device, memory and matrices."""
+class Bound(NamedTuple):
+    """What the stages of one run work with."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        device: Device,
-        memory: SlotMemory,
-        operands: Operands,
-        alpha: complex,
-        beta: complex,
-    ) -> None:
-        self._plan = plan
-        self._ledger = ledger
-        self._device = device
-        self._memory = memory
-        self._operands = operands
-        self._alpha = alpha
-        self._beta = beta
+    plan: Plan
+    ledger: Ledger
+    device: Device
+    memory: SlotMemory
+    operands: Operands
+    alpha: complex
+    beta: complex
+
+
+class Stages:
+    """The stages of one run."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._plan, self._ledger, self._device, self._memory, self._operands = bound[:5]
+        self._alpha, self._beta = bound.alpha, bound.beta
 
     def function(self, stage: Stage) -> Callable[[Op, Sequence[Completion]], Completion]:
         """Return the function of one stage."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.pieces import PHASE_BYTES
 from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
 
@@ -24,6 +25,21 @@ Count: TypeAlias = Any
 PIECE_BYTES: Final = 16 << 20
 #: Pieces in a ring: one being filled, one being emptied, two to even out.
 RING_PIECES: Final = 4
+
+
+def in_files(problem: Problem) -> bool:
+    """Say whether any operand lies in a file."""
+    return any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
+
+
+def in_place(problem: Problem) -> bool:
+    """Say whether the device multiplies all operands where they lie."""
+    return problem.a.path == problem.b.path == problem.c.path == "resident"
+
+
+def bounce_bytes(problem: Problem, limit: int) -> int:
+    """Return what files bounce through: the run's memory as well, though no plan knows of it."""
+    return min(BOUNCE_BYTES, limit // 8) if in_files(problem) else 0
 
 
 class Staging(NamedTuple):

@@ -10,7 +10,7 @@ from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import OVERLAPS, Limits, build_plan, direct_plan
 from hdgemm.planning.fit import does_not_fit, least_need
 from hdgemm.planning.machines import assumed
-from hdgemm.planning.memory import PIECE_BYTES, planned_bytes
+from hdgemm.planning.memory import PIECE_BYTES, in_place, planned_bytes
 from hdgemm.planning.model import expect
 from hdgemm.planning.partition import BLOCKS, Shape, Shapes
 from hdgemm.planning.pricing import CAUTION, price
@@ -62,8 +62,7 @@ def plan_problem(
     allowed = options.device_bytes or device.memory_bytes
     limits = Limits(host_limit, min(allowed, device.memory_bytes))
     machine = machine or assumed(device)
-    in_place = problem.a.path == problem.b.path == problem.c.path == "resident"
-    if in_place and device.unified and options.tile is None:
+    if in_place(problem) and device.unified and options.tile is None:
         return direct_plan(problem, device, options.strategy, limits, machine)
     problem = _reachable(problem, device)
     plan = _plan if problem.flops > _REMEMBERED or options.tile is not None else _remembered

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.pipeline.checking.common import make_inspector
+from hdgemm.pipeline.checking.common import CheckedStages
 from hdgemm.pipeline.checking.sums import UnitSums, panel_rows, panels
 from hdgemm.pipeline.checking.vectors import LoadSums, Vectors
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.stages import Stages
 
 if TYPE_CHECKING:
+    from hdgemm.pipeline.stages import Bound
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
@@ -33,26 +33,13 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
 
-class SeparateCheckedStages(Stages):
+class SeparateCheckedStages(CheckedStages):
     """See the module's docstring; `close` it before the slots are freed."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        device: Device,
-        memory: SlotMemory,
-        operands: Operands,
-        alpha: complex,
-        beta: complex,
-        tally: Tally,
-    ) -> None:
-        super().__init__(plan, ledger, device, memory, operands, alpha, beta)
-        self._tally = tally
-        checks = make_inspector(plan, operands, (alpha, 0.0), tally, self)
-        self._signs, self._inspector, self._reading = checks
-        self._drains = plan.overlap.c_on_device
-        self._vectors = Vectors(plan, device, tally.scratch_bytes)
+    def __init__(self, bound: Bound, tally: Tally) -> None:
+        super().__init__(bound, tally)
+        self._drains = self._plan.overlap.c_on_device
+        self._vectors = Vectors(self._plan, self._device, tally.scratch_bytes)
         self._loading: dict[int, LoadSums] = {}
         self._loaded: dict[tuple[Operand, int], LoadSums] = {}
         self._sums: dict[int, UnitSums] = {}
@@ -62,11 +49,6 @@ class SeparateCheckedStages(Stages):
     def close(self) -> None:
         """Wait for what is enqueued, and free the vectors."""
         self._vectors.free()
-
-    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
-        """Read, while no tile's inputs are read again."""
-        with self._reading:
-            return super().load1(op, after)
 
     def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Upload, and sum what goes up; the last piece of a tile is followed by its sums."""

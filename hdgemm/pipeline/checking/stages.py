@@ -14,22 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.pipeline.checking.tally import Tally
-    from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.ledger import Ledger
-    from hdgemm.pipeline.plan import Plan
-    from hdgemm.pipeline.slots import Operands, SlotMemory
+    from hdgemm.pipeline.stages import Bound
 
 
 @contextmanager
-def open_stages(
-    plan: Plan,
-    ledger: Ledger,
-    device: Device,
-    memory: SlotMemory,
-    operands: Operands,
-    factors: tuple[complex, complex],
-    tally: Tally | None,
-) -> Iterator[Stages]:
+def open_stages(bound: Bound, tally: Tally | None) -> Iterator[Stages]:
     """Give the stages of one run; what their checks hold is freed on leaving.
 
     Raises
@@ -38,10 +27,11 @@ def open_stages(
         When tiles are to be checked whose inputs the host cannot read.
     """
     if tally is None:
-        yield Stages(plan, ledger, device, memory, operands, *factors)
+        yield Stages(bound)
         return
+    plan = bound.plan
     if plan.device.unified:
-        yield UnifiedCheckedStages(plan, ledger, device, memory, operands, *factors, tally)
+        yield UnifiedCheckedStages(bound, tally)
         return
     specs = {"A": plan.problem.a, "B": plan.problem.b, "C": plan.problem.c}
     there = [name for name, spec in specs.items() if spec.path == "resident"]
@@ -50,7 +40,7 @@ def open_stages(
             f"verify='tiles' sums the matrices on the host, and {', '.join(there)} lies on "
             f"{plan.device.name}: bring it to the host, or check the product with verify=True"
         )
-    stages = SeparateCheckedStages(plan, ledger, device, memory, operands, *factors, tally)
+    stages = SeparateCheckedStages(bound, tally)
     try:
         yield stages
     finally:

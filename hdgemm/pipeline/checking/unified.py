@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from hdgemm.pipeline.checking.common import make_inspector
+from hdgemm.pipeline.checking.common import CheckedStages
 from hdgemm.pipeline.checking.sums import SAMPLES, OldSums, UnitSums, panels
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.stages import Stages
 
 if TYPE_CHECKING:
+    from hdgemm.pipeline.stages import Bound
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
@@ -31,34 +31,14 @@ _Sides: TypeAlias = "dict[tuple[int, int, int, int], NDArray[Any]]"
 _MOST_SIDES: Final = 64
 
 
-class UnifiedCheckedStages(Stages):
+class UnifiedCheckedStages(CheckedStages):
     """mult1 sums A, B and, at a unit's end, C: in one lane, so that BLAS has all the cores."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        device: Device,
-        memory: SlotMemory,
-        operands: Operands,
-        alpha: complex,
-        beta: complex,
-        tally: Tally,
-    ) -> None:
-        super().__init__(plan, ledger, device, memory, operands, alpha, beta)
-        self._tally = tally
-        resident = plan.problem.c.path == "resident"
-        factors = alpha, beta if resident else 0.0
-        checks = make_inspector(plan, operands, factors, tally, self)
-        self._signs, self._inspector, self._reading = checks
+    def __init__(self, bound: Bound, tally: Tally) -> None:
+        super().__init__(bound, tally)
         self._sums: UnitSums | None = None
         # Of each slot's tile as it was when it was first used: later, it may have changed.
         self._sides: dict[tuple[Operand, int], tuple[int, _Sides]] = {}
-
-    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
-        """Read, while no tile's inputs are read again."""
-        with self._reading:
-            return super().load1(op, after)
 
     def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Multiply, and sum before and after it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
@@ -12,20 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class _Reached:
+class _Reached(AbstractContextManager["_Reached"]):
     """A hold on memory that nothing has to be done for."""
 
     seconds = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 
