@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from hdgemm.limits import default_host_bytes
 from hdgemm.matrices.transfer import copy_pool
+from hdgemm.planning.memory import op_extents
 from hdgemm.profiling.copy_threads import copy_rates, copy_threads
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Operand, Problem
+    from hdgemm.pipeline.plan import Problem
 
 #: Bytes of staged operands below which the measurement would take longer than it saves.
 _WORTH_MEASURING: Final = 1 << 30
@@ -49,14 +50,9 @@ def fit_copy_threads(problem: Problem, options: Options, device: object) -> int 
 
 def _staged_bytes(problem: Problem) -> int:
     """Return the bytes of those operands in memory that are copied into staging or out of it."""
-    operands: dict[Operand, int] = {
-        "A": problem.m * problem.k,
-        "B": problem.k * problem.n,
-        "C": problem.m * problem.n,
-    }
-    specs = {name: problem.spec(name) for name in operands}
+    specs = {name: problem.spec(name) for name in op_extents(problem)}
     return sum(
-        elements * specs[name].itemsize
-        for name, elements in operands.items()
+        rows * cols * specs[name].itemsize
+        for name, (rows, cols) in op_extents(problem).items()
         if specs[name].path == "staged" and specs[name].place == "memory"
     )

@@ -21,7 +21,7 @@ from hdgemm.hybrid.split import fixed_regions
 from hdgemm.peak_memory import PeakMemory
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.executor import run_feed
-from hdgemm.pipeline.worker import Worker
+from hdgemm.pipeline.worker import Worker, run_all
 from hdgemm.planning.checking import tally_for
 from hdgemm.planning.increment import Increment
 from hdgemm.planning.pool import Pool
@@ -161,23 +161,15 @@ class _Run:
 
     def go(self) -> dict[str, Timeline]:
         """Run all devices to the end; return the timelines of those that lasted."""
-        threads = [Worker(partial(self._one, seat), f"hdgemm-{seat.name}") for seat in self._seats]
-        try:
-            for thread in threads:
-                thread.start()
-        except BaseException as error:  # noqa: BLE001  (raised when those that run have stopped)
-            self._end(error)
-        for thread in threads:
-            while thread.working:
-                try:
-                    thread.wait(0.05)
-                    if self._caller is not None and self._caller.is_set():
-                        self._cancel.set()
-                except BaseException as error:  # noqa: BLE001  (Ctrl-C: end all, then raise it)
-                    self._end(error)
+        workers = [Worker(partial(self._one, seat), f"hdgemm-{seat.name}") for seat in self._seats]
+        run_all(workers, look=self._pass_on_cancel, interval=0.05, stop=self._end)
         if self._error is not None:
             raise self._error
         return self._timelines
+
+    def _pass_on_cancel(self) -> None:
+        if self._caller is not None and self._caller.is_set():
+            self._cancel.set()
 
     def _one(self, seat: Seat) -> None:
         try:

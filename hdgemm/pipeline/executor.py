@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import CancelledRunError
@@ -14,7 +15,7 @@ from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.stages import Bound
 from hdgemm.pipeline.validate import validate
-from hdgemm.pipeline.worker import Worker
+from hdgemm.pipeline.worker import Worker, run_all
 
 if TYPE_CHECKING:
     import threading
@@ -158,20 +159,14 @@ def _run(lanes: list[Lane], board: Board, cancel: threading.Event | None) -> Non
     if len(lanes) == 1 and cancel is None:  # nothing to overlap: a direct product needs no thread
         lanes[0].run()
         return
-    threads = [Worker(lane.run, f"hdgemm-{lane.stage}") for lane in lanes]
-    try:
-        for thread in threads:
-            thread.start()
-    except BaseException as error:  # noqa: BLE001  (raised when those that run have stopped)
-        _stop(lanes, board, error)
-    for thread in threads:
-        while thread.working:
-            try:
-                thread.wait(0.05 if cancel is not None else 1.0)
-                if cancel is not None and cancel.is_set():
-                    _stop(lanes, board, _cancelled())
-            except BaseException as error:  # noqa: BLE001  (Ctrl-C: stop the lanes, then raise it)
-                _stop(lanes, board, error)
+    stop = partial(_stop, lanes, board)
+
+    def look() -> None:
+        if cancel is not None and cancel.is_set():
+            stop(_cancelled())
+
+    workers = [Worker(lane.run, f"hdgemm-{lane.stage}") for lane in lanes]
+    run_all(workers, look=look, interval=0.05 if cancel is not None else 1.0, stop=stop)
 
 
 def _stop(lanes: list[Lane], board: Board, error: BaseException) -> None:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class Worker(threading.Thread):
@@ -35,3 +35,33 @@ class Worker(threading.Thread):
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end, for so many seconds at most; may be interrupted and called again."""
         self._ended.wait(timeout)
+
+
+def run_all(
+    workers: Sequence[Worker],
+    *,
+    look: Callable[[], object],
+    interval: float,
+    stop: Callable[[BaseException], object],
+) -> None:
+    """Start workers and return when all have ended.
+
+    Parameters
+    ----------
+    look
+        Called about every `interval` seconds meanwhile.
+    stop
+        Given what interrupts the start or the waiting; it must make all end, and keep the error.
+    """
+    try:
+        for worker in workers:
+            worker.start()
+    except BaseException as error:  # noqa: BLE001  (raised when those that run have stopped)
+        stop(error)
+    for worker in workers:
+        while worker.working:
+            try:
+                worker.wait(interval)
+                look()
+            except BaseException as error:  # noqa: BLE001  (Ctrl-C: end all, then raise it)
+                stop(error)

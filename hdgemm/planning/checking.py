@@ -1,4 +1,4 @@
-"""Memory that is left to the checks of C tiles, where they are asked for."""
+"""What checks of C tiles take of a plan, where they are asked for: memory, and time at edges."""
 
 from __future__ import annotations
 

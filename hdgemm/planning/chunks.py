@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hdgemm.planning.memory import round_up
+from hdgemm.planning.memory import op_extents, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,13 +83,8 @@ def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
     factor: Count = np.ones(len(shapes.mb))
     if chunk is None or not spec.encoded:
         return factor
-    extents = {
-        "A": (problem.m, problem.k),
-        "B": (problem.k, problem.n),
-        "C": (problem.m, problem.n),
-    }
     for side, (tile, whole) in enumerate(
-        zip(shapes.extents(problem)[operand], extents[operand], strict=True)
+        zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
     ):
         step = min(chunk[side], whole)
         # Tiles that begin at the multiples of `tile` touch so much on average.
@@ -104,10 +99,10 @@ def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
     chunk = op_chunk(spec)
     if chunk is None or not spec.encoded:
         return rect.rows * rect.cols
-    whole = {"A": (problem.m, problem.k), "B": (problem.k, problem.n), "C": (problem.m, problem.n)}
+    whole = op_extents(problem)[operand]
     area = 1
     for first, extent, step, end in zip(
-        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole[operand], strict=True
+        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, strict=True
     ):
         area *= min(end, -(-(first + extent) // step) * step) - first // step * step
     return area

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.planning.chunks import decoded_area
-from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.memory import ceil_div, op_extents
 from hdgemm.planning.rates import REQUEST_BYTES
 
 if TYPE_CHECKING:
@@ -89,13 +89,8 @@ def file_requests(plan: Plan, op: Op) -> int:
     """Return the contiguous pieces of a file that a rectangle consists of, cut to request size."""
     problem, rect = plan.problem, op.rect
     spec = problem.spec(op.operand)
-    extents = {
-        "A": (problem.m, problem.k),
-        "B": (problem.k, problem.n),
-        "C": (problem.m, problem.n),
-    }
     rows, cols = (rect.cols, rect.rows) if spec.trans else (rect.rows, rect.cols)
-    whole = extents[op.operand][0 if spec.trans else 1]
+    whole = op_extents(problem)[op.operand][0 if spec.trans else 1]
     if cols < whole:
         return rows
     nbytes = rows * cols * spec.itemsize

@@ -37,6 +37,12 @@ def in_place(problem: Problem) -> bool:
     return problem.a.path == problem.b.path == problem.c.path == "resident"
 
 
+def op_extents(problem: Problem) -> dict[Operand, tuple[int, int]]:
+    """Return rows and columns of each operand in op-space."""
+    m, n, k = problem.m, problem.n, problem.k
+    return {"A": (m, k), "B": (k, n), "C": (m, n)}
+
+
 def bounce_bytes(problem: Problem, limit: int) -> int:
     """Return what files bounce through: the run's memory as well, though no plan knows of it."""
     return min(BOUNCE_BYTES, limit // 8) if in_files(problem) else 0
