@@ -8,7 +8,7 @@
 SIZE ?= 2GB
 MEMORY ?= 400MB
 OUT ?= demo-out
-POSTGRES_TESTS ?= $(wildcard tests/test_server_*.py)
+POSTGRES_TESTS ?= $(wildcard tests/server/test_*.py)
 VENV := .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

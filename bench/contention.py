@@ -27,7 +27,7 @@ import numpy as np
 from bench.harness import environment, save
 from hdgemm.profiling import profile
 from hdgemm.profiling.effort import QUICK
-from hdgemm.profiling.others import Watch
+from hdgemm.profiling.other_load import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

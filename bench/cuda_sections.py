@@ -14,7 +14,7 @@ from hdgemm.blas import multiply
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 from hdgemm.pipeline.devices.cuda.registration import measure_pinning
-from hdgemm.profiling.copy_threads import copy_rates, copy_threads
+from hdgemm.run.copy_threads import copy_rates, copy_threads
 
 if TYPE_CHECKING:
     from bench.cuda_run import Run

@@ -21,7 +21,7 @@ from bench.opencl_pipeline import Resident
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.peers import clblast_seconds
 from hdgemm.pipeline.devices.opencl.store import Store
-from hdgemm.pipeline.devices.opencl.trial import random_matrix
+from hdgemm.pipeline.devices.opencl.tuning_process import random_matrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.plan import flops_per_multiply_add

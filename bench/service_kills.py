@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 
 from hdgemm.client import Client, RemoteError
-from hdgemm.server.testing import DELAY
-from tests.server_harness import Live, make_settings, start
+from hdgemm.server.numpy_backend import DELAY
+from tests.server.harness import Live, make_settings, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable

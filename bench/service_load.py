@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hdgemm.server.testing import DELAY
-from tests.server_harness import Live, free_port, make_settings, submit, wait_until
+from hdgemm.server.numpy_backend import DELAY
+from tests.server.harness import Live, free_port, make_settings, submit, wait_until
 
 #: The framework alone, on the same server with the same protocol: one route, one constant.
 _BARE = """
@@ -35,7 +35,7 @@ async def job(job_id: str) -> JSONResponse:
     return JSONResponse({"jobID": job_id, "status": "running"})
 uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", http="h11", ws="none")
 """
-_REAL = "hdgemm.server.engine:HdgemmLibrary"
+_REAL = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
 
 
 async def load(port: int, path: str, rate: int, seconds: float, connections: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from selenium import webdriver
 
-from tests.server_harness import Live, make_settings, submit, wait_until
+from tests.server.harness import Live, make_settings, submit, wait_until
 
 
 def browser(folder: Path, height: int) -> webdriver.Chrome:
@@ -34,7 +34,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="hdgemm-picture-") as name:
         folder = Path(name)
-        library = "hdgemm.server.engine:HdgemmLibrary"
+        library = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
         settings = make_settings(folder, library=library, memory=1 << 30, lease_seconds=20.0)
         rng = np.random.default_rng(1)
         for operand in ("a", "b"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from hdgemm.server import tokens
 from hdgemm.server.database import open_database
-from tests.server_harness import Live, finished, make_settings, submit, upload
+from tests.server.harness import Live, finished, make_settings, submit, upload
 
 #: Some refusals depend on what no schema can say: whether files are there, shapes agree, the disk
 #: has room (507). They are right answers to requests that fit the schema.

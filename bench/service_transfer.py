@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tests.server_harness import Live, free_port, make_settings, wait_until
+from tests.server.harness import Live, free_port, make_settings, wait_until
 
 _CHUNK = 1 << 20
 #: The plain copy: the same HTTP server, a body straight into a file and a file straight out.

@@ -21,16 +21,16 @@ import numpy as np
 
 from bench.harness import environment, save, spread
 from hdgemm.blas import multiply
-from hdgemm.cache import cache_folder
-from hdgemm.hybrid.virtual import Speed, best_static, race
+from hdgemm.machine.cache import cache_folder
 from hdgemm.options import Options
-from hdgemm.planning.pool import Member
+from hdgemm.run.balance import Member
+from hdgemm.simulation.balance import Speed, best_static, race
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdgemm.report import Report
-    from hdgemm.split import SplitReport
+    from hdgemm.run.split_report import SplitReport
 
 SIDE, RATE = 16000, 1e6
 EVEN = SIDE * SIDE / (2 * RATE)

@@ -27,15 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hdgemm.machine.assumed import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
-from hdgemm.planning.machines import H200, HOST
+from hdgemm.planning.expectation import simulate
 from hdgemm.planning.memory import planned_bytes
-from hdgemm.planning.model import simulate
 from hdgemm.planning.planner import plan_problem
 
 if TYPE_CHECKING:
-    from hdgemm.planning.rates import Machine
+    from hdgemm.machine.rates import Machine
 
 GB = 10**9
 FILE = OperandSpec(place="file")

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from hdgemm.blas import dgemm, execute, matmul, multiply
-from hdgemm.engine import plan_gemm
 from hdgemm.errors import (
     CancelledRunError,
     DeviceError,
@@ -16,6 +15,7 @@ from hdgemm.errors import (
 )
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import list_devices as devices
+from hdgemm.run.engine import plan_gemm
 from hdgemm.verify import Verification, verify
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.call import Call
-from hdgemm.engine import best_device
-from hdgemm.stacked import matmul_plain, matmul_stacked
+from hdgemm.product.stacks import matmul_plain, matmul_stacked
+from hdgemm.run.call import Call
+from hdgemm.run.engine import best_device
 
 if TYPE_CHECKING:
     import threading

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from hdgemm.pipeline.checking import CheckedTiles
+    from hdgemm.pipeline.abft import CheckedTiles
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Timeline
-    from hdgemm.split import SplitReport
+    from hdgemm.run.split_report import SplitReport
 
 #: Packages whose versions a run may depend on.
 _PACKAGES = ("hdgemm", "numpy", "scipy", "threadpoolctl", "pyopencl", "cupy-cuda12x",
@@ -108,8 +108,8 @@ class Report:
     stages
         Per stage that had something to do, in the order of the pipeline.
     peak_memory_bytes
-        The most memory the run added to the process, see `hdgemm.peak_memory`; None where it was
-        not measured.
+        The most memory the run added to the process, see `hdgemm.machine.peak_memory`; None where
+        it was not measured.
     plan
         A summary of the plan, plain values only.
     devices

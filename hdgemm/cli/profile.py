@@ -83,7 +83,7 @@ def _run(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hdgemm.profiling.session import profile
-    from hdgemm.profiling.simulated import simulate_profile
+    from hdgemm.simulation.profile import simulate_profile
 
     columns = (BarColumn(bar_width=16), TextColumn("{task.percentage:3.0f} %"),
                TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from hdgemm.split import SplitReport
+    from hdgemm.run.split_report import SplitReport
 
 
 def parse_split(texts: Sequence[str] | None) -> dict[str, float] | None:

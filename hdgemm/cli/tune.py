@@ -109,7 +109,7 @@ def _search(
 
 
 def _show(console: "Console", tuning: "Tuning") -> None:
-    from hdgemm.pipeline.devices.opencl.classes import extents
+    from hdgemm.pipeline.devices.opencl.shape_classes import extents
     from hdgemm.pipeline.devices.opencl.tuning_report import histogram
 
     facts = tuning.facts

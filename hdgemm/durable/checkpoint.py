@@ -15,17 +15,17 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from hdgemm.durable.earlier import BEGIN_AGAIN, Earlier, first_record
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.identity import device_differences, plan_differences
 from hdgemm.durable.journal import Journal
+from hdgemm.durable.pieces import redo_log, redo_path, sample, slabs_of, units_done
+from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
-from hdgemm.durable.slabs import redo_log, redo_path, sample, slabs_of, units_done
 from hdgemm.errors import InputError
 from hdgemm.matrices.durability import sync
 from hdgemm.pipeline.timeline import Timeline
-from hdgemm.planning.remaining import remaining
+from hdgemm.planning.resume import remaining
 from hdgemm.report import Resumption, build_report
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.identity import Identity
-    from hdgemm.durable.redo import RedoLog
+    from hdgemm.durable.redo_log import RedoLog
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.matrices.draft import Draft
     from hdgemm.options import Options

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.journal import Journal
-    from hdgemm.durable.redo import RedoLog
+    from hdgemm.durable.redo_log import RedoLog
     from hdgemm.matrices.base import Matrix
 
 

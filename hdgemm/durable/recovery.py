@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdgemm.durable.earlier import BEGIN_AGAIN, DamagedError, Earlier
-from hdgemm.durable.slabs import (
+from hdgemm.durable.pieces import (
     apply,
     begins_otherwise,
     damaged,
@@ -13,6 +12,7 @@ from hdgemm.durable.slabs import (
     redo_path,
     slabs_of,
 )  # fmt: skip
+from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError, Earlier
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.journal import Journal
-    from hdgemm.durable.redo import RedoLog
+    from hdgemm.durable.redo_log import RedoLog
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import Rect
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
-from hdgemm.durable.earlier import Earlier
 from hdgemm.durable.fingerprint import file_of
 from hdgemm.durable.identity import Identity
 from hdgemm.durable.journal import read_journal
+from hdgemm.durable.previous_run import Earlier
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from hdgemm.checks import Product
     from hdgemm.matrices.base import Operand
+    from hdgemm.product.arguments import Product
     from hdgemm.report import Report
 
 #: False; True for a journal beside C; or the journal's path.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
 from hdgemm.matrices.dtypes import check_dtype
@@ -15,7 +16,6 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.memmaps import find_mapping
-from hdgemm.matrices.memory import ArrayMatrix
 from hdgemm.matrices.stores import from_store, open_location
 
 if TYPE_CHECKING:

@@ -155,7 +155,7 @@ def disk_pool() -> Pool:
 def copy_pool() -> Pool:
     """Return the pool that copies between arrays; it never bounces.
 
-    It is resized where a device's link was measured (`hdgemm.copying`).
+    It is resized where a device's link was measured (`hdgemm.run.copying`).
     """
     return Pool(min(8, len(os.sched_getaffinity(0))), "hdgemm-copy")
 

@@ -9,7 +9,7 @@ from hdgemm.errors import InputError
 if TYPE_CHECKING:
     import os
 
-    from hdgemm.split import SplitReport
+    from hdgemm.run.split_report import SplitReport
 
 #: Hues that differ in lightness too, for eyes and printers that do not see them.
 _COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.pipeline.board import Board
-from hdgemm.pipeline.checking.stages import open_stages
-from hdgemm.pipeline.growing import GrowingSchedule
+from hdgemm.pipeline.sync import Board
+from hdgemm.pipeline.abft.stages import open_stages
+from hdgemm.pipeline.dynamic_schedule import GrowingSchedule
 from hdgemm.pipeline.lane import Clock, Lane
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import SlotMemory
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
 
-    from hdgemm.pipeline.checking import Tally
+    from hdgemm.pipeline.abft import Tally
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.growing import Feed
+    from hdgemm.pipeline.dynamic_schedule import Feed
     from hdgemm.pipeline.lane import Source
     from hdgemm.pipeline.ledger import Ledger
     from hdgemm.pipeline.plan import Plan, Stage

@@ -12,7 +12,7 @@ from hdgemm.pipeline.timeline import Event, Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from hdgemm.pipeline.board import Board
+    from hdgemm.pipeline.sync import Board
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.ledger import Ledger
     from hdgemm.pipeline.plan import Stage

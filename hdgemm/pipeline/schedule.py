@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdgemm.pipeline.pieces import pieces_of
+from hdgemm.pipeline.staging import pieces_of
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
 
 if TYPE_CHECKING:

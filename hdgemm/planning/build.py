@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.order import Cell, Span
-    from hdgemm.planning.partition import Shape
-    from hdgemm.planning.rates import Machine
+    from hdgemm.planning.shapes import Shape
 
 #: What each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
 OVERLAPS: Final[Mapping[str, Overlap]] = {

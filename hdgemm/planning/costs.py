@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdgemm.planning.chunks import decoded_area
+from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.planning.memory import ceil_div, op_extents
-from hdgemm.planning.rates import REQUEST_BYTES
+from hdgemm.planning.storage_chunks import decoded_area
 
 if TYPE_CHECKING:
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.schedule import Op
-    from hdgemm.planning.rates import Machine
 
 
 class Cost(NamedTuple):

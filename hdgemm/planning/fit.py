@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import DeviceSpec, Overlap, Problem
     from hdgemm.planning.build import Limits
     from hdgemm.planning.memory import Count
-    from hdgemm.planning.partition import Shape, Shapes
+    from hdgemm.planning.shapes import Shape, Shapes
 
 
 class Need(NamedTuple):

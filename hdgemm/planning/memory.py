@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from hdgemm.matrices.transfer import BOUNCE_BYTES
-from hdgemm.pipeline.pieces import PHASE_BYTES
 from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
+from hdgemm.pipeline.staging import PHASE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

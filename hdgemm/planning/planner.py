@@ -6,22 +6,22 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.machine.assumed import assumed
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import OVERLAPS, Limits, build_plan, direct_plan
+from hdgemm.planning.expectation import expect
 from hdgemm.planning.fit import does_not_fit, least_need
-from hdgemm.planning.machines import assumed
 from hdgemm.planning.memory import PIECE_BYTES, in_place, planned_bytes
-from hdgemm.planning.model import expect
-from hdgemm.planning.partition import BLOCKS, Shape, Shapes
 from hdgemm.planning.pricing import CAUTION, price
 from hdgemm.planning.search import search, tile_counts
+from hdgemm.planning.shapes import BLOCKS, Shape, Shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Overlap, Plan, Problem
-    from hdgemm.planning.rates import Machine
 
 #: Slots of A, B and C to try for a forced tile, best first.
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))

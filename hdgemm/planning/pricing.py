@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.machine.rates import RESOURCES
 from hdgemm.pipeline.plan import STAGES, Expectation
+from hdgemm.planning.load_counts import average_tile, unit_counts, unit_loads
 from hdgemm.planning.memory import PIECE_BYTES, ceil_div
-from hdgemm.planning.moving import tile_busy
-from hdgemm.planning.partition import BLOCKS
-from hdgemm.planning.rates import RESOURCES
-from hdgemm.planning.traffic import average_tile, unit_counts, unit_loads
+from hdgemm.planning.shapes import BLOCKS
+from hdgemm.planning.transfer_costs import tile_busy
 
 if TYPE_CHECKING:
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Overlap, Problem
-    from hdgemm.planning.moving import Busy, Seconds
-    from hdgemm.planning.partition import Shapes
-    from hdgemm.planning.rates import Machine
-    from hdgemm.planning.traffic import PerUnit
+    from hdgemm.planning.load_counts import PerUnit
+    from hdgemm.planning.shapes import Shapes
+    from hdgemm.planning.transfer_costs import Busy, Seconds
 
 #: What a second in which a transfer is busy counts beside a second of the run. Rates are never
 #: known exactly, so of plans about equally fast the one with less to move is the safer.

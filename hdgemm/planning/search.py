@@ -8,17 +8,17 @@ import numpy as np
 
 from hdgemm.planning.fit import least_need
 from hdgemm.planning.memory import ceil_div
-from hdgemm.planning.partition import Shapes, grid
 from hdgemm.planning.pricing import price
+from hdgemm.planning.shapes import Shapes, grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Overlap, Problem
     from hdgemm.planning.build import Limits
     from hdgemm.planning.memory import Count
-    from hdgemm.planning.partition import Shape
-    from hdgemm.planning.rates import Machine
+    from hdgemm.planning.shapes import Shape
 
 #: Tiles of A and of B to hold at once, for each try; None stands for as many as the memory left
 #: over takes.

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.planning.model import simulate
+from hdgemm.planning.expectation import simulate
 from hdgemm.planning.planner import plan_problem
 from hdgemm.profiling.conclusions import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, Plan, Problem
-    from hdgemm.planning.rates import Machine
 
 #: What is doubled to see which resource a run waits for.
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -6,8 +6,8 @@ import math
 import platform
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.cache import read_entries, write_entry
-from hdgemm.limits import cores
+from hdgemm.machine.cache import read_entries, write_entry
+from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.limits import available_bytes
+from hdgemm.machine.limits import available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -50,7 +50,7 @@ class Verdict:
     Parameters
     ----------
     limit
-        A resource: of `hdgemm.planning.rates.RESOURCES`.
+        A resource: of `hdgemm.machine.rates.RESOURCES`.
     gain
         How much faster the run would be with twice of it.
     text

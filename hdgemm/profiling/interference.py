@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hdgemm.profiling.bus import Bus
-    from hdgemm.profiling.others import Others
+    from hdgemm.profiling.other_load import Others
 
 #: What must be gone of the disk's bytes or time, of memory bandwidth, or of the cores before it is
 #: worth a word.

@@ -8,20 +8,20 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import HdgemmError
-from hdgemm.planning.model import expect
+from hdgemm.planning.expectation import expect
 from hdgemm.profiling.advice import WhatIf
 from hdgemm.profiling.conclusions import Advice
-from hdgemm.profiling.copy_threads import copy_rates, fresh_rate
 from hdgemm.profiling.host import host_speed
 from hdgemm.profiling.results import Prediction, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Sample
 from hdgemm.profiling.workload import DEPTHS, scaled
+from hdgemm.run.copy_threads import copy_rates, fresh_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.planning.rates import Machine
     from hdgemm.profiling.workload import Extents, Workload
     from hdgemm.report import Report
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hdgemm.planning.machines import assumed
+from hdgemm.machine.assumed import assumed
 from hdgemm.profiling.choice import on_host_cores
 from hdgemm.profiling.sample import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec
-    from hdgemm.planning.rates import Machine
-    from hdgemm.profiling.windows import Windows, Work
+    from hdgemm.profiling.paired_runs import Windows, Work
 
 
 def measured_machine(device: DeviceSpec, windows: Windows, cores: int) -> Machine:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from scipy.linalg.blas import dgemm
 
-from hdgemm.matrices.memory import ArrayMatrix
+from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.npy import create_npy
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.planning.memory import round_up

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.limits import cores
+from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.profiling.best import BestKnown
 from hdgemm.profiling.bus import Bus, Slice, watch_bus
@@ -18,13 +18,13 @@ from hdgemm.profiling.effort import FULL, QUICK, Effort
 from hdgemm.profiling.interference import bus_figures, find_interference, noise
 from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.machine import measured_machine
-from hdgemm.profiling.others import Others, Watch
+from hdgemm.profiling.other_load import Others, Watch
+from hdgemm.profiling.paired_runs import WindowPlan, Windows
 from hdgemm.profiling.probes import ProbeSet
 from hdgemm.profiling.results import Bandwidth, Profile
 from hdgemm.profiling.sample import Sample
 from hdgemm.profiling.setting import setting
 from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.windows import WindowPlan, Windows
 from hdgemm.profiling.workload import Workload, extents_for
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hdgemm.profiling.others import describe_machine
+from hdgemm.profiling.other_load import describe_machine
 from hdgemm.report import versions
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.blas import execute, multiply
-from hdgemm.limits import available_bytes
+from hdgemm.machine.limits import available_bytes
 from hdgemm.matrices.npy import create_npy
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import OperandSpec, Problem
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Place, Plan
     from hdgemm.pipeline.plan import Path as Path_
-    from hdgemm.planning.rates import Machine
     from hdgemm.report import Report
 
 #: The paper's detailed figures take k = m / 8; Table 4 has 1.5, 2 and 4 times 1024 for 16384 to

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.options import Options
-from hdgemm.server import jobs, paths, room
-from hdgemm.server.library import Problem
+from hdgemm.server import jobs, paths, quotas
+from hdgemm.server.backend import Problem
 from hdgemm.server.models import GemmInputs, JobOptions, ProfileInputs, VerifyInputs
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.references import Source, look_up
@@ -21,7 +21,7 @@ from hdgemm.server.tables import workers
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hdgemm.server.library import Library
+    from hdgemm.server.backend import Library
     from hdgemm.server.records import Process
     from hdgemm.server.settings import Settings
     from hdgemm.server.tokens import Account
@@ -76,7 +76,7 @@ class Examiner:
             kept = inputs.model_dump(mode="json", exclude={"name", "priority"})
             return Admission(
                 process="profile", inputs=kept, plan=None, output=None,
-                host_bytes=room.largest_memory(conn, (inputs.device,), self._settings),
+                host_bytes=quotas.largest_memory(conn, (inputs.device,), self._settings),
                 disk_bytes=0, devices=(inputs.device,), reads=frozenset(),
             )  # fmt: skip
         options = self._options(conn, inputs.options)
@@ -101,7 +101,7 @@ class Examiner:
         )  # fmt: skip
 
     def _options(self, conn: sa.Connection, wanted: JobOptions) -> Options:
-        memory = room.largest_memory(conn, _devices(wanted), self._settings)
+        memory = quotas.largest_memory(conn, _devices(wanted), self._settings)
         options = library_options(wanted, self._settings.model_copy(update={"memory": memory}))
         asked = options.host_bytes or 0
         if asked > memory:
@@ -191,8 +191,8 @@ def reserve(
     if writers:
         raise ProblemError(409, "exists", f"job {writers[0]} will write {path}", job=writers[0])
     folder = Path(path).parent if path else settings.data_dir
-    room.check_disk(conn, folder, admission.disk_bytes, settings)
-    room.check_quota(conn, account, admission.disk_bytes)
+    quotas.check_disk(conn, folder, admission.disk_bytes, settings)
+    quotas.check_quota(conn, account, admission.disk_bytes)
 
 
 def _check_devices(conn: sa.Connection, admission: Admission, settings: Settings) -> None:

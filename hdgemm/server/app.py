@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from hdgemm.errors import HdgemmError
-from hdgemm.server.guard import Guard
+from hdgemm.server.middleware import Guard
 from hdgemm.server.metrics import Metrics
 from hdgemm.server.problems import ProblemDocument, ProblemError, from_library, from_status
 from hdgemm.server.routes import jobs, matrices, page, processes, results, system

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import jobs, paths, references, uploads
 from hdgemm.server.admission import library_options
-from hdgemm.server.library import GemmCall, Library, Outcome, ProfileCall, Watch
+from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, Watch
 from hdgemm.server.models import JobOptions
-from hdgemm.server.plain import finite
+from hdgemm.server.json_values import finite
 from hdgemm.server.publication import (
     Publication,
     digest,
@@ -27,7 +27,7 @@ from hdgemm.server.publication import (
 if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.database import Database
-    from hdgemm.server.heart import Heart
+    from hdgemm.server.heartbeat import Heart
     from hdgemm.server.records import Job
     from hdgemm.server.settings import Settings
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from hdgemm.errors import DoesNotFitError, HdgemmError
-from hdgemm.server.plain import finite
+from hdgemm.server.json_values import finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

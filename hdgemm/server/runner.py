@@ -23,11 +23,11 @@ from hdgemm.errors import (
 from hdgemm.server import jobs
 from hdgemm.server.attempt import Attempt, LeaseLostError
 from hdgemm.server.database import Database
-from hdgemm.server.heart import Heart
+from hdgemm.server.heartbeat import Heart
 from hdgemm.server.leases import Held
-from hdgemm.server.library import load_library
-from hdgemm.server.lifeline import LEASE_LOST, Lifeline, die_with_parent, read_order
-from hdgemm.server.plain import finite
+from hdgemm.server.backend import load_library
+from hdgemm.server.watchdog import LEASE_LOST, Lifeline, die_with_parent, read_order
+from hdgemm.server.json_values import finite
 from hdgemm.server.settings import Settings
 
 log = logging.getLogger("hdgemm.server.runner")

@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 
 from hdgemm.server import tokens
 from hdgemm.server.admission import Examiner
-from hdgemm.server.library import load_library
-from hdgemm.server.recent import Recent
+from hdgemm.server.backend import load_library
+from hdgemm.server.response_cache import Recent
 from hdgemm.server.tokens import Account
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from hdgemm.errors import InputError
 from hdgemm.server import tokens
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
-from hdgemm.server.protocol import patient
+from hdgemm.server.timeouts import patient
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings, is_loopback
 

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     roots: Annotated[tuple[Path, ...], NoDecode] = ()
     memory: int = Field(default_factory=default_memory, ge=1 << 20)
     devices: Annotated[tuple[str, ...], NoDecode] = ("host",)
-    library: str = "hdgemm.server.engine:HdgemmLibrary"
+    library: str = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
     lease_seconds: float = 20.0
     beat_seconds: float = 2.0
     poll_seconds: float = 0.5

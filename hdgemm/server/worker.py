@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from hdgemm.server import leases
 from hdgemm.server.database import Database, open_database
-from hdgemm.server.lifeline import LEASE_LOST, boot_seconds, die_with_parent, read_order
+from hdgemm.server.watchdog import LEASE_LOST, boot_seconds, die_with_parent, read_order
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.records import new_id
 from hdgemm.server.settings import Settings

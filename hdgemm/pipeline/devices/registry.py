@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import DeviceUnavailableError
-from hdgemm.limits import available_bytes, cores
+from hdgemm.machine.limits import available_bytes, cores
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from hdgemm.server import paths, references, room, uploads
+from hdgemm.server import paths, references, quotas, uploads
 from hdgemm.server.content import stream_file
 from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList, link, matrix_info
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
@@ -44,8 +44,8 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
     size = uploads.content_size(new)
     with service.database.queue() as conn:
         needed = size + uploads.RAW_OFFSET
-        room.check_disk(conn, settings.matrices_dir, needed, settings)
-        room.check_quota(conn, account, size)
+        quotas.check_disk(conn, settings.matrices_dir, needed, settings)
+        quotas.check_quota(conn, account, size)
         matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
         # Within the transaction: a row never stands for a file that is not there.
         uploads.create_file(matrix, uploads.content_path(matrix.id, settings))

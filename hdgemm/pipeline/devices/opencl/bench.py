@@ -8,9 +8,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from hdgemm.pipeline.devices.opencl.classes import SQUARE, extents
+from hdgemm.pipeline.devices.opencl.shape_classes import SQUARE, extents
 from hdgemm.pipeline.devices.opencl.result import Outcome, Result
-from hdgemm.pipeline.devices.opencl.trial import is_wrong
+from hdgemm.pipeline.devices.opencl.tuning_process import is_wrong
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.lanes import DrivenLane, EventLane, Lane
+from hdgemm.pipeline.devices.opencl.queues import DrivenLane, EventLane, Lane
 from hdgemm.pipeline.devices.opencl.launch import Product, Source, Target, enqueue_gemm
 from hdgemm.pipeline.devices.opencl.memory import (
     DeviceBuffer,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.classes import Kernels
+    from hdgemm.pipeline.devices.opencl.shape_classes import Kernels
     from hdgemm.pipeline.devices.opencl.driver import Facts
     from hdgemm.pipeline.devices.opencl.shape import Shape
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, Tile

@@ -161,7 +161,7 @@ def open_device(
     facts, handle = locate(name)
 
     from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
-    from hdgemm.pipeline.devices.opencl.shared import SharedMemoryDevice
+    from hdgemm.pipeline.devices.opencl.host_memory import SharedMemoryDevice
     from hdgemm.pipeline.devices.opencl.store import shapes_for
 
     shares = facts.kind == "cpu" if zero_copy is None else zero_copy

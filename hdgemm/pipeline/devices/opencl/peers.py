@@ -20,7 +20,7 @@ from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl.clblast import SCALARS
 from hdgemm.pipeline.devices.opencl.find import Name, locate
 from hdgemm.pipeline.devices.opencl.platforms import pip_libraries, users_setting, vendor_folder
-from hdgemm.pipeline.devices.opencl.trial import is_wrong, random_matrix
+from hdgemm.pipeline.devices.opencl.tuning_process import is_wrong, random_matrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

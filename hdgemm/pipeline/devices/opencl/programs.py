@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hdgemm.pipeline.devices.opencl.classes import Kernels
+    from hdgemm.pipeline.devices.opencl.shape_classes import Kernels
     from hdgemm.pipeline.devices.opencl.shape import Shape
 
 #: Work-items that share a panel where neighbours run in step.

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.cache import cache_folder
+from hdgemm.machine.cache import cache_folder
 from hdgemm.errors import DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, Kernels, Origin, same_layout
+from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, SQUARE, Kernels, Origin, same_layout
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 

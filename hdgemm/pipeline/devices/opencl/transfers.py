@@ -22,7 +22,7 @@ from hdgemm.pipeline.devices.protocol import Block
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.lanes import Work
+    from hdgemm.pipeline.devices.opencl.queues import Work
     from hdgemm.pipeline.devices.opencl.memory import Memory
     from hdgemm.pipeline.devices.opencl.programs import Programs
     from hdgemm.pipeline.devices.opencl.shape import Shape

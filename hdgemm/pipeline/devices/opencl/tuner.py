@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.pipeline.devices.opencl.bench import Bench
 from hdgemm.pipeline.devices.opencl.candidates import BestFirst
-from hdgemm.pipeline.devices.opencl.classes import CLASSES, SQUARE, same_layout
+from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, SQUARE, same_layout
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.pruning import Pruned, prune
 from hdgemm.pipeline.devices.opencl.space import cores, walks

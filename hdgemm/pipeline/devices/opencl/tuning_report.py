@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.devices.opencl.classes import extents
+from hdgemm.pipeline.devices.opencl.shape_classes import extents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

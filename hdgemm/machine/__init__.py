@@ -1,0 +1,1 @@
+"""Memory limits, measured rates, and the cache that keeps them."""

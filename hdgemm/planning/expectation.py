@@ -1,0 +1,82 @@
+"""The model: a plan in virtual time, over the very operations that the executor runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.machine.rates import RESOURCES
+from hdgemm.pipeline.plan import Expectation
+from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.planning.costs import Cost, op_cost
+from hdgemm.planning.first_touch import fresh_bytes
+from hdgemm.planning.virtual_time import Task, run_lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from hdgemm.machine.rates import Machine
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.schedule import Schedule
+
+
+def simulate(plan: Plan, machine: Machine, fresh: float | None = None) -> Timeline:
+    """Return the timeline that this machine would give this plan.
+
+    Each stage is a lane whose operations run in the schedule's order when what they need is
+    done; operations that run at once share the machine's resources.
+
+    Parameters
+    ----------
+    fresh
+        Bytes/s at which the system hands over memory that was never written. None counts no time
+        for it: plans that are compared all begin in fresh memory.
+    """
+    return _timeline(plan, build_schedule(plan), machine, fresh)[0]
+
+
+def _timeline(
+    plan: Plan, schedule: Schedule, machine: Machine, fresh: float | None
+) -> tuple[Timeline, dict[Hashable, list[Task]]]:
+    lanes: dict[Hashable, list[Task]] = {
+        stage: [Task(op_cost(plan, machine, op), op.needs) for op in ops]
+        for stage, ops in schedule.items()
+    }
+    if fresh is not None:
+        new = fresh_bytes(plan, schedule, on_host_cores=machine.on_host_cores)
+        for (stage, number), nbytes in new.items():
+            cost, needs = lanes[stage][number]
+            later = Cost(cost.seconds + nbytes / fresh, cost.demands)
+            lanes[stage][number] = Task(later, needs)
+    ran = run_lanes(lanes)
+    events = [
+        Event(
+            plan.device.name,
+            stage,
+            op.number,
+            op.unit,
+            op.step,
+            interval.start,
+            interval.end,
+            op.nbytes,
+            op.flops,
+        )
+        for stage, ops in schedule.items()
+        for op, interval in zip(ops, ran[stage], strict=True)
+    ]
+    events.sort(key=lambda event: event.start)
+    return Timeline(tuple(events), max((event.end for event in events), default=0.0)), lanes
+
+
+def expect(plan: Plan, machine: Machine, fresh: float | None = None) -> Expectation:
+    """Return what `simulate` expects: seconds, each stage's busy seconds, and what limits.
+
+    The limit is the resource whose operations, run one by one, would take longest.
+    """
+    timeline, lanes = _timeline(plan, build_schedule(plan), machine, fresh)
+    busy: dict[str, float] = {stage: stats.seconds for stage, stats in timeline.stages().items()}
+    used = dict.fromkeys(RESOURCES, 0.0)
+    for task in (task for tasks in lanes.values() for task in tasks):
+        for resource, seconds in task.cost.demands:
+            used[resource] += seconds
+    return Expectation(timeline.seconds, busy, max(used, key=used.__getitem__))

@@ -1,0 +1,108 @@
+"""Chunked operands: extents that end where chunks end, and what it costs when they do not.
+
+A compressed chunk is decoded as a whole, however little of it is wanted. So tiles are cut at
+multiples of chunks, or chunks into equal parts where memory takes no whole ones, and the price of
+a shape counts the elements of all chunks that its tiles touch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from hdgemm.planning.memory import op_extents, round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.pipeline.plan import Operand, OperandSpec, Problem, Rect
+    from hdgemm.planning.memory import Count
+    from hdgemm.planning.shapes import Shapes
+
+Dimension = Literal["m", "n", "k"]
+
+#: Where each dimension is an operand's rows (0) or columns (1) in op-space; of two operands with
+#: chunks that do not go together, the first counts: inputs are read more often than C is written.
+_SIDES: Final[dict[Dimension, tuple[tuple[Operand, int], ...]]] = {
+    "m": (("A", 0), ("C", 0)),
+    "n": (("B", 1), ("C", 1)),
+    "k": (("A", 1), ("B", 0)),
+}
+
+
+def op_chunk(spec: OperandSpec) -> tuple[int, int] | None:
+    """Return an operand's chunk in op-space, None where it has none."""
+    if spec.chunk is None or not spec.trans:
+        return spec.chunk
+    return spec.chunk[1], spec.chunk[0]
+
+
+def chunk_along(problem: Problem, dimension: Dimension) -> int:
+    """Return the extent at whose multiples a dimension is best cut, 1 where it does not matter.
+
+    A chunk that spans the whole dimension has no place to cut at.
+    """
+    extent = {"m": problem.m, "n": problem.n, "k": problem.k}[dimension]
+    chunks = [op_chunk(problem.spec(operand)) for operand, _ in _SIDES[dimension]]
+    sides = [side for _, side in _SIDES[dimension]]
+    found = [
+        chunk[side]
+        for chunk, side in zip(chunks, sides, strict=True)
+        if chunk is not None and 1 < chunk[side] < extent
+    ]
+    if not found:
+        return 1
+    both = math.lcm(*found)
+    # A common multiple far above both would take more memory than two reads of the chunks between.
+    return both if both <= min(extent, 2 * max(found)) else found[0]
+
+
+def aligned(size: int, chunk: int) -> int:
+    """Return an extent near `size` that no chunk lies across: a multiple, or an equal part."""
+    if chunk == 1:
+        return size
+    if size >= chunk:
+        return int(round_up(size, chunk))
+    parts = 1 << int(math.log2(chunk / size))
+    while chunk % parts:
+        parts //= 2
+    return chunk // parts
+
+
+def align_all(found: Sequence[int], chunk: int, extent: int) -> list[int]:
+    """Return the aligned extents, each once, largest first."""
+    return sorted({min(extent, aligned(size, chunk)) for size in found}, reverse=True)
+
+
+def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
+    """Return how many elements are decoded for each that is wanted, on average over all tiles."""
+    spec = problem.spec(operand)
+    chunk = op_chunk(spec)
+    factor: Count = np.ones(len(shapes.mb))
+    if chunk is None or not spec.encoded:
+        return factor
+    for side, (tile, whole) in enumerate(
+        zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
+    ):
+        step = min(chunk[side], whole)
+        # Tiles that begin at the multiples of `tile` touch so much on average.
+        touched = tile + step - np.gcd(tile, step)
+        factor = factor * np.where(tile >= whole, 1.0, touched / tile)
+    return factor
+
+
+def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
+    """Return the elements of all chunks that one tile touches; its own where none is encoded."""
+    spec = problem.spec(operand)
+    chunk = op_chunk(spec)
+    if chunk is None or not spec.encoded:
+        return rect.rows * rect.cols
+    whole = op_extents(problem)[operand]
+    area = 1
+    for first, extent, step, end in zip(
+        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, strict=True
+    ):
+        area *= min(end, -(-(first + extent) // step) * step) - first // step * step
+    return area

@@ -1,0 +1,1 @@
+"""Arguments checked and turned into one immutable product."""

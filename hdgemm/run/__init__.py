@@ -1,0 +1,1 @@
+"""The engine: from a product to its report, on one device or several."""

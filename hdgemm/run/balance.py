@@ -1,0 +1,253 @@
+"""Who computes which part of C: one pool that several devices draw from until it is empty.
+
+Accelerators take bars from the top of C and the CPU from the bottom (HDGEMM, section 4.3.3), so
+that each keeps its own bar and with it its reuse of A. A device that finds no bar left takes over
+the far end of the bar that would be finished last. Pieces shrink towards the end, so that all
+finish together whatever their speeds turn out to be. Pure state: no clock, no thread, no device.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.plan import Rect
+from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, area, rounded_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Member", "Pool", "Refusal", "Wait"]
+
+#: A drawn piece takes at most this part of the time that is left: what is out when the pool runs
+#: dry is then small enough for the others to wait for.
+_PART: Final = 0.25
+#: And at most this part of a device's share: one that slows down tenfold with two pieces in its
+#: hands is then done before the others, if half of the run is still to come.
+_MOST: Final = 1 / 32
+
+
+class Wait(Enum):
+    """What a device that gets no piece is told."""
+
+    #: Every cell is drawn, but another device may still fail and give some back.
+    FOR_OTHERS = 1
+    #: Every cell of C is stored.
+    NOTHING_LEFT = 2
+    #: It has become too slow to go on with its bar, and has given it back: tell the others.
+    GAVE_BACK = 3
+
+
+class Pool:
+    """The cells of an m×n C that are not stored yet, and who is at them.
+
+    Parameters
+    ----------
+    members
+        The devices by name, in the order in which they are shown.
+    regions
+        Which part of C each device computes, where the split is fixed: together all of C. The
+        same regions give the same pieces each time; only a failed device's go to others.
+    """
+
+    def __init__(
+        self, m: int, n: int, members: Mapping[str, Member],
+        regions: Mapping[str, Rect] | None = None,
+    ) -> None:  # fmt: skip
+        self.members = dict(members)
+        self._states = {
+            name: State(member.rate, trials=TRIALS if member.measured else 0)
+            for name, member in members.items()
+        }
+        self._cells = m * n
+        self._balances = regions is None
+        self._free = [Rect(0, 0, m, n)] if regions is None else []
+        for name, rect in (regions or {}).items():
+            self._states[name].own = [rect] if area(rect) else []
+
+    def rate(self, name: str) -> float:
+        """Return cells per second, as last told."""
+        return self._states[name].rate
+
+    def timed(self, name: str, cells: float, seconds: float) -> None:
+        """Tell the pool how long a device took for its last tile."""
+        self._states[name].timed(cells, seconds)
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a device has been drawing no more, None where it has not been too slow."""
+        return self._states[name].refusal
+
+    @property
+    def undrawn(self) -> int:
+        """Cells that nobody has drawn."""
+        states = self._states.values()
+        kept = sum(area(state.bar) + sum(map(area, state.own)) for state in states)
+        return kept + sum(map(area, self._free))
+
+    def draw(self, name: str) -> Rect | Wait:
+        """Return the next C tile for a device, or why there is none."""
+        state, member = self._states[name], self.members[name]
+        if state.failed:
+            return Wait.NOTHING_LEFT
+        if self._balances and not state.trials and state.out:
+            return Wait.FOR_OTHERS  # its first piece may show that a second one would be too much
+        if self._balances and self._too_slow(state, member):
+            if state.bar is not None:  # for whoever is faster
+                self._free.append(state.bar)
+                state.bar = None
+                return Wait.GAVE_BACK
+            return self._nothing()
+        while state.bar is None:
+            if state.own:
+                self._take_bar(state, member, state.own)
+            elif self._free:
+                self._take_bar(state, member, self._free)
+            elif not (self._balances and self._steal(name)):
+                return self._nothing()
+        state.refusal = None
+        return self._cut_tile(state, member)
+
+    def _too_slow(self, state: State, member: Member) -> bool:
+        """Say whether the others would be done with everything before this one's next piece.
+
+        Never so for the fastest device, so that somebody always draws. The reason is kept from
+        the first time on, until the device draws again.
+        """
+        others = [s for s in self._states.values() if s is not state and not s.failed]
+        if state.rate >= max((other.rate for other in others), default=0.0):
+            return False
+        together = sum(other.rate for other in others)
+        left = (self.undrawn + sum(other.busy_cells for other in others)) / together
+        rows, cols = member.least(state.trial_cells(self._seconds_left()))
+        seconds = (state.busy_cells + min(rows * cols, self.undrawn)) / state.rate
+        if seconds <= left:
+            return False
+        if state.refusal is None:
+            state.refusal = Refusal(state.rate, seconds, left)
+        return True
+
+    def _seconds_left(self) -> float:
+        """Seconds that all devices take together for what nobody has drawn."""
+        return self.undrawn / sum(s.rate for s in self._states.values() if not s.failed)
+
+    def _nothing(self) -> Wait:
+        out = any(state.out for state in self._states.values()) or self.undrawn
+        return Wait.FOR_OTHERS if out else Wait.NOTHING_LEFT
+
+    def _take_bar(self, state: State, member: Member, source: list[Rect]) -> None:
+        place = 0 if member.side == "top" else -1
+        rect = source[place]
+        rows = self._rows(state, member, rect)
+        if member.side == "top":
+            bar = rect._replace(rows=rows)
+            rest = rect._replace(row=rect.row + rows, rows=rect.rows - rows)
+        else:
+            bar = rect._replace(row=rect.row + rect.rows - rows, rows=rows)
+            rest = rect._replace(rows=rect.rows - rows)
+        if rest.rows:
+            source[place] = rest
+        else:
+            source.pop(place)
+        state.bar, state.forward = bar, not state.forward
+
+    def _rows(self, state: State, member: Member, rect: Rect) -> int:
+        """Return a bar's height: full, or less where that would take too much of what is left."""
+        full, quantum = member.tile[0], member.granularity[0]
+        least, _ = member.least(state.trial_cells(self._seconds_left()))
+        wanted = max(least, 2 * self._most_cells(state) / rect.cols)
+        rows = min(full, rounded_up(wanted, quantum), rect.rows)
+        return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
+
+    def _own_cells(self, state: State, cells: int) -> float:
+        """Return a device's part of so many cells, by its speed among all."""
+        return cells * state.rate / sum(s.rate for s in self._states.values() if not s.failed)
+
+    def _most_cells(self, state: State) -> float:
+        """Cells that a device should take at once, from the time that all that is left takes."""
+        if not self._balances or self._alone(state):
+            return math.inf
+        return _PART * self._own_cells(state, self.undrawn) if state.known else 0.0
+
+    def _cap(self, state: State) -> float:
+        """Cells of the largest piece at any time, none while nobody else draws."""
+        alone = not self._balances or self._alone(state)
+        return math.inf if alone else _MOST * self._own_cells(state, self._cells)
+
+    def _alone(self, state: State) -> bool:
+        """Say whether nobody else draws any more, so that there is nobody to finish with."""
+        others = (other for other in self._states.values() if other is not state)
+        return all(other.failed or (other.refusal and not other.out) for other in others)
+
+    def _cut_tile(self, state: State, member: Member) -> Rect:
+        bar = state.bar
+        assert bar is not None  # noqa: S101  (draw has just found or taken one)
+        full, quantum = member.tile[1], member.granularity[1]
+        least = math.prod(member.least(state.trial_cells(self._seconds_left())))
+        most = self._most_cells(state)
+        if math.isfinite(most):
+            most = min(2 * most - state.busy_cells, most, self._cap(state))
+        wanted = max(least, most) / bar.rows
+        cols = min(full, rounded_up(wanted, quantum), bar.cols)
+        if state.forward:
+            tile = bar._replace(cols=cols)
+            rest = bar._replace(col=bar.col + cols, cols=bar.cols - cols)
+        else:
+            tile = bar._replace(col=bar.col + bar.cols - cols, cols=cols)
+            rest = bar._replace(cols=bar.cols - cols)
+        state.bar = rest if rest.cols else None
+        state.out.append(tile)
+        return tile
+
+    def _steal(self, name: str) -> bool:
+        """Free the far end of the bar that would be finished last, as much as evens it out."""
+        thief = self._states[name]
+        victims = [
+            state for other, state in self._states.items()
+            if other != name and state.bar is not None and not state.failed
+        ]  # fmt: skip
+        victim = max(victims, key=lambda state: area(state.bar) / state.rate, default=None)
+        if victim is None or victim.bar is None:
+            return False
+        bar = victim.bar
+        cols = int(bar.cols * thief.rate / (thief.rate + victim.rate))
+        cols -= cols % self.members[name].granularity[1]
+        if cols == 0:
+            return False
+        kept = bar.cols - cols
+        if victim.forward:
+            stolen = bar._replace(col=bar.col + kept, cols=cols)
+            victim.bar = bar._replace(cols=kept)
+        else:
+            stolen = bar._replace(cols=cols)
+            victim.bar = bar._replace(col=bar.col + cols, cols=kept)
+        self._free.append(stolen)
+        return True
+
+    def stored(self, name: str, rect: Rect) -> None:
+        """Note that a device has stored a rectangle of a tile that it drew."""
+        out = self._states[name].out
+        place = next(i for i, tile in enumerate(out) if tile.covers(rect))
+        tile = out.pop(place)
+        above = tile._replace(rows=rect.row - tile.row)
+        last = rect.row + rect.rows
+        below = tile._replace(row=last, rows=tile.row + tile.rows - last)
+        beside = rect._replace(col=tile.col, cols=rect.col - tile.col)
+        last = rect.col + rect.cols
+        behind = rect._replace(col=last, cols=tile.col + tile.cols - last)
+        out[place:place] = [part for part in (above, beside, behind, below) if area(part)]
+
+    def fail(self, name: str) -> None:
+        """Give back all that a device has drawn and not stored; it draws no more."""
+        state = self._states[name]
+        state.failed = True
+        self._free += state.out + state.own
+        state.out, state.own = [], []
+        if state.bar is not None:
+            self._free.append(state.bar)
+            state.bar = None
+
+    @property
+    def alive(self) -> list[str]:
+        """Names of the devices that have not failed."""
+        return [name for name, state in self._states.items() if not state.failed]

@@ -1,0 +1,92 @@
+"""How many threads a host copy takes to keep up with a link: measured, not guessed.
+
+load1 and store2 copy between the application's memory and staging. Too few threads starve the
+link; more than it takes are cores that host BLAS could have.
+"""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+import time
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hdgemm.machine.limits import cores
+from hdgemm.matrices.transfer import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.transfer import Bounce
+
+_BYTES: Final = 256 << 20
+_FRESH: Final = 32 << 20
+_SLAB: Final = 4 << 20
+_REPEATS: Final = 3
+
+
+@cache
+def copy_rates(nbytes: int = _BYTES) -> dict[int, float]:
+    """Measure the bytes per second that 1, 2, 4 … threads copy together, up to all cores.
+
+    Measured once per process and size; takes a few passes over `nbytes` for each count.
+    """
+    source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+    counts = [1 << power for power in range(cores().bit_length()) if 1 << power <= cores()]
+    return {threads: nbytes / _seconds(threads, source, target) for threads in counts}
+
+
+@cache
+def fresh_rate() -> float:
+    """Measure the bytes per second at which one thread is given memory by writing to it.
+
+    By CPU time, the median of a few pieces, each fresh from the system; once per process.
+    """
+    times = []
+    for _ in range(_REPEATS):
+        with mmap.mmap(-1, _FRESH) as piece:
+            memory = np.frombuffer(piece, np.uint8)
+            began = time.thread_time()
+            memory[:] = 1
+            times.append(time.thread_time() - began)
+            del memory
+    return _FRESH / statistics.median(times)
+
+
+def copy_threads(rates: Mapping[int, float], link_rate: float) -> int:
+    """Return the fewest threads whose copies reach `link_rate`, in bytes per second.
+
+    Where none do, the fewest that come within 5 % of the best.
+    """
+    wanted = min(link_rate, 0.95 * max(rates.values()))
+    return min(threads for threads, rate in rates.items() if rate >= wanted)
+
+
+def _seconds(threads: int, source: NDArray[np.uint8], target: NDArray[np.uint8]) -> float:
+    """Time the best of a few copies by a pool of threads, in slabs as the matrices use them."""
+    slabs: list[Callable[[Bounce], None]] = [
+        partial(_copy, target[at : at + _SLAB], source[at : at + _SLAB])
+        for at in range(0, source.size, _SLAB)
+    ]
+    pool = _pool(threads)
+    times = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        pool.run(slabs)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+@cache
+def _pool(threads: int) -> Pool:
+    """Keep the pools: their threads sleep for good once they are made."""
+    return Pool(threads, "copy-rates")
+
+
+def _copy(target: NDArray[np.uint8], source: NDArray[np.uint8], _bounce: Bounce) -> None:
+    np.copyto(target, source)

@@ -1,0 +1,226 @@
+"""What the devices of one run share, under one lock: the pool, its clock, and its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.pipeline.plan import Rect
+from hdgemm.run.balance import Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.base import Matrix
+    from hdgemm.pipeline.dynamic_schedule import Batch
+    from hdgemm.pipeline.timeline import Event
+    from hdgemm.planning.drawn_units import Increment
+    from hdgemm.run.balance import Pool, Refusal
+
+
+@dataclass
+class _Drawn:
+    """A tile that is on its way: when it was drawn, and how many of its cells are not stored."""
+
+    at: float
+    left: int
+
+
+@dataclass
+class _Record:
+    """What one device has done: tiles it stored, and when it stored the last one.
+
+    `multiplied` are cells and seconds of its mult1, until its first tile is stored.
+    """
+
+    began: float | None = None
+    last: float | None = None
+    multiplied: tuple[float, float] = (0.0, 0.0)
+    cells: int = 0
+    tiles: list[Rect] = field(default_factory=list)
+
+
+class SharedPool:
+    """A `Pool` that several pipelines draw from at once, and that measures how fast each is.
+
+    Parameters
+    ----------
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, pool: Pool, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._changed = threading.Condition()
+        self.start = clock()
+        self._drawn: dict[str, dict[Rect, _Drawn]] = {name: {} for name in pool.members}
+        self.records = {name: _Record() for name in pool.members}
+
+    def draw(self, name: str, stopped: Callable[[], bool]) -> Rect | None:
+        """Return the next tile; wait while others may still give some back."""
+        with self._changed:
+            while not stopped():
+                rect = self.try_draw(name)
+                if isinstance(rect, Rect):
+                    return rect
+                if rect is Wait.NOTHING_LEFT:
+                    return None
+                if rect is Wait.FOR_OTHERS:
+                    self._changed.wait()
+        return None
+
+    def try_draw(self, name: str) -> Rect | Wait:
+        """Return the next tile, or at once why there is none."""
+        with self._changed:
+            rect = self._pool.draw(name)
+            if isinstance(rect, Rect):
+                now, record = self._clock(), self.records[name]
+                self._drawn[name][rect] = _Drawn(now, rect.rows * rect.cols)
+                if record.began is None:
+                    record.began = now
+            elif rect is Wait.GAVE_BACK:
+                self._changed.notify_all()
+            return rect
+
+    def stored(self, name: str, part: Rect) -> None:
+        """Note that whole rows of a drawn tile are in C; a tile that is whole tells the speed."""
+        with self._changed:
+            self._pool.stored(name, part)
+            on_the_way = self._drawn[name]
+            tile = next(tile for tile in on_the_way if tile.covers(part))
+            on_the_way[tile].left -= part.rows * part.cols
+            if on_the_way[tile].left == 0:
+                self._measure(name, tile, on_the_way.pop(tile).at)
+            self._changed.notify_all()
+
+    def _measure(self, name: str, tile: Rect, drawn: float) -> None:
+        record, now = self.records[name], self._clock()
+        cells = tile.rows * tile.cols
+        multiplied, multiplying = record.multiplied
+        if record.last is None and multiplied and multiplying > 0:
+            # The first tile also waited for its loads, which are hidden from now on: only the
+            # time in which it multiplied tells how fast the next ones will be.
+            self._pool.timed(name, multiplied, multiplying)
+        else:
+            # A device that waited for others in between was not slow.
+            since = drawn if record.last is None else max(record.last, drawn)
+            if now > since:
+                self._pool.timed(name, cells, now - since)
+        record.last = now
+        record.cells += cells
+        record.tiles.append(tile)
+
+    def multiplied(self, name: str, cells: float, seconds: float) -> None:
+        """Note that a device's mult1 worked for so long on what amounts to so many cells."""
+        with self._changed:
+            record = self.records[name]
+            if record.last is None:
+                before = record.multiplied
+                record.multiplied = (before[0] + cells, before[1] + seconds)
+
+    def fail(self, name: str) -> list[str]:
+        """Take a device out, give its tiles back, and return who is left."""
+        with self._changed:
+            self._pool.fail(name)
+            self._drawn[name] = {}
+            self._changed.notify_all()
+            return self._pool.alive
+
+    def wake(self) -> None:
+        """Let everyone who waits look again: somebody was stopped."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def seconds(self, name: str) -> tuple[float, float]:
+        """Return when a device drew its first tile and stored its last, since the pool began."""
+        record = self.records[name]
+        began = self.start if record.began is None else record.began
+        return began - self.start, (record.last or began) - self.start
+
+    def rate(self, name: str) -> float:
+        """Return a device's speed in cells per second, as last measured."""
+        return self._pool.rate(name)
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a device was too slow to go on, None where it went on to the end."""
+        return self._pool.refusal(name)
+
+
+class PoolFeed:
+    """One device's end of the pool; implements `growing.Feed`.
+
+    `in_place` says that the device multiplies straight into the caller's C.
+    """
+
+    def __init__(
+        self, shared: SharedPool, name: str, increment: Increment, *, in_place: bool
+    ) -> None:
+        self._shared = shared
+        self._name = name
+        self._increment = increment
+        self._in_place = in_place
+        self._stopped = False
+        self.batches: list[Batch] = []
+
+    def draw(self) -> Batch | None:
+        """Draw a tile and return the unit that computes it."""
+        rect = self._shared.draw(self._name, lambda: self._stopped)
+        if rect is None:
+            return None
+        batch = self._increment.append(rect)
+        self.batches.append(batch)
+        return batch
+
+    def stop(self) -> None:
+        """Make a blocked `draw` return."""
+        self._stopped = True
+        self._shared.wake()
+
+    def observe(self, event: Event) -> None:
+        """Measure mult1; where C is used in place, what is multiplied is stored."""
+        if event.stage != "mult1":
+            return
+        unit, steps, _ = self.batches[event.unit]
+        part = steps[event.step - unit.first].kb / sum(step.kb for step in steps)
+        cells = part * unit.rect.rows * unit.rect.cols
+        self._shared.multiplied(self._name, cells, event.end - event.start)
+        if self._in_place and event.step == unit.last:
+            self._shared.stored(self._name, unit.rect)
+
+
+class StoringMatrix:
+    """C as one device sees it: every rectangle that it has written is reported to the pool."""
+
+    def __init__(self, matrix: Matrix, stored: Callable[[Rect], None]) -> None:
+        self._matrix = matrix
+        self._stored = stored
+        self.name = matrix.name
+        self.shape = matrix.shape
+        self.dtype = matrix.dtype
+        self.array = matrix.array
+        self.chunk = matrix.chunk
+
+    def phase(self, row: int, col: int) -> int:
+        """Return C's own phase."""
+        return self._matrix.phase(row, col)
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Read C."""
+        self._matrix.read(row, col, out)
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Write a rectangle, then report it."""
+        self._matrix.write(row, col, tile)
+        self._stored(Rect(row, col, *tile.shape))
+
+    def flush(self) -> None:
+        """Return when everything written is durable."""
+        self._matrix.flush()
+
+    def close(self) -> None:
+        """Leave C open: the run closes it."""

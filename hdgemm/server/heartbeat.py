@@ -1,0 +1,83 @@
+"""Renews a job's lease, passes its progress on, and hears of a cancellation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from hdgemm.server.watchdog import LEASE_LOST, Lifeline, boot_seconds
+from hdgemm.server.tables import jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.server.database import Database
+    from hdgemm.server.leases import Held
+    from hdgemm.server.settings import Settings
+
+log = logging.getLogger(__name__)
+_LISTEN_SECONDS: Final = 0.25
+_PROGRESS_SECONDS: Final = 0.5
+
+
+class Heart:
+    """Beats in a thread of a job's process until `stop`."""
+
+    def __init__(
+        self, settings: Settings, database: Database, held: Held, lifeline: Lifeline
+    ) -> None:
+        self.cancel = threading.Event()
+        self.held = held
+        self._settings = settings
+        self._database = database
+        self._lifeline = lifeline
+        self._progress: Mapping[str, Any] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        self._thread.start()
+
+    def note(self, progress: Mapping[str, Any]) -> None:
+        """Keep the newest progress for the next beat; called from any thread, never blocks."""
+        self._progress = progress
+
+    def stop(self) -> None:
+        """Beat no more; the lease still runs, for the last transaction."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _beat(self) -> None:
+        renewed = told = 0.0
+        while not self._stop.wait(_LISTEN_SECONDS):
+            now = boot_seconds()
+            news = self._progress if now - told >= _PROGRESS_SECONDS else None
+            try:
+                if news is not None or now - renewed >= self._settings.beat_seconds:
+                    self._renew(news)
+                    renewed, told = now, now if news is not None else told
+                    if news is self._progress:
+                        self._progress = None
+                self._listen()
+            except sa.exc.SQLAlchemyError as error:
+                # The lifeline ends this process if it stays so.
+                log.warning("cannot reach the database: %s", error)
+
+    def _renew(self, news: Mapping[str, Any] | None) -> None:
+        asked_at = boot_seconds()
+        with self._database.write() as conn:
+            now = self._database.now(conn)
+            held = self.held.renew(conn, now, self._settings.lease_seconds, news)
+        if not held:
+            log.error("another worker holds this job now")
+            os._exit(LEASE_LOST)
+        self._lifeline.renewed(asked_at)
+
+    def _listen(self) -> None:
+        with self._database.read() as conn:
+            query = sa.select(jobs.c.cancel).where(jobs.c.id == self.held.job_id)
+            if conn.execute(query).scalar():
+                self.cancel.set()

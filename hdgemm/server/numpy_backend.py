@@ -1,0 +1,110 @@
+"""A library for the service's own tests: NumPy, cut in steps, as slow as asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
+from hdgemm.server.backend import Demand, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.options import Options
+    from hdgemm.server.backend import GemmCall, Problem, ProfileCall, Watch
+
+#: Seconds that each of the `STEPS` steps takes at least; names that choose an odd behaviour.
+DELAY = "HDGEMM_TEST_DELAY"
+MODE = "HDGEMM_TEST_MODE"
+STEPS = 10
+
+
+class NumpyLibrary:
+    """The whole `Library`, in plain NumPy."""
+
+    def plan(self, problem: Problem, options: Options) -> Demand:
+        """Ask for the bytes of all three matrices."""
+        m, n, k = problem.m, problem.n, problem.k
+        needed = (m * k + k * n + m * n) * np.dtype(problem.dtype).itemsize
+        limit = options.host_bytes
+        if limit is not None and needed > limit:
+            raise DoesNotFitError(
+                f"the product needs {needed} bytes of host memory, {limit} are allowed",
+                requested=needed, available=limit, missing=needed - limit,
+            )  # fmt: skip
+        plan = {"m": m, "n": n, "k": k, "tile": [max(1, -(-m // STEPS)), n, k], "units": STEPS}
+        height = max(1, -(-m // STEPS))
+        bars = [[row, 0, min(height, m - row), n] for row in range(0, m, height)]
+        return Demand(needed, plan, bars)
+
+    def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
+        """Multiply bar by bar."""
+        a, b, c = (_operand(path) for path in (call.a, call.b, call.c))
+        a, b = (x.T if trans else x for x, trans in ((a, call.trans_a), (b, call.trans_b)))
+        if a.shape[1] != b.shape[0]:
+            raise InputError(f"op(A) is {a.shape}, op(B) is {b.shape}")
+        began = time.monotonic()
+        out = np.zeros((a.shape[0], b.shape[1]), np.result_type(a, b))
+        for step, bar in enumerate(np.array_split(np.arange(a.shape[0]), STEPS)):
+            out[bar] = call.alpha * (a[bar] @ b)
+            if call.beta:
+                out[bar] += call.beta * c[bar]
+            self._step(step + 1, watch)
+        with call.out.open("wb") as stream:
+            np.save(stream, out)
+        report = {"seconds": time.monotonic() - began, "gflops": 1.0, "stages": {}}
+        return Outcome(report, _draw)
+
+    def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
+        """Compare with NumPy's product, deaf meanwhile as the library's own check is."""
+        time.sleep(STEPS * float(os.environ.get(DELAY, "0")))
+        product = call.alpha * (np.load(call.a) @ np.load(call.b))
+        return Outcome({"passed": bool(np.allclose(product, np.load(call.out)))})
+
+    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
+        """Measure nothing, in steps."""
+        for step in range(STEPS):
+            self._step(step + 1, watch)
+        return Outcome({"device": call.device, "kind": "measured"}, _draw_profile)
+
+    def _step(self, step: int, watch: Watch) -> None:
+        for _ in _wait(float(os.environ.get(DELAY, "0"))):
+            if watch.cancel.is_set():
+                raise CancelledRunError("cancelled")
+        mode = os.environ.get(MODE)
+        if mode == "die" and step == STEPS // 2:
+            os.abort()
+        if mode == "bug":
+            raise RuntimeError("a fault of the library's own")
+        watch.progress({"percent": 100.0 * step / STEPS, "steps": step, "total_steps": STEPS,
+                        "gflops": 1.0, "eta": 0.0, "limit": "mult1"})  # fmt: skip
+
+
+def _operand(path: Path | None) -> NDArray[np.float64]:
+    return np.zeros((0, 0)) if path is None else np.load(path)
+
+
+def _wait(seconds: float) -> Iterator[None]:
+    until = time.monotonic() + seconds
+    yield
+    while time.monotonic() < until:
+        time.sleep(0.01)
+        yield
+
+
+def _draw_profile(folder: Path) -> None:
+    _draw(folder)
+    (folder / "report.html").write_text("<!doctype html><title>A profile</title>", encoding="utf-8")
+
+
+def _draw(folder: Path) -> None:
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": []}), encoding="utf-8")
+    (folder / "gantt.png").write_bytes(b"\x89PNG\r\n\x1a\n")

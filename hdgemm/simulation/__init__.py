@@ -1,0 +1,1 @@
+"""Virtual time: machines as data, plans and pools executed on them."""

@@ -1,0 +1,228 @@
+"""What can go wrong with a durable run: refused, found, or mended, and said in clear words."""
+
+import os
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from hdgemm.blas import multiply
+from hdgemm.cli.app import app
+from hdgemm.durable.audit import audit
+from hdgemm.durable.journal import Journal
+from hdgemm.durable.previous_run import DamagedError
+from hdgemm.errors import InputError
+from hdgemm.options import Options
+from tests.durable.durable_case import TILE, Case, shared_case
+
+DATA = {"new": 4096, "over": 128, "replace": 4096, "update": 128}
+
+
+def stored(case):
+    """The file that C lies in while the run is not finished."""
+    return case.path("C") if case.mode in ("over", "update") else case.folder / case.leftovers()[0]
+
+
+def first_tile_byte(case, byte=5):
+    """A byte of C's first tile, in the file that C lies in."""
+    return DATA[case.mode] + byte
+
+
+def flip(path, offset, bit):
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        [byte] = stream.read(1)
+        stream.seek(offset)
+        stream.write(bytes([byte ^ (1 << bit)]))
+
+
+class TestRefusals:
+    def test_another_alpha(self, tmp_path):
+        case = Case(tmp_path)
+        case.run_until(9)
+        with pytest.raises(InputError, match=r"alpha was 1\.5, is 2\.0.*--restart"):
+            case.run(alpha=2.0)
+        case.run(alpha=2.0, restart=True)
+        assert case.sha() != case.expected
+        assert case.leftovers() == []
+
+    @pytest.mark.parametrize("name", ["A", "B"])
+    def test_an_input_that_changed(self, tmp_path, name):
+        case = Case(tmp_path)
+        case.run_until(9)
+        flip(case.path(name), case.path(name).stat().st_size - 3, 2)
+        with pytest.raises(InputError, match=f"{name} has changed: when it was changed"):
+            case.run()
+
+    def test_an_input_with_its_old_mtime_and_another_content(self, tmp_path):
+        case = Case(tmp_path)
+        case.run_until(9)
+        status = case.path("A").stat()
+        flip(case.path("A"), status.st_size - 3, 2)
+        os.utime(case.path("A"), ns=(status.st_atime_ns, status.st_mtime_ns))
+        with pytest.raises(InputError, match="A has changed: its content"):
+            case.run()
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"tile": (30, 48, 64)}, "the tile was"),
+            ({"strategy": "initial"}, "the strategy was data-placement, is initial"),
+            ({"host_memory": 100_000}, "bytes of host memory, allowed are now 100000"),
+            ({"devices": "opencl:0"}, "the device was host, is opencl:0"),
+        ],
+    )
+    def test_a_plan_that_cannot_be_matched(self, tmp_path, change, words):
+        case = Case(tmp_path)
+        case.run_until(9)
+        with pytest.raises(InputError, match=words):
+            case.run(options=Options(**{"tile": TILE, "devices": "host"} | change))
+        # The tile need not be asked for again.
+        assert case.run(options=Options()).resumption.kept >= 9
+        assert case.sha() == case.expected
+
+    def test_a_finished_c_that_changed(self, tmp_path):
+        case = Case(tmp_path)
+        case.run()
+        flip(case.path("C"), 5000, 1)
+        with pytest.raises(InputError, match="finished, but is no longer what the run left"):
+            case.run()
+        case.run(restart=True)
+        assert case.sha() == case.expected
+
+    def test_a_draft_that_is_gone(self, tmp_path):
+        case = Case(tmp_path)
+        case.run_until(9)
+        stored(case).unlink()
+        with pytest.raises(InputError, match="is gone"):
+            case.run()
+        case.run(restart=True)
+        assert case.sha() == case.expected
+
+    def test_a_half_updated_c(self, tmp_path):
+        case = Case(tmp_path, "update")
+        case.run_until(9)
+        with pytest.raises(InputError, match="half updated"):
+            case.run(restart=True)
+        with pytest.raises(InputError, match="half updated"):
+            case.run(checkpoint=False)
+        shutil.copy(case.path("C0"), case.path("C"))
+        case.run(restart=True)
+        assert case.sha() == case.expected
+
+    def test_two_runs_at_once(self, tmp_path):
+        case = Case(tmp_path)
+        with Journal(case.journal), pytest.raises(InputError, match="another run is at work"):
+            case.run()
+        case.run()
+
+    def test_what_has_no_file_or_no_product(self, tmp_path):
+        case = Case(tmp_path)
+        with pytest.raises(InputError, match="checkpoint needs a C on disk"):
+            multiply(case.path("A"), case.path("B"), checkpoint=True)
+        with pytest.raises(InputError, match="checkpoint is for products"):
+            case.run(alpha=0.0)
+        assert not case.journal.exists()
+
+    def test_a_restart_without_a_journal(self, tmp_path):
+        with pytest.raises(InputError, match="restart goes with checkpoint"):
+            Case(tmp_path).run(checkpoint=False, restart=True)
+
+    def test_what_is_no_journal(self, tmp_path):
+        case = Case(tmp_path)
+        with Journal(case.journal) as journal:
+            journal.append([{"begin": {"format": 999}}])
+        with pytest.raises(InputError, match="no journal of format 1"):
+            case.run()
+        case.run(restart=True)
+        assert case.sha() == case.expected
+
+
+class TestDamage:
+    @pytest.mark.parametrize("bit", range(64))
+    def test_a_flipped_bit_is_found_and_its_tile_computed_again(self, tmp_path_factory, bit):
+        case = shared_case(tmp_path_factory, ("new", "over", "replace")[bit % 3])
+        case.run_until(9)
+        flip(stored(case), first_tile_byte(case, bit // 8), bit % 8)
+        report = case.run()
+        assert report.resumption.damaged == 1
+        assert case.sha() == case.expected
+
+    @pytest.mark.parametrize("bit", range(0, 64, 7))
+    def test_an_updated_tile_that_was_damaged_is_named(self, tmp_path_factory, bit):
+        case = shared_case(tmp_path_factory, "update")
+        case.run_until(30)
+        flip(case.path("C"), first_tile_byte(case, bit // 8), bit % 8)
+        with pytest.raises(DamagedError, match="rows 0 to 39, columns 0 to 47") as caught:
+            case.run()
+        assert caught.value.rect == (0, 0, 40, 48)
+
+    def test_an_old_tile_that_was_changed_is_named(self, tmp_path):
+        case = Case(tmp_path, "update")
+        case.run_until(9)
+        flip(case.path("C"), case.path("C").stat().st_size - 280 * 8 * 19 - 100, 3)
+        with pytest.raises(DamagedError, match="by something else than the run"):
+            case.run()
+
+    def test_a_torn_journal_loses_a_tile_at_most(self, tmp_path):
+        case = Case(tmp_path)
+        case.run_until(20)
+        content = case.journal.read_bytes()
+        case.journal.write_bytes(content[:-7])
+        report = case.run()
+        assert report.resumption.kept >= 19
+        assert case.sha() == case.expected
+
+    def test_a_journal_damaged_in_its_middle(self, tmp_path):
+        case = Case(tmp_path)
+        case.run_until(20)
+        flip(case.journal, case.journal.stat().st_size - 300, 0)
+        case.run()
+        assert case.sha() == case.expected
+
+    def test_a_damaged_journal_of_an_update_is_refused(self, tmp_path):
+        case = Case(tmp_path, "update")
+        case.run_until(20)
+        flip(case.journal, case.journal.stat().st_size - 300, 0)
+        with pytest.raises(DamagedError, match="is damaged in lines"):
+            case.run()
+
+
+class TestAudit:
+    @pytest.mark.parametrize("mode", ["new", "over", "replace", "update"])
+    def test_a_finished_c(self, tmp_path, mode):
+        case = Case(tmp_path, mode)
+        assert audit(case.path("C0")) is None
+        case.run()
+        found = audit(case.path("C"))
+        assert found.passed
+        assert found.pieces == 48
+        flip(case.path("C"), first_tile_byte(case), 0)
+        found = audit(case.path("C"))
+        assert found.damaged == ((0, 0, 40, 48),)
+        assert "1 of 48 stored pieces differ" in str(found)
+        assert "rows 0 to 39, columns 0 to 47" in str(found)
+
+    def test_a_column_major_c(self, tmp_path):
+        case = Case(tmp_path, "update", order="F")
+        case.run()
+        assert audit(case.path("C")).passed
+
+    def test_the_journal_of_another_matrix(self, tmp_path):
+        case = Case(tmp_path)
+        case.run()
+        with pytest.raises(InputError, match="another matrix"):
+            audit(case.path("A"), case.journal)
+
+    def test_verify_reads_the_journal(self, tmp_path):
+        case = Case(tmp_path)
+        case.run(alpha=1.0)
+        files = [str(case.path(name)) for name in "ABC"]
+        result = CliRunner().invoke(app, ["verify", *files])
+        assert result.exit_code == 0
+        assert "all 48 stored pieces are as" in result.output
+        # The last bit of an element: far below what any check of the product can see.
+        flip(case.path("C"), 4096, 0)
+        result = CliRunner().invoke(app, ["verify", *files])
+        assert result.exit_code == 1
+        assert "1 of 48 stored pieces differ" in result.output

@@ -1,0 +1,105 @@
+"""What is left of a plan: the same units, the same sums, loads counted for the shorter order."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hdgemm.options import STRATEGIES, Options
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.planjson import from_json, to_json
+from hdgemm.pipeline.validate import PlanError, validate
+from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.resume import remaining
+
+FILE = OperandSpec(place="file")
+HOST = DeviceSpec()
+DISCRETE = DeviceSpec("device", unified=False, memory_bytes=1 << 20, granularity=(4, 2, 2))
+
+
+def make_plan(m, n, k, tile, *, strategy="data-placement", device=HOST, reads_c=False):
+    problem = Problem(m, n, k, a=FILE, b=FILE, c=FILE, reads_c=reads_c)
+    options = Options(tile=tile, strategy=strategy)
+    return plan_problem(problem, options, device, host_limit=1 << 30)
+
+
+def sums(plan):
+    """Per C tile, what it multiplies and in which order."""
+    result = {}
+    for unit in plan.units:
+        sweep = plan.steps[unit.first : unit.last + 1]
+        result[unit.rect] = [
+            (step.k0, step.kb, plan.loads[step.a].rect, plan.loads[step.b].rect) for step in sweep
+        ]
+    return result
+
+
+@st.composite
+def plans_and_done(draw):
+    extent = st.integers(1, 40)
+    m, n, k = draw(extent), draw(extent), draw(extent)
+    tile = tuple(draw(st.integers(3, 17)) for _ in range(3))
+    plan = make_plan(
+        m, n, k, tile,
+        strategy=draw(st.sampled_from(STRATEGIES)),
+        device=draw(st.sampled_from([HOST, DISCRETE])),
+        reads_c=draw(st.booleans()),
+    )  # fmt: skip
+    done = draw(st.sets(st.integers(0, len(plan.units) - 1)))
+    return plan, done
+
+
+@settings(deadline=None, max_examples=200)
+@given(plans_and_done())
+def test_the_units_left_keep_their_tiles_their_order_and_their_sums(case):
+    plan, done = case
+    rest = remaining(plan, done)
+    validate(rest)
+    kept = [unit.rect for unit in plan.units if unit.number not in done]
+    assert [unit.rect for unit in rest.units] == kept
+    whole = sums(plan)
+    assert sums(rest) == {rect: whole[rect] for rect in kept}
+    assert from_json(to_json(rest)) == rest
+
+
+@settings(deadline=None, max_examples=100)
+@given(plans_and_done())
+def test_what_is_left_twice_is_what_is_left(case):
+    plan, done = case
+    once = remaining(plan, done)
+    numbers = range(len(once.units))
+    assert remaining(once, set(numbers)).units == ()
+    assert sum(r.rows * r.cols for r in once.done) + once.cells == plan.cells
+
+
+@settings(deadline=None, max_examples=100)
+@given(plans_and_done())
+def test_bytes_to_move_never_grow(case):
+    plan, done = case
+    whole, rest = planned_bytes(plan), planned_bytes(remaining(plan, done))
+    assert all(rest[stage] <= whole[stage] for stage in whole)
+    stored = whole["store2"] * remaining(plan, done).cells
+    assert rest["store2"] * plan.cells == stored
+
+
+def test_nothing_done_is_the_plan_itself():
+    plan = make_plan(20, 20, 20, (7, 7, 7))
+    assert remaining(plan, set()) is plan
+
+
+def test_loads_are_derived_for_the_shorter_order():
+    # One row of tiles: B's panels change with every unit, A's stay. Without unit 1, unit 2 finds
+    # the chunk at which unit 0's sweep ended where it was left.
+    plan = make_plan(10, 30, 20, (10, 10, 10))
+    rest = remaining(plan, {1})
+    assert [unit.rect.col for unit in rest.units] == [0, 20]
+    # Both sweep forwards, as their numbers in the whole plan say.
+    assert [step.k0 for step in rest.steps] == [0, 10, 0, 10]
+
+
+def test_a_plan_that_forgets_what_is_done_is_refused():
+    from dataclasses import replace
+
+    rest = remaining(make_plan(20, 20, 20, (7, 7, 7)), {0})
+    with pytest.raises(PlanError, match="cells"):
+        validate(replace(rest, done=()))

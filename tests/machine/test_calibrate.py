@@ -1,0 +1,107 @@
+"""Figures of this machine: plausible, kept, and measured anew when the cache is broken."""
+
+import json
+
+import pytest
+
+from hdgemm.machine import calibration
+from hdgemm.machine.assumed import H200, HOST
+from hdgemm.machine.cache import cache_folder
+from hdgemm.machine.calibration import Figures, calibrate, machine_for, measure, with_figures
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+
+LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
+FIGURES = Figures(gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "machine.json"
+
+
+@pytest.fixture
+def measurements(monkeypatch):
+    """Count measurements instead of taking them."""
+    taken = []
+
+    def take(folder):
+        taken.append(folder)
+        return FIGURES
+
+    monkeypatch.setattr(calibration, "measure", take)
+    return taken
+
+
+def test_measured_figures_are_rates(tmp_path):
+    figures = measure(tmp_path)
+    assert 1e8 < figures.gemm < 1e15
+    assert 1 <= figures.side_half <= 64
+    for rate in (figures.copy, figures.memory, figures.disk_read, figures.disk_write):
+        assert 1e6 < rate < 1e13
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_has_no_disk_figures(tmp_path):
+    figures = measure(tmp_path / "missing")
+    assert figures.disk_read is figures.disk_write is None
+
+
+def test_figures_are_measured_once(tmp_path, measurements):
+    assert calibrate(tmp_path) == calibrate(tmp_path) == FIGURES
+    assert len(measurements) == 1
+    calibrate(tmp_path, refresh=True)
+    assert len(measurements) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', None])
+def test_a_broken_cache_is_measured_anew(tmp_path, cache, measurements, text):
+    calibrate(tmp_path)
+    if text is None:
+        entries = json.loads(cache.read_text())
+        text = json.dumps({key: entry | {"gemm": -1} for key, entry in entries.items()})
+    cache.write_text(text)
+    assert calibrate(tmp_path) == FIGURES
+    assert len(measurements) == 2
+    assert calibrate(tmp_path) == FIGURES
+    assert len(measurements) == 2
+
+
+def test_other_machines_keep_their_entries(tmp_path, cache, measurements):
+    cache.parent.mkdir()
+    cache.write_text('{"another machine": {}}')
+    calibrate(tmp_path)
+    assert "another machine" in json.loads(cache.read_text())
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, cache, measurements):
+    cache.parent.write_text("in the way")
+    assert calibrate(tmp_path) == FIGURES
+
+
+def test_small_products_are_not_worth_a_measurement(tmp_path, measurements):
+    small = Problem(100, 100, 100)
+    assert machine_for(small, DeviceSpec(), tmp_path) == HOST
+    assert not measurements
+    machine_for(LARGE, DeviceSpec(), tmp_path)
+    assert len(measurements) == 1
+    assert machine_for(small, DeviceSpec(), tmp_path).gemm["float64"] == 5e10
+
+
+def test_the_host_s_figures_leave_a_device_s_own_alone():
+    host = with_figures(HOST, DeviceSpec(), FIGURES)
+    assert (host.gemm["float64"], host.copy, host.disk_read) == (5e10, 4e9, 1e9)
+    assert host.disk_write == HOST.disk_write
+    gpu = with_figures(H200, DeviceSpec("cuda:0", unified=False), FIGURES)
+    assert (gpu.gemm, gpu.pcie_up, gpu.copy) == (H200.gemm, H200.pcie_up, 4e9)
+
+
+def test_the_cache_lies_in_the_user_s_folder(monkeypatch):
+    monkeypatch.delenv("HDGEMM_CACHE")
+    assert "hdgemm" in cache_folder().parts
+
+
+def test_the_host_s_edges_cost_what_was_measured():
+    assert with_figures(HOST, DeviceSpec(), FIGURES).side_half == FIGURES.side_half
+    gpu = DeviceSpec("cuda:0", unified=False)
+    assert with_figures(H200, gpu, FIGURES).side_half == H200.side_half

@@ -1,0 +1,231 @@
+"""What a caller passes, against what NumPy makes of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.arrays import ArrayMatrix
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.operands import open_operand
+
+DTYPES = ("<f4", ">f4", "<f8", ">f8", "<c8", ">c8", "<c16", ">c16")
+
+
+def seen(operand):
+    """The whole of op(X), read through the matrix."""
+    out = np.empty(operand.matrix.shape, np.complex128)
+    operand.matrix.read(0, 0, out)
+    out = out.T if operand.trans else out
+    return out.conj() if operand.conj else out
+
+
+def numbers(shape, dtype, seed=0):
+    values = np.random.default_rng(seed).standard_normal((*shape, 2))
+    if np.dtype(dtype).kind == "c":
+        return values.view(np.complex128)[..., 0].astype(dtype)
+    return values[..., 0].astype(dtype)
+
+
+@st.composite
+def strided(draw):
+    """An array of any dtype, order, steps and signs."""
+    dtype = draw(st.sampled_from(DTYPES))
+    rows, cols = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+    steps = tuple(draw(st.sampled_from((1, 2, 3, -1, -2))) for _ in range(2))
+    extents = tuple(n * abs(step) for n, step in zip((rows, cols), steps, strict=True))
+    x = numbers(extents, dtype, draw(st.integers(0, 99)))
+    x = np.asarray(x, order=draw(st.sampled_from("CF")))[:: steps[0], :: steps[1]]
+    if draw(st.booleans()):
+        x.flags.writeable = False
+    return x
+
+
+@given(strided(), st.booleans(), st.booleans())
+def test_any_array_is_read_as_numpy_sees_it(x, trans, conj):
+    operand = open_operand(x, trans=trans, conj=conj)
+    wanted = x.T if trans else x
+    np.testing.assert_array_equal(seen(operand), wanted.conj() if conj else wanted)
+    assert operand.shape == wanted.shape
+
+
+@given(strided(), st.data())
+def test_any_array_takes_a_rectangle(x, data):
+    x = x.copy() if not x.flags.writeable else x
+    operand = open_operand(x, writable=True)
+    rows, cols = operand.matrix.shape
+    top, left = data.draw(st.integers(0, rows)), data.draw(st.integers(0, cols))
+    tile = numbers((rows - top, cols - left), x.dtype.newbyteorder("="), 5)
+    wanted = (x.T if operand.trans else x).copy()
+    wanted[top:, left:] = tile
+    operand.matrix.write(top, left, tile)
+    np.testing.assert_array_equal(x.T if operand.trans else x, wanted)
+
+
+def test_orders_choose_the_orientation():
+    x = numbers((5, 7), "f8")
+    assert open_operand(x).trans is False
+    assert open_operand(np.asfortranarray(x)).trans is True
+    assert open_operand(np.asfortranarray(x), trans=True).trans is False
+    assert open_operand(np.asfortranarray(x)).matrix.array.flags.c_contiguous
+    assert open_operand(x[::-1, ::2]).matrix.shape == (5, 4)
+    assert open_operand(x).matrix.array.base is x
+
+
+def test_large_copies_are_exact():
+    x = numbers((3000, 1500), "f8")
+    operand = open_operand(x[::-1])
+    out = np.empty((2999, 1490), np.float32)
+    operand.matrix.read(1, 10, out)
+    np.testing.assert_array_equal(out, x[::-1][1:, 10:].astype("f4"))
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_memmaps_are_read_through_their_file(tmp_path, order, mode):
+    x = numbers((60, 47), "<f8")
+    path = tmp_path / "x.npy"
+    np.save(path, np.asarray(x, order=order))
+    mapped = np.load(path, mmap_mode=mode)
+    for view, wanted in (
+        (mapped, x),
+        (mapped[5:41], x[5:41]),
+        (mapped[:, 3:9], x[:, 3:9]),
+        (mapped[7:, 3:][2:, 1:].T, x[9:, 4:].T),
+        (np.asarray(mapped), x),
+    ):
+        operand = open_operand(view)
+        assert isinstance(operand.matrix, ArrayMatrix if mode == "c" else FileMatrix)
+        np.testing.assert_array_equal(seen(operand), wanted)
+        operand.matrix.close()
+    assert isinstance(open_operand(mapped[::2]).matrix, FileMatrix if order == "C" and mode != "c"
+                      else ArrayMatrix)  # fmt: skip
+    assert isinstance(open_operand(mapped[::-1, ::-1]).matrix, ArrayMatrix)
+
+
+def test_a_plain_memmap_with_an_offset(tmp_path):
+    path = tmp_path / "raw"
+    mapped = np.memmap(path, np.float32, "w+", offset=70_004, shape=(33, 21))
+    mapped[:] = numbers((33, 21), "f4")
+    operand = open_operand(mapped[3:])
+    assert isinstance(operand.matrix, FileMatrix)
+    assert operand.matrix.offset == 70_004 + 3 * 21 * 4
+    np.testing.assert_array_equal(seen(operand), mapped[3:])
+    operand.matrix.close()
+
+
+def test_unflushed_changes_of_a_memmap_are_seen(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((700, 900)))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    mapped[123, 456] = 7
+    operand = open_operand(mapped)
+    assert seen(operand)[123, 456] == 7
+    operand.matrix.close()
+
+
+def test_changes_of_a_copy_on_write_memmap_are_seen(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((70, 90)))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mapped[12, 45] = 7
+    assert seen(open_operand(mapped))[12, 45] == 7
+
+
+def test_what_is_written_shows_in_the_memmap(tmp_path):
+    mapped = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (300, 1000))
+    assert mapped.sum() == 0
+    operand = open_operand(mapped, writable=True)
+    tile = numbers((290, 985), "f8")
+    operand.matrix.write(7, 11, tile)
+    np.testing.assert_array_equal(mapped[7:297, 11:996], tile)
+    assert not mapped[:7].any()
+    assert not mapped[:, :11].any()
+    assert not mapped[:, 996:].any()
+    operand.matrix.close()
+
+
+def test_a_memmap_whose_file_was_replaced_stays_itself(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((40, 30)))
+    mapped = np.load(path, mmap_mode="r")
+    np.save(tmp_path / "other.npy", np.zeros((40, 30)))
+    (tmp_path / "other.npy").replace(path)
+    operand = open_operand(mapped)
+    assert isinstance(operand.matrix, ArrayMatrix)
+    assert (seen(operand) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (np.ones((2, 2), np.int64), "astype"),
+        (np.ones((2, 2), np.uint8), "astype"),
+        (np.ones((2, 2), bool), "astype"),
+        (np.ones((2, 2), object), "astype"),
+        (np.ones((2, 2), np.float16), "float32"),
+        (np.ones((2, 2), np.longdouble), "float64"),
+        (np.ones((2, 2), np.clongdouble), "complex128"),
+        (np.ones((2, 2), "U3"), "numbers"),
+        (np.ones((2, 2), "f8,f8"), "field"),
+        (np.ma.masked_array(np.ones((2, 2)), mask=True), "MaskedArray"),
+        ([[1.0, 2.0]], "list"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_cannot_be_multiplied_is_said(x, words):
+    with pytest.raises(InputTypeError, match=words) as caught:
+        open_operand(x, what="b")
+    assert str(caught.value).startswith("b ")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])
+def test_only_matrices(shape, tmp_path):
+    with pytest.raises(InputError, match="2-D") as caught:
+        open_operand(np.ones(shape))
+    assert caught.value.shape == shape
+    np.save(tmp_path / "x.npy", np.ones(shape))
+    with pytest.raises(InputError, match="2-D"):
+        open_operand(tmp_path / "x.npy")
+
+
+def test_out_must_be_writable(tmp_path):
+    x = np.ones((3, 3))
+    x.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"):
+        open_operand(x, what="out", writable=True)
+    shared = np.lib.stride_tricks.as_strided(np.zeros(3), (4, 3), (0, 8))
+    with pytest.raises(InputError, match="share"):
+        open_operand(shared, what="out", writable=True)
+    np.save(tmp_path / "x.npy", np.ones((3, 3)))
+    with pytest.raises(InputError, match="read-only"):
+        open_operand(np.load(tmp_path / "x.npy", mmap_mode="r"), writable=True)
+
+
+def test_paths_that_are_no_matrix(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        open_operand(tmp_path / "nothing.npy")
+    with pytest.raises(InputError, match="directory"):
+        open_operand(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(InputError, match="not a regular file"):
+        open_operand(tmp_path / "pipe.npy")
+
+
+@given(st.sampled_from(DTYPES), st.integers(0, 40), st.integers(0, 40), st.sampled_from("CF"))
+def test_paths_read_as_numpy_reads_them(dtype, rows, cols, order):
+    x = np.asarray(numbers((rows, cols), dtype), order=order)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.npy"
+        np.save(path, x)
+        operand = open_operand(path)
+        np.testing.assert_array_equal(seen(operand), x)
+        assert operand.matrix.dtype == x.dtype
+        operand.matrix.close()

@@ -1,0 +1,100 @@
+"""Where CuPy is installed: the stand-in has its signatures. Where a GPU is: the true device."""
+
+import inspect
+import re
+
+import pytest
+
+from hdgemm.pipeline.devices.cuda import list_devices, open_device
+from hdgemm.pipeline.devices.cuda.api import GemmCall
+from hdgemm.pipeline.devices.cuda.standin import StandIn
+from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES
+from tests.pipeline.devices.device_contract import DeviceContract
+
+#: CuPy's bindings say their own signatures only in the first line of their docstrings.
+NO_DOCSTRING = {"driverGetVersion", "runtimeGetVersion"}
+
+
+def parameters(function):
+    """Names of the parameters of a Cython function, in lower case, without those with defaults."""
+    inside = re.match(r"\w+\((.*?)\)", function.__doc__)[1]
+    names = [part.split()[-1] for part in inside.split(",") if part.strip() and "=" not in part]
+    return [name.lower() for name in names]
+
+
+def standin_parameters(function):
+    found = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in found if parameter.default is parameter.empty]
+
+
+def test_the_stand_in_has_cupys_signatures():
+    runtime = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
+    mine = StandIn().api().runtime
+    for name, function in vars(mine).items():
+        theirs = getattr(runtime, name)
+        if name not in NO_DOCSTRING:
+            assert parameters(theirs) == standin_parameters(function), name
+
+
+def test_gemm_has_cupys_arguments():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    try:
+        blas = cupy.cuda.cublas
+    except ImportError as error:
+        pytest.skip(f"cuBLAS is not installed: {error}")
+    expected = ["handle", *GemmCall._fields[1:]]
+    for routine in ROUTINES:
+        assert parameters(getattr(blas, routine)) == expected
+    assert parameters(blas.create) == []
+    assert parameters(blas.destroy) == ["handle"]
+    assert parameters(blas.setPointerMode) == ["handle", "mode"]
+    assert blas.CUBLAS_POINTER_MODE_HOST == 0
+    assert (blas.CUBLAS_OP_N, blas.CUBLAS_OP_T) == (0, 1)
+
+
+def test_cupys_constants_are_the_ones_used():
+    runtime = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
+    assert (runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost) == (1, 2)
+    assert runtime.hostAllocPortable | runtime.hostAllocMapped == 3
+    assert runtime.eventBlockingSync == 1
+    kinds = (
+        runtime.memoryTypeUnregistered,
+        runtime.memoryTypeHost,
+        runtime.memoryTypeDevice,
+        runtime.memoryTypeManaged,
+    )
+    assert kinds == (0, 1, 2, 3)
+    assert runtime.CUDARuntimeError.__name__ == "CUDARuntimeError"
+
+
+def test_arguments_convert(recwarn):
+    """Without a GPU every call fails in the driver, after CuPy has taken its arguments."""
+    runtime = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
+    if list_devices()[0].usable:
+        pytest.skip("a GPU is here; the contract below runs on it")
+    calls = (
+        (runtime.memcpy2DAsync, (0, 8, 0, 8, 8, 1, 1, 0)),
+        (runtime.memcpyAsync, (0, 0, 8, 2, 0)),
+        (runtime.hostAlloc, (4096, 3)),
+        (runtime.hostRegister, (4096, 4096, 3)),
+        (runtime.eventCreateWithFlags, (1,)),
+        (runtime.streamWaitEvent, (0, 0)),
+        (runtime.eventElapsedTime, (0, 0)),
+        (runtime.malloc, (1 << 40,)),
+    )
+    for function, arguments in calls:
+        with pytest.raises(runtime.CUDARuntimeError):
+            function(*arguments)
+
+
+class TestTrueDevice(DeviceContract):
+    """The contract on a real GPU."""
+
+    @pytest.fixture
+    def device(self):
+        info = list_devices()[0]
+        if not info.usable:
+            pytest.skip(f"no GPU: {info.note}")
+        device = open_device(info.name)
+        yield device
+        device.close()

@@ -1,0 +1,379 @@
+"""The space, the nine rules, the order of trials, the search, and what is remembered of it."""
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError
+from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape
+
+pytest.importorskip("pyopencl")
+
+from hdgemm.pipeline.devices.opencl import pruning, store, tuner
+from hdgemm.pipeline.devices.opencl.candidates import BestFirst
+from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, Kernels, nearest
+from hdgemm.pipeline.devices.opencl.driver import Facts
+from hdgemm.pipeline.devices.opencl.find import list_devices, locate
+from hdgemm.pipeline.devices.opencl.pruning import Candidate, prune
+from hdgemm.pipeline.devices.opencl.result import Result
+from hdgemm.pipeline.devices.opencl.space import cores, walks
+from hdgemm.pipeline.devices.opencl.store import Store, default_shape
+from hdgemm.pipeline.devices.opencl.tuning_process import Trials, is_wrong
+from hdgemm.pipeline.devices.opencl.tuning_report import histogram, to_json, write_report
+
+GPU = Facts(
+    "gpu", "Some Platform", "Some GPU", "1.0", 80, 8 << 30, 2 << 30, 48 << 10, 1024,
+    (1024, 1024, 64), 8, 32, 255, 65536, 2048, has_double=True,
+)  # fmt: skip
+CPU = replace(
+    GPU, kind="cpu", platform="Intel(R) OpenCL", device="Some CPU", local_bytes=1 << 18,
+    vector_bytes=64, simd_width=1, registers_per_item=512, registers_per_group=512,
+    resident_items=1,
+)  # fmt: skip
+DOUBLE = np.dtype("float64")
+#: The paper's best kernel on a K40: 96 × 64 × 12, 16 × 8 threads.
+PAPER = Shape(lanes=1, dim_m=16, dim_n=8, rows=6, vectors=8, block_k=12, local=True)
+
+
+def removed_by(shape, facts=GPU, dtype=DOUBLE):
+    return prune([shape], dtype, facts).removed
+
+
+def test_the_papers_own_kernel_passes_all_nine_rules():
+    assert len(pruning.RULES) == 9
+    assert prune([PAPER], DOUBLE, GPU).kept == (PAPER,)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape", "facts"),
+    [
+        ("partial_warp", replace(PAPER, dim_m=3, dim_n=5), GPU),
+        ("too_many_items", replace(PAPER, dim_m=64, dim_n=32), GPU),
+        ("too_many_items", PAPER, replace(GPU, max_group_shape=(4, 1024, 64))),
+        ("too_many_item_registers", replace(PAPER, rows=16, vectors=8), GPU),
+        ("too_many_group_registers", PAPER, replace(GPU, registers_per_group=12287)),
+        ("too_much_local_memory", PAPER, replace(GPU, local_bytes=15359)),
+        ("uneven_reading", replace(PAPER, block_k=1), GPU),
+        ("more_loads_than_fmas", replace(PAPER, rows=1, vectors=8, block_k=16), GPU),
+        ("low_occupancy_by_registers", PAPER, replace(GPU, registers_per_group=24575)),
+        ("low_occupancy_by_local_memory", PAPER, replace(GPU, local_bytes=30719)),
+    ],
+)
+def test_each_rule_removes_what_it_names(rule, shape, facts):
+    assert removed_by(shape, facts) == {
+        name.__name__: int(name.__name__ == rule) for name in pruning.RULES
+    }
+
+
+def test_limits_are_met_exactly():
+    """96·64·8 bytes of C are 12,288 registers; 12·(96 + 64)·8 bytes of blocks are 15,360."""
+    candidate = Candidate(PAPER, DOUBLE, GPU)
+    assert candidate.item_registers * PAPER.threads == 12288
+    assert candidate.group_local_bytes == 15360
+    assert not pruning.too_many_group_registers(
+        replace(candidate, facts=replace(GPU, registers_per_group=12288))
+    )
+    assert not pruning.low_occupancy_by_local_memory(
+        replace(candidate, facts=replace(GPU, local_bytes=30720))
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_the_space_holds_shapes_of_cpus_and_of_gpus(dtype):
+    shapes = list(cores(np.dtype(dtype)))
+    assert len(set(shapes)) == len(shapes) > 100_000
+    for facts, threads in ((CPU, 1), (GPU, 256)):
+        shape = default_shape(facts, np.dtype(dtype))
+        like = [x for x in shapes if x.threads == threads and x.local == shape.local]
+        assert any((x.rows, x.vectors) == (shape.rows, shape.vectors) for x in like)
+
+
+def test_walks_differ_in_one_parameter():
+    shape = default_shape(CPU, DOUBLE)
+    for other in walks(shape):
+        before, after = shape.to_json(), other.to_json()
+        assert sum(before[name] != after[name] for name in before) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "facts",
+    [CPU, GPU, replace(CPU, vector_bytes=32), replace(CPU, vector_bytes=16),
+     replace(CPU, platform="Portable Computing Language")],
+    ids=["avx512", "gpu", "avx2", "sse", "pocl"],
+)  # fmt: skip
+def test_shipped_shapes_are_sound(facts, dtype):
+    shape = default_shape(facts, np.dtype(dtype))
+    assert shape.lanes % (2 if np.dtype(dtype).kind == "c" else 1) == 0
+    assert prune([shape], np.dtype(dtype), replace(facts, registers_per_item=512)).kept
+
+
+def test_best_first_tries_every_group_then_follows_the_fastest():
+    slow, fast = (
+        [Shape(lanes=lanes, rows=rows, vectors=3) for rows in (2, 4, 6, 8, 10)] for lanes in (1, 8)
+    )
+    order = BestFirst([*slow, *fast])
+    taken = []
+    for _ in range(5):
+        shape = order.take()
+        order.learn(shape, 100.0 if shape.lanes == 8 else 1.0)
+        taken.append(shape.lanes)
+    assert set(taken[:2]) == {1, 8}
+    assert taken[2:4] == [8, 8]
+    order.give_up(slow[0])
+    left = [shape.lanes for shape in iter(order.take, None)]
+    assert set(left) == {8}
+
+
+def test_a_tuned_shape_is_kept_and_another_drivers_is_stale(tmp_path):
+    tuned = Shape(lanes=8, rows=12, vectors=2)
+    kept = Store(tmp_path)
+    assert kept.choose(CPU, DOUBLE).origin == "default"
+    kept.save(CPU, DOUBLE, tuned, 123.0)
+    assert kept.choose(CPU, DOUBLE) == store.Choice(tuned, "tuned", 123.0)
+    assert kept.choose(CPU, np.dtype("float32")).origin == "default"
+    newer = replace(CPU, driver="2.0")
+    assert kept.choose(newer, DOUBLE) == store.Choice(default_shape(CPU, DOUBLE), "stale")
+    assert store.shapes_for(CPU, kept)[DOUBLE] == Kernels(tuned)
+    assert store.shapes_for(newer, kept)[DOUBLE].origin == "stale"
+
+
+def test_an_untuned_device_is_hinted_at_once(caplog):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            for origin in ("default", "stale", "tuned"):
+                store.hint("opencl:7", "Some CPU", "float32", origin)
+    assert ["another driver" in record.message for record in caplog.records] == [False, True]
+    assert all("hdgemm tune --device opencl:7 --dtype float32" in x for x in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"shape": {"lanes": "8"}, "driver": "1.0", "gflops": 1}']
+)
+def test_a_broken_entry_is_not_used(tmp_path, text):
+    kept = Store(tmp_path)
+    kept.path(CPU, DOUBLE).write_text(text)
+    assert kept.choose(CPU, DOUBLE).origin == "default"
+
+
+def test_no_double_precision_means_no_double_shapes(tmp_path):
+    single = replace(GPU, has_double=False)
+    assert {x.name for x in store.shapes_for(single, Store(tmp_path))} == {
+        "float32",
+        "complex64",
+    }
+    with pytest.raises(DeviceUnavailableError, match="no double precision"):
+        default_shape(single, DOUBLE)
+
+
+class FakeBench:
+    """Answers at once: speed from the register tile, and what else is told of a shape."""
+
+    fates: dict = {}  # noqa: RUF012 - each test puts in its own
+    tried: list = []  # noqa: RUF012
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def try_shape(self, shape, n, repeats, of="square"):
+        self.tried.append((shape, n, of))
+        fate = self.fates.get(len(self.tried))
+        if fate is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        speed = shape.rows * shape.vectors * shape.lanes + shape.walk_n
+        if of == "rank-k" and shape.cache_k == 128:
+            speed *= 2
+        return Result(shape, n, fate or "timed", speed if fate is None else 0.0, of=of)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setattr(tuner, "Bench", FakeBench)
+    monkeypatch.setattr(tuner, "locate", lambda _: (CPU, None))
+    few = list(cores(DOUBLE))[::4001]
+    monkeypatch.setattr(tuner, "cores", lambda _: few)
+    FakeBench.fates, FakeBench.tried = {}, []
+    return FakeBench
+
+
+def test_a_search_ends_with_the_fastest_and_a_funnel_that_adds_up(bench, tmp_path):
+    bench.fates = {3: "wrong", 4: "failed"}
+    seen = []
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path), progress=seen.append)
+    funnel = found.funnel()
+    removed = sum(funnel["pruned"].values())
+    assert funnel["candidates"] == removed + funnel["kept"]
+    assert (funnel["wrong"], funnel["failed"]) == (1, 1)
+    assert found.winner.gflops >= found.default.gflops
+    assert found.winner.n == 2048
+    assert Store(tmp_path).choose(CPU, DOUBLE).shape == found.winner.shape
+    assert [each.tried for each in seen] == sorted(each.tried for each in seen)
+    report = tmp_path / "report.json"
+    write_report(report, to_json(found, {"numpy": 1.0}))
+    values = json.loads(report.read_text())
+    assert values["gflops"] == found.winner.gflops
+    assert values["peers"] == {"numpy": 1.0}
+    assert values["winner"]["shape"] == found.winner.shape.to_json()
+
+
+def test_a_class_gets_a_shape_of_its_own_where_that_is_faster(bench, tmp_path):
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    assert found.winner.of == "square"
+    assert {name for name, each in found.classes.items() if each.kept} == {"rank-k"}
+    choice = Store(tmp_path).choose(CPU, DOUBLE)
+    assert set(choice.others) == {"rank-k"}
+    kernels = store.shapes_for(CPU, Store(tmp_path))[DOUBLE]
+    assert kernels.of((4096, 4096, 256)).cache_k == 128
+    assert kernels.of((4096, 4096, 4096)) == kernels.square == found.winner.shape
+    values = to_json(found, {})["classes"]["rank-k"]
+    assert values["kept"]
+    assert values["extents"] == [2048, 2048, 256]
+    assert values["best"]["gflops"] > values["square"]["gflops"]
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ((5000, 5000, 5000), "square"),
+        ((300, 200, 250), "square"),
+        ((8192, 8192, 512), "rank-k"),
+        ((8192, 64, 8192), "tall"),
+        ((1, 4096, 4096), "wide"),
+        ((0, 0, 0), "square"),
+    ],
+)
+def test_a_product_belongs_to_the_class_nearest_to_its_proportions(product, name):
+    assert nearest(product, CLASSES) == name
+
+
+def test_an_unknown_class_falls_back_to_the_nearest_known_one():
+    square, flat = Shape(lanes=8, rows=8), Shape(lanes=8, rows=8, cache_k=128)
+    kernels = Kernels(square, {"rank-k": flat})
+    assert kernels.of((4096, 64, 4096)) == square
+    assert kernels.of((4096, 4096, 64)) == flat
+    assert Kernels(square).of((4096, 4096, 64)) == square
+
+
+def test_a_class_shape_that_needs_other_slots_is_not_used(tmp_path):
+    kept = Store(tmp_path)
+    square = Shape(lanes=8, rows=8, vectors=3)
+    others = {
+        "rank-k": replace(square, rows=4),
+        "tall": replace(square, walk_m=4),
+        "other": square,
+    }
+    kept.save(CPU, DOUBLE, square, 1.0, others)
+    assert kept.choose(CPU, DOUBLE).others == {"tall": others["tall"]}
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_memory(bench, tmp_path):
+    (tmp_path / "file").write_text("")
+    broken = Store(tmp_path / "file" / "folder")
+    assert "cannot be written" in broken.unwritable()
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=broken)
+    assert found.winner is not None
+    assert found.unkept == broken.unwritable()
+    assert broken.choose(CPU, DOUBLE).origin == "default"
+    assert Store(tmp_path).unwritable() == ""
+
+
+def test_an_interrupted_search_keeps_what_is_known_and_goes_on(bench, tmp_path):
+    bench.fates = {6: KeyboardInterrupt}
+    first = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    assert first.interrupted
+    assert first.winner is not None
+    assert Store(tmp_path).choose(CPU, DOUBLE).shape == first.winner.shape
+    before = set(bench.tried[:5])
+    bench.fates, bench.tried = {}, []
+    FakeBench.tried = bench.tried
+    second = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    assert not second.interrupted
+    assert not before & set(bench.tried)
+
+
+def test_a_spent_budget_ends_the_final(bench, tmp_path):
+    found = tuner.tune("opencl:0", DOUBLE, 1e-9, store=Store(tmp_path))
+    assert [n for _, n, _ in bench.tried] == [384, 1024, 2048]
+    assert found.winner.shape == found.default.shape
+    assert found.classes == {}
+
+
+def test_a_compiler_that_dies_costs_its_group_only(bench, tmp_path):
+    bench.fates = {2: "crashed"}
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    assert found.funnel()["crashed"] == 1
+    assert found.funnel()["timed"] > 0
+    assert found.winner is not None
+
+
+def test_the_histogram_counts_every_speed():
+    counts, low, high = histogram([1.0, 2.0, 3.0, 40.0])
+    assert (sum(counts), counts[-1], low, high) == (4, 1, 0.0, 40.0)
+    assert histogram([]) == ([], 0.0, 0.0)
+
+
+def test_times_are_read_with_their_units():
+    from hdgemm.cli.tune import parse_seconds
+
+    assert [parse_seconds(text) for text in ("90", "60s", "1.5m", "1h")] == [90, 60, 90, 3600]
+    for text in ("", "0", "-3", "10 days"):
+        with pytest.raises(InputError, match="cannot read"):
+            parse_seconds(text)
+
+
+def first_usable(platform):
+    for info in list_devices():
+        if info.usable and platform in info.description and ":" in info.name:
+            return info.name
+    return pytest.skip(f"no usable OpenCL platform named {platform!r}")
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype"),
+    [*(("Intel", dtype) for dtype in DTYPES), ("Portable", "float64"), ("Portable", "complex64")],
+)
+@pytest.mark.parametrize(("local", "packed"), [(False, True), (True, True), (True, False)])
+def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packed):
+    """On a CPU only their results are judged: edges, odd k, and C that must not be read."""
+    dtype = np.dtype(dtype)
+    trials = Trials(first_usable(platform), dtype)
+    shape = Shape(
+        lanes=2, dim_m=4, dim_n=2, rows=3, vectors=2, walk_m=1 if local else 2,
+        walk_n=1 if local else 3, block_k=4, cache_k=1 << 20 if local else 16,
+        local=local, packed=packed, ahead=0 if local else 4,
+    )  # fmt: skip
+    answer = trials.run(shape, (53, 53, 53), 1)
+    assert not is_wrong(answer["error"], dtype)
+    assert answer["gflops"] > 0
+
+
+def test_a_kernel_that_cannot_be_built_says_so():
+    trials = Trials(first_usable("Intel"), DOUBLE)
+    with pytest.raises(DeviceError, match="building an OpenCL kernel"):
+        trials.run(Shape(lanes=5), (16, 16, 16), 1)
+
+
+def test_a_wrong_result_is_seen():
+    assert is_wrong(float("nan"), DOUBLE)
+    assert is_wrong(1e6, DOUBLE)
+    assert not is_wrong(0.3, DOUBLE)
+
+
+def test_facts_of_a_part_are_its_own():
+    name = first_usable("Intel")
+    whole, _ = locate(name)
+    try:
+        half, _ = locate(f"{name}/2:1")
+    except DeviceUnavailableError as error:
+        pytest.skip(str(error))
+    assert half.compute_units == whole.compute_units // 2
+    assert Store().path(half, DOUBLE) != Store().path(whole, DOUBLE)

@@ -1,0 +1,254 @@
+"""Every plan keeps the invariants: each cell of C once, within limits, each tile in its place."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.machine.assumed import HOST
+from hdgemm.options import STRATEGIES, Options
+from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
+from hdgemm.pipeline.planjson import from_json, to_json
+from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.validate import PlanError, validate
+from hdgemm.planning.abft_memory import machine_that_checks
+from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.planner import plan_problem
+
+_extent = st.sampled_from([1, 2, 3, 7, 13, 31, 64, 97, 211])
+_paths = st.sampled_from(["staged", "direct", "resident"])
+_specs = st.builds(
+    OperandSpec,
+    trans=st.booleans(),
+    place=st.sampled_from(["memory", "file"]),
+    path=_paths,
+    itemsize=st.sampled_from([4, 8]),
+)
+_problems = st.builds(
+    Problem,
+    m=_extent,
+    n=_extent,
+    k=_extent,
+    a=_specs,
+    b=_specs,
+    c=_specs.map(lambda spec: replace(spec, trans=False)),
+    reads_c=st.booleans(),
+)
+_devices = st.builds(
+    DeviceSpec,
+    unified=st.booleans(),
+    memory_bytes=st.sampled_from([1 << 40, 200_000, 30_000]),
+    max_buffer_bytes=st.sampled_from([1 << 40, 20_000]),
+    granularity=st.sampled_from([(1, 1, 1), (1, 1, 1), (8, 24, 1), (16, 16, 4)]),
+)
+_tiles = st.none() | st.tuples(*[st.integers(1, 5) | st.integers(20, 100)] * 3)
+_limits = st.floats(3.5, 8).map(lambda exponent: int(10**exponent))
+
+
+def plan_or_none(problem, options, device, limit):
+    try:
+        return plan_problem(problem, options, device, host_limit=limit)
+    except DoesNotFitError as refusal:
+        error = refusal
+    assert error.missing == error.requested - error.available > 0
+    assert error.limit in str(error)
+    return None
+
+
+@given(_problems, _devices, st.sampled_from(STRATEGIES), _tiles, _limits)
+@settings(max_examples=150, deadline=None)
+def test_any_plan_is_whole_within_limits_and_moves_what_it_says(
+    problem, device, strategy, tile, limit
+):
+    if tile and problem.m * problem.n * problem.k > 3000 * tile[0] * tile[1] * tile[2]:
+        tile = tuple(extent * 20 for extent in tile)
+    plan = plan_or_none(problem, Options(strategy=strategy, tile=tile), device, limit)
+    if plan is None:
+        return
+    check_cells(plan)
+    check_products(plan)
+    assert plan.host_bytes <= limit
+    assert plan.device_bytes <= device.memory_bytes
+    if tile:
+        assert plan.tile == tuple(np.minimum(tile, (problem.m, problem.n, problem.k)))
+    if not plan.direct:
+        schedule = build_schedule(plan)
+        moved = {stage: sum(op.nbytes for op in schedule[stage]) for stage in STAGES}
+        assert moved == planned_bytes(plan)
+    assert from_json(to_json(plan)) == plan
+
+
+def check_cells(plan):
+    seen = np.zeros((plan.problem.m, plan.problem.n), int)
+    for unit in plan.units:
+        r = unit.rect
+        seen[r.row : r.row + r.rows, r.col : r.col + r.cols] += 1
+    assert (seen == 1).all()
+
+
+def check_products(plan):
+    """Follow slots through time, independently of `validate`: what a step reads is really there."""
+    held, coming = {}, list(plan.loads)[::-1]
+    for step in plan.steps:
+        while coming and coming[-1].step <= step.number:
+            load = coming.pop()
+            held[load.operand, load.slot] = load
+        r = plan.units[step.unit].rect
+        blocks = {
+            "A": Rect(r.row, step.k0, r.rows, step.kb),
+            "B": Rect(step.k0, r.col, step.kb, r.cols),
+        }
+        for (operand, block), number in zip(blocks.items(), (step.a, step.b), strict=True):
+            if plan.problem.spec(operand).path == "resident":
+                assert number == -1
+                continue
+            load = plan.loads[number]
+            assert held[operand, load.slot] == load
+            assert load.rect.covers(block)
+    assert not coming
+
+
+def test_the_ladder_s_first_steps_load_both_tiles_for_every_unit():
+    problem, gpu = Problem(60, 60, 20), DeviceSpec("cuda:0", unified=False)
+    counts = {
+        strategy: len(
+            plan_problem(
+                problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, host_limit=10**7
+            ).loads
+        )
+        for strategy in STRATEGIES
+    }
+    assert counts["initial"] == 2 * 36
+    # Four blocks, one below the other, share a work unit's tiles: 6 rows of tiles are 2 units.
+    assert counts["double-buffering"] == 2 * 2 * 6
+    # Either A or B: one new tile for every unit, one more for the first, fewer for a third slot.
+    assert counts["data-reuse"] == counts["data-placement"] == counts["hybrid"] < 37
+
+
+def test_without_overlap_there_is_one_slot_of_each():
+    gpu = DeviceSpec("cuda:0", unified=False)
+    options = Options(strategy="initial", tile=(10, 10, 10))
+    plan = plan_problem(Problem(60, 60, 60), options, gpu, host_limit=10**7)
+    assert [plan.slots(x).count for x in "ABC"] == [1, 1, 1]
+
+
+def test_the_shortfall_is_exact():
+    problem = Problem(50, 60, 70, a=OperandSpec(place="file"))
+    options = Options(tile=(11, 13, 17))
+    with pytest.raises(DoesNotFitError, match="host_memory") as caught:
+        plan_problem(problem, options, DeviceSpec(), host_limit=5000)
+    assert caught.value.available == 5000
+    enough = caught.value.requested
+    assert enough == (11 * 17 + 17 * 13 + 11 * 13) * 8 + 4096
+    assert plan_problem(problem, options, DeviceSpec(), host_limit=enough).host_bytes == enough
+    with pytest.raises(DoesNotFitError):
+        plan_problem(problem, options, DeviceSpec(), host_limit=enough - 1)
+
+
+def test_the_device_s_limit_is_named():
+    gpu = DeviceSpec("cuda:0", unified=False)
+    with pytest.raises(DoesNotFitError, match="device_memory allows 20:") as caught:
+        plan_problem(Problem(5, 5, 5), Options(device_memory=20), gpu, host_limit=10**6)
+    assert (caught.value.requested, caught.value.missing) == (24, 4)
+
+
+def test_rows_of_files_stay_whole():
+    files = [OperandSpec(place="file")] * 3
+    problem = Problem(16384, 16384, 16384, "float64", *files)
+    plan = plan_problem(problem, Options(), DeviceSpec(), host_limit=1_500_000_000)
+    for load in plan.loads:
+        assert load.rect.cols == 16384
+    assert all(unit.rect.cols == 16384 for unit in plan.units)
+    assert plan.host_bytes <= 1_500_000_000
+
+
+def test_a_matrix_beyond_every_32_bit_trap_is_planned_and_written_as_json():
+    n = 3_000_017
+    problem = Problem(n, n, n)
+    plan = plan_problem(
+        problem, Options(tile=(10**6, 10**6, 10**6)), DeviceSpec("cuda:0", unified=False),
+        host_limit=1 << 50,
+    )  # fmt: skip
+    assert sum(unit.rect.rows * unit.rect.cols for unit in plan.units) == n * n > 2**43
+    assert planned_bytes(plan)["store2"] == 8 * n * n
+    assert all(type(number) is int for unit in plan.units for number in unit.rect)
+    assert from_json(to_json(plan)) == plan
+
+
+def a_plan():
+    options = Options(tile=(10, 12, 7))
+    return plan_problem(Problem(50, 60, 35), options, DeviceSpec(), host_limit=10**6)
+
+
+def spoil_units(plan):
+    unit = plan.units[3]
+    shorter = unit._replace(rect=unit.rect._replace(rows=unit.rect.rows - 1))
+    return replace(plan, units=(*plan.units[:3], shorter, *plan.units[4:]))
+
+
+def shift_unit(plan):
+    unit, other = plan.units[3], plan.units[4]
+    return replace(plan, units=(*plan.units[:3], unit._replace(rect=other.rect), *plan.units[4:]))
+
+
+def repeat_chunk(plan):
+    first, second = plan.steps[:2]
+    return replace(plan, steps=(first, second._replace(k0=first.k0), *plan.steps[2:]))
+
+
+def wrong_load(plan):
+    step = plan.steps[-1]
+    return replace(plan, steps=(*plan.steps[:-1], step._replace(a=step.b)))
+
+
+def one_slot(plan):
+    loads = tuple(load._replace(slot=0) for load in plan.loads)
+    early = [load._replace(step=max(0, load.step - 1)) for load in loads]
+    return replace(plan, loads=tuple(early))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_units, "cells"),
+        (shift_unit, "overlap"),
+        (repeat_chunk, "takes k from"),
+        (wrong_load, "reads A"),
+        (one_slot, "overwrites slot"),
+        (lambda plan: replace(plan, host_limit=plan.host_bytes - 1), "in host memory"),
+        (lambda plan: replace(plan, device_limit=plan.device_bytes - 1), "on the device"),
+        (lambda plan: replace(plan, loads=plan.loads[::-1]), "load"),
+        (lambda plan: replace(plan, steps=plan.steps[:-1]), "steps"),
+    ],
+)
+def test_a_spoilt_plan_does_not_pass(spoil, message):
+    plan = a_plan()
+    validate(plan)
+    with pytest.raises(PlanError, match=message):
+        validate(spoil(plan))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1}', "null"])
+def test_what_is_not_a_plan_is_refused(text):
+    with pytest.raises(ValueError, match="plan"):
+        from_json(text)
+
+
+def test_checked_tiles_are_not_flat():
+    # Each step of a checked run passes once more over A and B, on the cores that multiply.
+    spec = OperandSpec(place="file")
+    file_to_file = Problem(4096, 4096, 4096, a=spec, b=spec, c=spec)
+    options, limit = Options(verify="tiles"), 180 << 20
+    checking = machine_that_checks(HOST, options, DeviceSpec(), file_to_file)
+    assert machine_that_checks(HOST, Options(), DeviceSpec(), file_to_file) == HOST
+    assert (
+        machine_that_checks(HOST, options, DeviceSpec("gpu", unified=False), file_to_file) == HOST
+    )
+    flat, tall = (
+        plan_problem(file_to_file, options, DeviceSpec(), machine, host_limit=limit).tile
+        for machine in (HOST, checking)
+    )
+    assert 1 / tall[0] + 1 / tall[1] < 1 / flat[0] + 1 / flat[1]

@@ -1,0 +1,215 @@
+"""What the service's tests share: a service in this process, and real ones beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partialmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.server.app import create_app
+from hdgemm.server.database import open_database
+from hdgemm.server.service import Service
+from hdgemm.server.settings import Settings
+from tests.server import postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fastapi import FastAPI
+    from numpy.typing import NDArray
+
+FAKE = "hdgemm.server.numpy_backend:NumpyLibrary"
+REPOSITORY = Path(hdgemm.__file__).parent.parent
+
+
+def make_settings(folder: Path, **values: Any) -> Settings:
+    """Quick clocks, the NumPy library, one root, SQLite or an empty database in PostgreSQL."""
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    if postgres.wanted():
+        values = {"database_url": postgres_url(), **values}
+    return Settings(
+        **{
+            "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
+            "lease_seconds": 6.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
+            **values,
+        }
+    )  # fmt: skip
+
+
+def postgres_url() -> str:
+    """Return the URL of an empty database in PostgreSQL; skip the test where there can be none."""
+    try:
+        return postgres.new_database()
+    except postgres.NoPostgresError as why:
+        pytest.skip(str(why))
+
+
+@contextlib.contextmanager
+def application(settings: Settings, **options: Any) -> Iterator[FastAPI]:
+    """An application in this process."""
+    database = open_database(settings)
+    try:
+        yield create_app(Service(settings, database, **options))
+    finally:
+        database.close()
+
+
+class InProcess:
+    """Requests to an application without sockets; its own errors become answers."""
+
+    def __init__(self, app: FastAPI, token: str | None = None) -> None:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._http = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", headers=headers
+        )
+
+    def request(self, method: str, url: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            return await self._http.request(method, url, **options)
+
+        return asyncio.run(ask())
+
+    get = partialmethod(request, "GET")
+    put = partialmethod(request, "PUT")
+    post = partialmethod(request, "POST")
+    delete = partialmethod(request, "DELETE")
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def upload(client: Any, array: NDArray[Any]) -> str:
+    """Upload a matrix in one part; return its id."""
+    data = np.ascontiguousarray(array)
+    new = {"shape": list(data.shape), "dtype": data.dtype.name}
+    answer = client.post("/v1/matrices", json=new)
+    assert answer.status_code == 201, answer.text
+    at = answer.headers["location"]
+    put = client.put(f"{at}/content", content=data.tobytes())
+    assert put.status_code == 200, put.text
+    assert client.post(f"{at}/complete").status_code == 200
+    return str(answer.json()["id"])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(settings: Settings, **extra: str) -> dict[str, str]:
+    values = settings.model_dump(mode="json", exclude={"roots", "devices"})
+    named = {f"HDGEMM_{name.upper()}": str(value) for name, value in values.items()}
+    named["HDGEMM_ROOTS"] = os.pathsep.join(map(str, settings.roots))
+    named["HDGEMM_DEVICES"] = ",".join(settings.devices)
+    path = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "tests")))
+    return {**os.environ, **named, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **extra}
+
+
+def start(
+    command: str, settings: Settings, *arguments: str, **extra: str
+) -> subprocess.Popen[bytes]:
+    """Start `hdgemm <command>` as a process of its own."""
+    code = f"import typer; from hdgemm.cli.{command} import command; typer.run(command)"
+    settings.make_folders()
+    with (settings.data_dir / f"{command}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=environment(settings, **extra), stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def wait_until(ready: Callable[[], Any], seconds: float = 60.0, every: float = 0.05) -> Any:
+    """Return the first true answer; fail when none comes."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(httpx.TransportError):
+            if answer := ready():
+                return answer
+        time.sleep(every)
+    raise AssertionError(f"nothing came of it in {seconds} seconds")
+
+
+class Live:
+    """A server with its worker as real processes; it can be killed and started again."""
+
+    def __init__(self, settings: Settings, *arguments: str, **extra: str) -> None:
+        self.settings = settings
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self._arguments = arguments
+        self._extra = extra
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return start(
+            "serve", self.settings, "--port", str(self.port), *self._arguments, **self._extra
+        )
+
+    def wait(self) -> Live:
+        wait_until(lambda: self.http.get("/readyz").status_code == 200)
+        return self
+
+    def restart(self) -> None:
+        self.process = self._start()
+
+    def kill(self) -> None:
+        """End the server alone, without a warning."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+
+@contextlib.contextmanager
+def live(settings: Settings, *arguments: str, **extra: str) -> Iterator[Live]:
+    server = Live(settings, *arguments, **extra)
+    try:
+        yield server.wait()
+    finally:
+        server.close()
+
+
+def finished(client: Any, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
+    """Wait for a job's end; return its status document."""
+
+    def look() -> dict[str, Any] | None:
+        job: dict[str, Any] = client.get(f"/v1/jobs/{job_id}").json()
+        return job if job["status"] in {"successful", "failed", "dismissed"} else None
+
+    answer: dict[str, Any] = wait_until(look, seconds)
+    return answer
+
+
+def submit(client: Any, process: str = "gemm", **inputs: Any) -> str:
+    answer = client.post(f"/v1/processes/{process}/execution", json={"inputs": inputs})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["jobID"])

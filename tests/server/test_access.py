@@ -1,0 +1,222 @@
+"""Who may do what: tokens, quotas, rates, origins; and clients that are slow, endless or broken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from hdgemm.errors import InputError
+from hdgemm.server import tokens
+from hdgemm.server.serving import check_may_serve
+from hdgemm.server.tokens import Account
+from tests.server.harness import InProcess, Live, application, live, make_settings, submit, upload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from hdgemm.server.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = make_settings(tmp_path)
+    np.save(chosen.roots[0] / "a.npy", np.eye(3))
+    return chosen
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[FastAPI]:
+    with application(settings) as made:
+        yield made
+
+
+def token(app: FastAPI, name: str, **limits: float) -> str:
+    database = app.state.service.database
+    with database.write() as conn:
+        return tokens.create(conn, Account(name=name, **limits), database.now(conn))  # type: ignore[arg-type]
+
+
+A = {"path": "a.npy"}
+POST = b"POST /v1/matrices HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def test_one_token_is_enough_to_close_the_door(app: FastAPI) -> None:
+    assert InProcess(app).get("/v1/jobs").status_code == 200
+    secret = token(app, "me")
+    app.state.service._accounts.clear()
+    for client in (InProcess(app), InProcess(app, "hdg_wrong"), InProcess(app, "")):
+        answer = client.get("/v1/jobs")
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert InProcess(app, secret).get("/v1/jobs").status_code == 200
+    assert InProcess(app).get("/healthz").status_code == 200
+
+
+def test_secrets_are_not_stored(app: FastAPI, settings: Settings) -> None:
+    secret = token(app, "me")
+    for file in settings.data_dir.glob("service.db*"):
+        assert secret.encode() not in file.read_bytes()
+        assert secret.removeprefix("hdg_").encode() not in file.read_bytes()
+
+
+def test_a_revoked_token_is_worth_nothing(app: FastAPI) -> None:
+    client = InProcess(app, token(app, "me"))
+    assert client.get("/v1/jobs").status_code == 200
+    database = app.state.service.database
+    with database.write() as conn:
+        assert tokens.revoke(conn, "me", database.now(conn))
+    app.state.service._accounts.clear()
+    assert client.get("/v1/jobs").status_code == 401
+    with pytest.raises(InputError, match="token"):
+        check_may_serve("0.0.0.0", database)
+
+
+def test_anothers_jobs_and_matrices_do_not_exist(app: FastAPI) -> None:
+    mine, other = InProcess(app, token(app, "me")), InProcess(app, token(app, "other"))
+    job, matrix = submit(mine, a=A, b=A), upload(mine, np.eye(2))
+    unknown = "0" * 32
+    for method, path in (
+        ("GET", "/v1/jobs/{}"), ("DELETE", "/v1/jobs/{}"), ("POST", "/v1/jobs/{}/cancel"),
+        ("GET", "/v1/jobs/{}/results"), ("GET", "/v1/jobs/{}/log"), ("GET", "/v1/jobs/{}/trace"),
+        ("GET", "/v1/jobs/{}/events"), ("GET", "/v1/jobs/{}/gantt.png"),
+        ("GET", "/v1/jobs/{}/results/c"),
+    ):  # fmt: skip
+        theirs, nobodys = (other.request(method, path.format(x)) for x in (job, unknown))
+        assert theirs.status_code == nobodys.status_code == 404
+        assert theirs.text.replace(job, unknown) == nobodys.text
+    for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/content"), ("GET", "/content"),
+                         ("POST", "/complete")):  # fmt: skip
+        assert other.request(method, f"/v1/matrices/{matrix}{path}").status_code == 404
+    assert other.get("/v1/jobs").json()["jobs"] == []
+    assert other.get("/v1/matrices").json()["matrices"] == []
+    for inputs in ({"a": {"matrix": matrix}, "b": A}, {"a": {"job": job}, "b": A}):
+        answer = other.post("/v1/processes/gemm/execution", json={"inputs": inputs})
+        assert answer.status_code == 404
+    assert mine.get(f"/v1/jobs/{job}").status_code == 200
+
+
+def test_limits_of_a_token(app: FastAPI) -> None:
+    client = InProcess(app, token(app, "me", max_jobs=2, max_bytes=20_000))
+    submit(client, a=A, b=A)
+    submit(client, a=A, b=A)
+    body = {"inputs": {"a": A, "b": A}}
+    refused = client.post("/v1/processes/gemm/execution", json=body)
+    assert (refused.status_code, refused.json()["limit"]) == (429, 2)
+    assert "retry-after" in refused.headers
+    refused = client.post("/v1/matrices", json={"shape": [100, 100]})
+    assert (refused.status_code, refused.json()["limit"]) == (507, 20_000)
+
+
+def test_the_rate_of_a_token(app: FastAPI) -> None:
+    client = InProcess(app, token(app, "me", rate=5))
+    codes = [client.get("/v1/jobs").status_code for _ in range(8)]
+    assert codes[:5] == [200] * 5
+    assert 429 in codes[5:]
+    time.sleep(0.5)
+    assert client.get("/v1/jobs").status_code == 200
+
+
+def test_other_sites_pages_can_do_nothing(settings: Settings) -> None:
+    with application(settings, hosts=frozenset({"127.0.0.1"})) as app:
+        client = InProcess(app)
+        body = {"inputs": {"a": A, "b": A}}
+        at = "/v1/processes/gemm/execution"
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert client.post(at, json=body, headers=headers).status_code == 403
+        own = {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
+        assert client.post(at, json=body, headers=own).status_code == 201
+        assert client.get("/v1/jobs", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_the_page_may_load_nothing_from_elsewhere(app: FastAPI) -> None:
+    page = InProcess(app).get("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "http" not in page.text.replace("http-equiv", "")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    chosen = make_settings(tmp_path_factory.mktemp("slow"), header_seconds=1.5, body_seconds=1.5)
+    with live(chosen, "--no-worker") as started:
+        yield started
+
+
+def wire(server: Live, sent: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.sendall(sent)
+    return connection
+
+
+def answer_of(connection: socket.socket) -> tuple[int, bytes]:
+    data = b""
+    with connection:
+        try:
+            while chunk := connection.recv(65536):
+                data += chunk
+        except ConnectionResetError:
+            pass
+    return (int(data.split()[1]) if data else 0), data.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", 408),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", 408),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000, 431),
+        (b"NOT HTTP AT ALL\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (POST + b"Content-Length: 100000000000\r\n\r\n", 413),
+        (POST + b"Content-Length: 100\r\n\r\n{", 0),
+    ],
+)  # fmt: skip
+def test_clients_that_never_finish_are_answered_and_closed(
+    server: Live, sent: bytes, status: int
+) -> None:
+    found, body = answer_of(wire(server, sent))
+    assert found == status
+    if status:
+        assert json.loads(body)["status"] == status
+    assert server.http.get("/healthz").status_code == 200
+
+
+def test_half_open_connections_slow_nobody_and_go_away(server: Live) -> None:
+    held = [wire(server, b"GET / HTTP/1.1\r\nHost: x\r\n") for _ in range(300)]
+    assert server.http.get("/healthz").status_code == 200
+    for connection in held:
+        assert answer_of(connection)[0] == 408
+
+
+def test_a_trickle_of_header_bytes_does_not_keep_a_connection(server: Live) -> None:
+    connection = wire(server, b"GET / HTTP/1.1\r\nHost: x\r\n")
+    for _ in range(100):
+        try:
+            connection.sendall(b"X: y\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("it was kept")
+    connection.close()
+
+
+def test_requests_on_one_connection_are_not_cut(server: Live) -> None:
+    with wire(server, b"") as connection:
+        for _ in range(4):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            data = b""
+            while not data.endswith(b"}"):
+                data += connection.recv(65536)
+            assert data.startswith(b"HTTP/1.1 200")
+            time.sleep(0.7)

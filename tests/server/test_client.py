@@ -1,0 +1,207 @@
+"""`hdgemm.Client` and its commands against a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hdgemm.cli import remote
+from hdgemm.client import Client, RemoteError
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
+from hdgemm.options import Options
+from hdgemm.server.numpy_backend import DELAY
+from tests.server.harness import Live, free_port, live, make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RNG = np.random.default_rng(11)
+A, B = RNG.standard_normal((50, 40)), RNG.standard_normal((40, 60))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    settings = make_settings(tmp_path_factory.mktemp("client"))
+    with live(settings, **{DELAY: "0.02"}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server without a worker: its jobs wait."""
+    with live(make_settings(tmp_path_factory.mktemp("idle")), "--no-worker") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: Live) -> Iterator[Client]:
+    with Client(server.url, patience=20) as made:
+        yield made
+
+
+@pytest.fixture
+def root(server: Live) -> Path:
+    return server.settings.roots[0]
+
+
+def test_arrays_there_and_back(client: Client, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    c = client.multiply(A, B, alpha=2.0, progress=seen.append, name="arrays")
+    np.testing.assert_allclose(c, 2 * A @ B)
+    assert seen[-1]["status"] == "successful"
+    mapped = client.multiply(np.asfortranarray(A), B[::-1], out=tmp_path / "c.npy")
+    np.testing.assert_allclose(mapped, A @ B[::-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["c.npy"]
+
+
+def test_files_in_reach_are_named_and_others_sent(
+    client: Client, root: Path, tmp_path: Path
+) -> None:
+    np.save(root / "a.npy", A)
+    np.save(tmp_path / "b.npy", B)
+    sent: list[tuple[int, int]] = []
+    job = client.submit(
+        root / "a.npy", tmp_path / "b.npy", output="c.npy",
+        options=Options(host_memory="1MB"), transfer=lambda *span: sent.append(span),
+    ).wait()  # fmt: skip
+    assert job.info["inputs"]["a"] == {"path": str(root / "a.npy")}
+    assert set(job.info["inputs"]["b"]) == {"matrix"}
+    assert sent[-1][0] == sent[-1][1] == (tmp_path / "b.npy").stat().st_size
+    np.testing.assert_allclose(np.load(root / "c.npy"), A @ B)
+    # The same bytes are not sent again.
+    sent.clear()
+    client.submit(root / "a.npy", tmp_path / "b.npy", transfer=lambda *span: sent.append(span))
+    assert sent == []
+
+
+def test_jobs_build_on_jobs(client: Client) -> None:
+    first = client.submit(A, B)
+    second = client.submit(first, B, trans_b=True, c=A, beta=-1.0)
+    np.testing.assert_allclose(second.wait().result(), A @ B @ B.T - A)
+    assert second.id in {job.id for job in client.jobs(status="successful")}
+    assert client.verify(A, B, first).wait().report()["passed"]
+    second.delete()
+    with pytest.raises(InputError, match="no job"):
+        client.job(second.id)
+
+
+def test_refusals_are_the_librarys_errors(client: Client) -> None:
+    with pytest.raises(InputError, match="40 columns meet 50 rows"):
+        client.submit(A, A)
+    with pytest.raises(DoesNotFitError) as refused:
+        client.submit(A, B, options={"host_memory": 10})
+    assert refused.value.available == 10
+    assert client.plan(A, B)["plan"]["m"] == 50
+    with pytest.raises(InputError):
+        client.upload(np.zeros(3))
+    with pytest.raises(InputError):
+        client.upload(np.zeros((3, 3), int))
+
+
+def test_a_cancelled_job_is_told_apart(idle: Live) -> None:
+    with Client(idle.url) as client:
+        job = client.submit(A, B).cancel()
+        with pytest.raises(CancelledRunError):
+            job.wait().result()
+        with pytest.raises(TimeoutError):
+            client.submit(A, B).wait(timeout=0.0)
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", patience=0.5) as client:
+        jobs = client.jobs()
+        with pytest.raises(RemoteError, match="cannot reach"):
+            next(jobs)
+
+
+class Breaker:
+    """Stands between client and server, and cuts connections after so many bytes."""
+
+    def __init__(self, port: int, cut: int) -> None:
+        self._port, self._cut = port, cut
+        self.cuts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._port))
+            budget = [self._cut if self.cuts < 3 else 1 << 40]
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(
+                    target=self._pump, args=(source, target, budget), daemon=True
+                ).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, budget: list[int]) -> None:
+        try:
+            while data := source.recv(65536):
+                budget[0] -= len(data)
+                if budget[0] < 0:
+                    self.cuts += 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                # A reset, as a lost connection gives: nobody waits for what will not come.
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
+    a = RNG.standard_normal((1500, 1500))
+    breaker = Breaker(server.port, 7 << 20)
+    try:
+        with Client(f"http://127.0.0.1:{breaker.port}", patience=30) as client:
+            c = client.multiply(a, np.eye(1500))
+            assert breaker.cuts >= 3
+            np.testing.assert_allclose(c, a)
+    finally:
+        breaker.close()
+
+
+def test_the_commands(server: Live, idle: Live, root: Path, tmp_path: Path) -> None:
+    np.save(root / "x.npy", A)
+    np.save(tmp_path / "y.npy", B)
+    app = typer.Typer()
+    for name in ("submit", "jobs", "watch", "cancel", "fetch"):
+        app.command(name)(getattr(remote, name))
+    at = ["--url", server.url]
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments, *at], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout.strip()
+
+    files = (str(root / "x.npy"), str(tmp_path / "y.npy"))
+    assert '"needs"' in run("submit", *files, "--dry-run")
+    job = run("submit", *files, "--alpha", "3", "--name", "by hand")
+    assert "successful" in run("watch", job)
+    run("fetch", job[:8], str(tmp_path / "c.npy"))
+    np.testing.assert_allclose(np.load(tmp_path / "c.npy"), 3 * A @ B)
+    assert "by hand" in run("jobs", "--status", "successful")
+    again = run("submit", f"job:{job}", files[1], "--trans-b", "--priority", "-1")
+    assert again in run("jobs")
+    at = ["--url", idle.url]
+    waiting = run("submit", *files)
+    assert "cancelled" in run("cancel", waiting)
+    assert waiting in run("jobs", "--status", "dismissed")

@@ -1,0 +1,254 @@
+"""The queue's rules, transaction by transaction: who gets which job, and who may write about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hdgemm.errors import InputError
+from hdgemm.server import jobs, leases
+from hdgemm.server.database import open_database
+from hdgemm.server.leases import Capacity, Held, LeaseObserver
+from hdgemm.server.publication import Publication, publish
+from tests.server.harness import make_settings, postgres_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.server.database import Database
+    from hdgemm.server.records import Job
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Both at any time: these are the rules that several workers share."""
+    url = postgres_url() if request.param == "postgresql" else ""
+    opened = open_database(make_settings(tmp_path, database_url=url))
+    yield opened
+    opened.close()
+
+
+def add(database: Database, **values: Any) -> str:
+    chosen: dict[str, Any] = {
+        "owner": "", "process": "gemm", "name": "", "priority": 0,
+        "inputs": {"options": {"host_memory": 1}},
+        "request_digest": "", "idempotency_key": None, "plan": None, "units": (),
+        "output": {"path": None},
+        "host_bytes": 100, "disk_bytes": 0, "devices": ("host",), "reads": frozenset(), **values,
+    }  # fmt: skip
+    with database.queue() as conn:
+        return jobs.insert(conn, jobs.Submission(**chosen), database.now(conn))
+
+
+def capacity(**values: Any) -> Capacity:
+    devices = frozenset(values.pop("devices", ("host", "cuda:0")))
+    idle = frozenset(values.pop("idle", devices))
+    return Capacity("w", values.pop("memory", 1000), values.pop("all_memory", 1000), idle, devices)
+
+
+def claim(database: Database, lease: float = 10.0, **values: Any) -> Job | None:
+    with database.queue() as conn:
+        return leases.claim(conn, capacity(**values), lease, database.now(conn))
+
+
+def look(database: Database, job_id: str) -> Job:
+    with database.read() as conn:
+        found = jobs.find(conn, job_id)
+    assert found is not None
+    return found
+
+
+def take_back(database: Database, observer: LeaseObserver, clock: float) -> list[str]:
+    with database.write() as conn:
+        return list(observer.take_back(conn, database.now(conn), clock))
+
+
+def test_jobs_are_claimed_by_priority_and_then_age(database: Database) -> None:
+    old, young, urgent = add(database), add(database), add(database, priority=5)
+    order = [job.id if (job := claim(database)) else None for _ in range(4)]
+    assert order == [urgent, old, young, None]
+
+
+def test_a_busy_device_is_passed_over_and_short_memory_is_waited_for(database: Database) -> None:
+    big = add(database, host_bytes=900)
+    small = add(database, host_bytes=10)
+    on_gpu = add(database, host_bytes=10, devices=("cuda:0",))
+    assert claim(database, memory=500) is None
+    taken = claim(database, idle=("cuda:0",))
+    assert taken is not None
+    assert taken.id == on_gpu
+    order = [job.id if (job := claim(database)) else None for _ in range(2)]
+    assert order == [big, small]
+
+
+def test_auto_waits_for_all_devices_and_what_fits_no_worker_blocks_nobody(
+    database: Database,
+) -> None:
+    auto, huge = add(database, devices=("auto",)), add(database, host_bytes=5000, priority=9)
+    assert claim(database, idle=("host",)) is None
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == auto
+    assert look(database, huge).status == "accepted"
+
+
+def test_a_job_waits_for_its_inputs_and_fails_with_them(database: Database) -> None:
+    first = add(database, priority=-1)
+    second = add(database, reads=frozenset({("job", first)}))
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == first
+    assert claim(database) is None
+    with database.write() as conn:
+        Held(first, taken.fence).finish(conn, database.now(conn), "failed", "no")
+    assert claim(database) is None
+    lost = look(database, second)
+    assert (lost.status, (lost.error or {})["origin"]) == ("failed", "user")
+
+
+def test_an_expired_lease_is_taken_over_and_the_old_holder_can_write_nothing(
+    database: Database,
+) -> None:
+    job_id = add(database)
+    old, observer = claim(database, lease=5.0), LeaseObserver(5.0, 50)
+    assert old is not None
+    assert [take_back(database, observer, clock) for clock in (100.0, 104.9)] == [[], []]
+    assert take_back(database, observer, 105.1) == [job_id]
+    new = claim(database)
+    assert new is not None
+    assert new.fence == old.fence + 1
+    stale = Held(job_id, old.fence)
+    with database.write() as conn:
+        now = database.now(conn)
+        assert not stale.renew(conn, now, 10.0, {"percent": 1.0})
+        assert not stale.finish(conn, now, "successful", "mine")
+        assert not stale.hand_back(conn, now, "mine", crashed=True)
+        assert not stale.enter(conn, now, "publishing")
+    assert look(database, job_id).status == "running"
+    with database.write() as conn:
+        assert Held(job_id, new.fence).finish(conn, database.now(conn), "successful", "done")
+    assert look(database, job_id).status == "successful"
+
+
+def test_a_renewed_lease_is_never_taken(database: Database) -> None:
+    job_id, observer = add(database), LeaseObserver(5.0, 50)
+    taken = claim(database, lease=5.0)
+    assert taken is not None
+    for turn in range(1, 5):
+        assert take_back(database, observer, turn * 4.0) == []
+        with database.write() as conn:
+            assert Held(job_id, taken.fence).renew(conn, database.now(conn) + turn, 5.0, None)
+
+
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+def test_a_calendar_that_is_set_ends_no_living_lease_and_keeps_no_dead_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    job_id, observer = add(database), LeaseObserver(5.0, 50)
+    taken = claim(database, lease=5.0)
+    assert taken is not None
+    assert take_back(database, observer, 0.0) == []
+    real = database.now
+    monkeypatch.setattr(database, "now", lambda conn: real(conn) + step)
+    assert take_back(database, observer, 4.0) == []
+    with database.write() as conn:
+        assert Held(job_id, taken.fence).renew(conn, database.now(conn), 5.0, None)
+    assert take_back(database, observer, 6.0) == []
+    assert take_back(database, observer, 10.0) == []
+    assert take_back(database, observer, 11.1) == [job_id]
+
+
+def test_a_job_that_kills_every_worker_fails_at_last(database: Database) -> None:
+    job_id, observer = add(database), LeaseObserver(0.5, 3)
+    for turn in range(3):
+        assert claim(database) is not None
+        for clock in (0.0, 1.0):
+            take_back(database, observer, 10.0 * turn + clock)
+    ended = look(database, job_id)
+    assert (ended.status, (ended.error or {})["origin"]) == ("failed", "system")
+
+
+def test_who_lost_a_lease_is_told_from_who_ended_a_job(database: Database) -> None:
+    held = []
+    for _ in range(3):
+        add(database)
+        taken = claim(database)
+        assert taken is not None
+        held.append(Held(taken.id, taken.fence))
+    with database.write() as conn:
+        now = database.now(conn)
+        held[0].finish(conn, now, "successful", "done")
+        held[1].hand_back(conn, now, "its worker died", crashed=False)
+        assert leases.lost(conn, held) == {held[1].job_id}
+    claim(database)
+    with database.read() as conn:
+        assert leases.lost(conn, held) == {held[1].job_id}
+
+
+def test_many_jobs_for_another_worker_hide_none_for_this_one(database: Database) -> None:
+    for _ in range(300):
+        add(database, devices=("cuda:9",), priority=1)
+    mine = add(database)
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == mine
+
+
+def test_a_job_without_a_limit_of_its_own_fits_a_smaller_worker(database: Database) -> None:
+    add(database, host_bytes=5000, inputs={"options": {"host_memory": 5000}})
+    elastic = add(database, host_bytes=5000, inputs={"options": {"host_memory": None}})
+    assert claim(database, memory=999) is None
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == elastic
+
+
+def publication(folder: Path, *, overwrite: bool) -> Publication:
+    temporary = folder / ".c.hdgemm-x-1.npy"
+    temporary.write_bytes(b"result")
+    found = temporary.stat()
+    return Publication(
+        str(temporary), str(folder / "c.npy"), found.st_ino, 6, found.st_mtime_ns, "", overwrite
+    )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_publishing_again_changes_nothing(tmp_path: Path, overwrite: bool) -> None:
+    folder = tmp_path.resolve()
+    if overwrite:
+        (folder / "c.npy").write_bytes(b"old")
+    made = publication(folder, overwrite=overwrite)
+    assert publish(made, (folder,))
+    assert [path.name for path in folder.iterdir()] == ["c.npy"]
+    assert publish(made, (folder,))
+    assert (folder / "c.npy").read_bytes() == b"result"
+
+
+def test_publishing_half_done_is_finished(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    made = publication(folder, overwrite=False)
+    (folder / "c.npy").hardlink_to(made.temporary)
+    assert publish(made, (folder,))
+    assert [path.name for path in folder.iterdir()] == ["c.npy"]
+
+
+def test_a_late_publisher_finds_nothing_to_publish(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    made = publication(folder, overwrite=True)
+    assert publish(made, (folder,))
+    (folder / "c.npy").unlink()
+    np.save(folder / "c.npy", np.zeros(3))
+    assert not publish(made, (folder,))
+    assert np.load(folder / "c.npy").shape == (3,)
+
+
+def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    made = publication(folder, overwrite=False)
+    (folder / "c.npy").write_bytes(b"someone's")
+    with pytest.raises(InputError, match="appeared"):
+        publish(made, (folder,))
+    assert (folder / "c.npy").read_bytes() == b"someone's"

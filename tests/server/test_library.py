@@ -1,0 +1,123 @@
+"""The service with hdgemm itself: products of files, their check, their pictures, a profile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hdgemm.errors import CancelledRunError
+from hdgemm.options import Options
+from hdgemm.profiling.results import Profile
+from hdgemm.server.hdgemm_backend import HdgemmLibrary
+from hdgemm.server.backend import ProfileCall, Watch
+from tests.server.harness import Live, finished, live, make_settings, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+A, B = {"path": "a.npy"}, {"path": "b.npy"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    settings = make_settings(
+        tmp_path_factory.mktemp("real"), library="hdgemm.server.hdgemm_backend:HdgemmLibrary"
+    )
+    rng = np.random.default_rng(4)
+    np.save(settings.roots[0] / "a.npy", rng.standard_normal((700, 500)))
+    np.save(settings.roots[0] / "b.npy", np.asfortranarray(rng.standard_normal((500, 600))))
+    with live(settings) as started:
+        yield started
+
+
+def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> None:
+    root = server.settings.roots[0]
+    job_id = submit(
+        server.http, a=A, b=B, alpha=-2.0, output={"path": "c.npy"},
+        options={"host_memory": "4MB", "verify": True, "threads": 1},
+    )  # fmt: skip
+    job = finished(server.http, job_id, 60)
+    assert job["status"] == "successful", job["error"]
+    expected = -2.0 * np.load(root / "a.npy") @ np.load(root / "b.npy")
+    np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
+    assert job["needs"]["host_bytes"] <= 4_000_000
+    assert job["report"]["stages"]["mult1"]["flops"] == 2 * 700 * 600 * 500
+    assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
+    trace = server.http.get(f"/v1/jobs/{job_id}/trace").content
+    assert json.loads(trace)["traceEvents"]
+    assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").content.startswith(b"\x89PNG")
+    drawn = server.http.get(f"/v1/jobs/{job_id}/map").json()
+    assert sum(rows * cols for _, _, rows, cols in drawn["units"]) == 700 * 600
+    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
+    assert finished(server.http, checked, 60)["report"]["passed"] is True
+    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id})
+    assert finished(server.http, checked, 60)["report"]["passed"] is False
+
+
+def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> None:
+    body = {"inputs": {"a": A, "b": B, "options": {"host_memory": 1000}}}
+    refused = server.http.post("/v1/processes/gemm/execution", json=body)
+    assert refused.status_code == 422
+    problem = refused.json()
+    assert problem["type"] == "/problems/does-not-fit"
+    assert problem["missing"] == problem["requested"] - problem["available"] > 0
+
+
+def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
+    job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
+    with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=60) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        told = [json.loads(line[6:]) for line in lines]
+    assert told[-2]["status"] == "successful"
+    assert any("doing" in each for each in told)
+    at = f"/v1/jobs/{job_id}"
+    result = server.http.get(f"{at}/results").json()
+    assert "c" not in result
+    assert set(result["report"]["ladder"]) >= {"initial", "data-placement"}
+    page = server.http.get(f"{at}/report.html")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "script" not in page.headers["content-security-policy"]
+    assert "<html" in page.text
+    assert "data:image/png" in page.text
+    assert server.http.get(f"{at}/gantt.png").content.startswith(b"\x89PNG")
+    assert server.http.get(f"{at}/trace").json()["traceEvents"]
+    assert server.http.get(f"{at}/results/c").status_code == 404
+    folder = server.settings.job_dir(job_id)
+    left = {"gantt.png", "log.txt", "report.html", "trace.json"}
+    assert {path.name for path in folder.iterdir()} == left
+
+
+def test_a_profile_tells_its_progress_and_can_be_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Mapping[str, Any]] = []
+    watch = Watch(seen.append, threading.Event())
+
+    def simulate(name: str, *, progress: Callable[[float, str], None]) -> Profile:
+        progress(0.5, "ladder")
+        return Profile(kind=f"simulated {name}", complete=True, setting={})
+
+    monkeypatch.setattr("hdgemm.profiling.simulate_profile", simulate, raising=False)
+    call = ProfileCall(simulate="hd5970")
+    outcome = HdgemmLibrary().profile(call, Options(), watch)
+    assert outcome.report["kind"] == "simulated hd5970"
+    assert seen == [{"percent": 50.0, "doing": "ladder"}]
+    watch.cancel.set()
+    with pytest.raises(CancelledRunError):
+        HdgemmLibrary().profile(call, Options(), watch)
+
+
+def test_empty_products(server: Live) -> None:
+    root = server.settings.roots[0]
+    np.save(root / "none.npy", np.zeros((700, 0)))
+    job_id = submit(
+        server.http, a={"path": "none.npy"}, b={"path": "none.npy"}, trans_b=True,
+        output={"path": "zeros.npy"},
+    )  # fmt: skip
+    job = finished(server.http, job_id, 60)
+    assert job["status"] == "successful", job["error"]
+    np.testing.assert_array_equal(np.load(root / "zeros.npy"), np.zeros((700, 700)))

@@ -1,0 +1,280 @@
+"""Real servers, workers and job processes, killed where it hurts; nothing is lost or wrong."""
+
+from __future__ import annotations
+
+import io
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from hdgemm.server.numpy_backend import DELAY, MODE
+from tests.server.harness import (
+    Live,
+    finished,
+    live,
+    make_settings,
+    start,
+    submit,
+    upload,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.server.settings import Settings
+
+A, B = {"path": "a.npy"}, {"path": "b.npy"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = make_settings(tmp_path)
+    rng = np.random.default_rng(1)
+    for name in ("a", "b"):
+        np.save(chosen.roots[0] / f"{name}.npy", rng.standard_normal((30, 30)))
+    return chosen
+
+
+@pytest.fixture
+def slow(settings: Settings) -> Iterator[Live]:
+    """A server whose jobs take about a second."""
+    with live(settings, **{DELAY: "0.1"}) as server:
+        yield server
+
+
+def expected(settings: Settings) -> Any:
+    return np.load(settings.roots[0] / "a.npy") @ np.load(settings.roots[0] / "b.npy")
+
+
+def result(server: Live, job_id: str) -> Any:
+    answer = server.http.get(f"/v1/jobs/{job_id}/results/c")
+    assert answer.status_code == 200, answer.text
+    return np.load(io.BytesIO(answer.content))
+
+
+def processes(settings: Settings, module: str) -> list[psutil.Process]:
+    """Return the living processes of one service that run a module."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        if module in (process.info["cmdline"] or ()):
+            environ = process.info["environ"] or {}
+            if environ.get("HDGEMM_DATA_DIR") == str(settings.data_dir):
+                found.append(process)
+    return found
+
+
+def running_job(server: Live) -> psutil.Process:
+    """Wait until a job multiplies; return its process."""
+
+    def look() -> psutil.Process | None:
+        jobs = server.http.get("/v1/jobs?status=running").json()["jobs"]
+        if any(job["phase"] == "multiplying" for job in jobs):
+            return next(iter(processes(server.settings, "hdgemm.server.runner")), None)
+        return None
+
+    found: psutil.Process = wait_until(look)
+    return found
+
+
+def test_jobs_run_in_order_and_read_each_other(settings: Settings) -> None:
+    with live(settings) as server:
+        matrix = upload(server.http, np.eye(30) * 2)
+        first = submit(server.http, a=A, b=B)
+        second = submit(server.http, a={"job": first}, b={"matrix": matrix}, alpha=0.5,
+                        c={"path": "a.npy"}, beta=1.0, output={"path": "out.npy"})  # fmt: skip
+        job = finished(server.http, second)
+        assert job["status"] == "successful", job
+        a = np.load(settings.roots[0] / "a.npy")
+        np.testing.assert_allclose(np.load(settings.roots[0] / "out.npy"), expected(settings) + a)
+        np.testing.assert_allclose(result(server, first), expected(settings))
+        checked = submit(server.http, "verify", a=A, b=B, c={"job": first})
+        assert finished(server.http, checked)["report"]["passed"] is True
+        assert sorted(path.name for path in settings.roots[0].iterdir()) == [
+            "a.npy", "b.npy", "out.npy",
+        ]  # fmt: skip
+
+
+def test_a_result_that_somebody_replaced_is_not_given_out_as_the_jobs(settings: Settings) -> None:
+    with live(settings) as server:
+        first = submit(server.http, a=A, b=B, output={"path": "out.npy"})
+        assert finished(server.http, first)["status"] == "successful"
+        assert server.http.get(f"/v1/jobs/{first}/results/c").status_code == 200
+        again = {"path": "out.npy", "overwrite": True}
+        second = submit(server.http, a=B, b=A, output=again)
+        assert finished(server.http, second)["status"] == "successful"
+        refused = server.http.get(f"/v1/jobs/{first}/results/c")
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/changed")
+        reader = finished(server.http, submit(server.http, a={"job": first}, b=B))
+        assert (reader["status"], reader["error"]["origin"]) == ("failed", "user")
+        assert server.http.get(f"/v1/jobs/{second}/results/c").status_code == 200
+        (settings.roots[0] / "out.npy").unlink()
+        assert server.http.get(f"/v1/jobs/{second}/results/c").status_code == 409
+
+
+def test_a_killed_job_process_is_started_again(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B)
+    running_job(slow).kill()
+    job = finished(slow.http, job_id)
+    assert (job["status"], job["attempt"]) == ("successful", 2)
+    np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+    assert "SIGKILL" in "".join(slow.http.get(f"/v1/jobs/{job_id}/events").text)
+
+
+def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B)
+    process = running_job(slow)
+    processes(slow.settings, "hdgemm.server.worker")[0].kill()
+    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 5)
+    assert finished(slow.http, job_id, 60)["status"] == "successful"
+    np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+
+
+def test_a_killed_server_loses_nothing_it_accepted(slow: Live) -> None:
+    jobs = [submit(slow.http, a=A, b=B, name=str(i)) for i in range(3)]
+    running_job(slow)
+    slow.kill()
+    slow.restart()
+    slow.wait()
+    for job_id in jobs:
+        assert finished(slow.http, job_id)["status"] == "successful"
+        np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+
+
+def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
+    process = running_job(slow)
+    # As on a machine that is frozen, its worker is stopped too; another one takes the job over.
+    frozen = [process, *processes(slow.settings, "hdgemm.server.worker")]
+    for stopped in frozen:
+        stopped.send_signal(signal.SIGSTOP)
+    other = start("worker", slow.settings, **{DELAY: "0.05"})
+    try:
+        job = finished(slow.http, job_id)
+        assert (job["status"], job["attempt"]) == ("successful", 2)
+        written = (slow.settings.roots[0] / "c.npy").stat()
+        for stopped in frozen:
+            stopped.send_signal(signal.SIGCONT)
+        wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        assert (slow.settings.roots[0] / "c.npy").stat() == written
+        assert slow.http.get(f"/v1/jobs/{job_id}").json() == job
+    finally:
+        other.terminate()
+        other.wait(20)
+
+
+def test_a_job_process_that_hangs_makes_room_on_its_only_worker(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
+    running_job(slow).send_signal(signal.SIGSTOP)
+    job = finished(slow.http, job_id)
+    assert (job["status"], job["attempt"]) == ("successful", 2)
+    assert sorted(path.name for path in slow.settings.roots[0].iterdir()) == [
+        "a.npy", "b.npy", "c.npy",
+    ]  # fmt: skip
+
+
+def test_cancelling_a_running_job_stops_it_and_keeps_the_record(slow: Live) -> None:
+    job_id = submit(slow.http, "profile", device="host")
+    process = wait_until(lambda: processes(slow.settings, "hdgemm.server.runner"))[0]
+    wait_until(lambda: slow.http.get(f"/v1/jobs/{job_id}").json()["detail"])
+    assert slow.http.post(f"/v1/jobs/{job_id}/cancel").json()["cancelRequested"]
+    assert finished(slow.http, job_id, 10)["status"] == "dismissed"
+    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_check_that_does_not_listen_is_stopped_all_the_same(settings: Settings) -> None:
+    with live(settings, **{DELAY: "2"}) as server:
+        job_id = submit(server.http, "verify", a=A, b=B, c=A)
+        wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").json()["phase"] == "verifying")
+        server.http.post(f"/v1/jobs/{job_id}/cancel")
+        assert finished(server.http, job_id, 15)["status"] == "dismissed"
+        assert "killed" in server.http.get(f"/v1/jobs/{job_id}").json()["message"]
+        wait_until(lambda: not processes(settings, "hdgemm.server.runner"))
+
+
+def test_a_job_that_always_dies_fails_at_last_and_says_how(settings: Settings) -> None:
+    chosen = settings.model_copy(update={"max_crashes": 2})
+    with live(chosen, **{MODE: "die"}) as server:
+        job = finished(server.http, submit(server.http, a=A, b=B))
+        assert (job["status"], job["error"]["origin"]) == ("failed", "system")
+        assert "SIGABRT" in job["error"]["detail"]
+
+
+def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(
+    settings: Settings,
+) -> None:
+    with live(settings, **{MODE: "bug"}) as server:
+        job_id = submit(server.http, a=A, b=B)
+        job = finished(server.http, job_id)
+        assert (job["status"], job["error"]["origin"]) == ("failed", "system")
+        assert "RuntimeError" in server.http.get(f"/v1/jobs/{job_id}/log").text
+
+
+def test_an_input_that_changed_since_is_the_users(slow: Live) -> None:
+    blocker = submit(slow.http, "profile", device="host")
+    job_id = submit(slow.http, a=A, b=B)
+    np.save(slow.settings.roots[0] / "b.npy", np.zeros((7, 7)))
+    slow.http.post(f"/v1/jobs/{blocker}/cancel")
+    job = finished(slow.http, job_id)
+    assert (job["status"], job["error"]["origin"]) == ("failed", "user")
+
+
+def test_a_graceful_end_hands_running_jobs_back(settings: Settings) -> None:
+    with live(settings, **{DELAY: "1.0"}) as server:
+        job_id = submit(server.http, a=A, b=B)
+        running_job(server)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        assert processes(settings, "hdgemm.server.runner") == []
+    left = (settings.data_dir / "serve.log").read_text(encoding="utf-8")
+    assert ": left" in left
+    with live(settings) as again:
+        job = finished(again.http, job_id)
+        assert (job["status"], job["attempt"]) == ("successful", 2)
+        assert "its worker was shut down" in again.http.get(f"/v1/jobs/{job_id}/events").text
+
+
+def test_two_workers_share_the_queue_and_never_a_job(slow: Live) -> None:
+    other = start("worker", slow.settings, **{DELAY: "0.1"})
+    try:
+        jobs = [submit(slow.http, a=A, b=B) for _ in range(6)]
+        ended = [finished(slow.http, job_id) for job_id in jobs]
+        assert {(job["status"], job["attempt"]) for job in ended} == {("successful", 1)}
+        spans = [(job["started"], job["finished"]) for job in ended]
+        assert any(a < d and c < b for a, b in spans for c, d in spans if (a, b) != (c, d))
+    finally:
+        other.terminate()
+        assert other.wait(20) == 0
+
+
+def test_events_resume_where_they_broke_off(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B)
+    seen: list[int] = []
+    with slow.http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                seen.append(int(line[4:]))
+            if len(seen) == 3:
+                break
+    finished(slow.http, job_id)
+    last = {"Last-Event-ID": str(seen[-1])}
+    text = slow.http.get(f"/v1/jobs/{job_id}/events", headers=last).text
+    rest = [int(line[4:]) for line in text.splitlines() if line.startswith("id: ")]
+    assert rest == sorted(rest)
+    assert min(rest) > seen[-1]
+    assert '"status": "successful"' in text
+    assert "event: end" in text
+
+
+def test_a_server_open_to_the_network_needs_a_token(settings: Settings) -> None:
+    process = start("serve", settings, "--host", "0.0.0.0", "--port", "0")
+    assert process.wait(20) != 0
+    assert "token" in (settings.data_dir / "serve.log").read_text(encoding="utf-8")
+    # Nothing is left running.
+    time.sleep(0.1)
+    assert processes(settings, "hdgemm.server.worker") == []
