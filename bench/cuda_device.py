@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -12,13 +13,16 @@ from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.cuda.device import CudaDevice
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Operand
+
+#: Flags of `cudaHostRegister`: portable and mapped.
+_PORTABLE_MAPPED: Final = 3
 
 
 def kernel(
@@ -71,6 +75,29 @@ def link(device: CudaDevice, nbytes: int, repeats: int) -> dict[str, Any]:
                 seconds = [_seconds(start) for _ in range(repeats + 1)][1:]
                 found[f"{kind}_{name}_gbs"] = source.nbytes / np.median(seconds) / 1e9
     return found
+
+
+@contextmanager
+def page_locked(device: CudaDevice, *arrays: NDArray[Any]) -> Iterator[None]:
+    """Page-lock contiguous arrays for the length of a ``with`` block."""
+    runtime = device.driver.api.runtime
+    with ExitStack() as stack:
+        for array in arrays:
+            with device.driver.current():
+                runtime.hostRegister(array.ctypes.data, array.nbytes, _PORTABLE_MAPPED)
+            stack.callback(runtime.hostUnregister, array.ctypes.data)
+        yield
+
+
+def locking_cost(device: CudaDevice, nbytes: int) -> dict[str, float]:
+    """Time the locking and unlocking of `nbytes` of touched memory; seconds per 10⁹ bytes."""
+    array = np.ones(nbytes, np.uint8)
+    began = time.perf_counter()
+    with page_locked(device, array):
+        locked = time.perf_counter()
+    unlocked = time.perf_counter()
+    scale = 1e9 / nbytes
+    return {"lock": (locked - began) * scale, "unlock": (unlocked - locked) * scale}
 
 
 class Held:

@@ -8,13 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bench.cuda_data import spoil
-from bench.cuda_device import kernel, link
+from bench.cuda_device import kernel, link, locking_cost, page_locked
 from bench.cuda_peers import CublasXt, PretendCupy, PretendXt, load_cublas, plain_cupy
 from hdgemm.blas import multiply
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
-from hdgemm.pipeline.devices.cuda.registration import measure_pinning
-from hdgemm.run.copy_threads import copy_rates, copy_threads
+from hdgemm.profiling.copy_rates import copy_rates
 
 if TYPE_CHECKING:
     from bench.cuda_run import Run
@@ -48,19 +47,12 @@ def measure_device(run: Run) -> None:
             run.note("kernels", {"label": f"{dtype} n={run.sizes.kernels}, resident", **entry})
         run.results["link"] = link(device, run.sizes.link_bytes, run.sizes.repeats)
         rates = copy_rates(run.sizes.copy_bytes)
-        run.results["host_copy"] = {
-            "gbs_by_threads": {threads: rate / 1e9 for threads, rate in rates.items()},
-            "threads_to_fill_the_link": copy_threads(
-                rates, run.results["link"]["pinned_up_gbs"] * 1e9
-            ),
+        run.results["host_copy_gbs_by_threads"] = {
+            threads: rate / 1e9 for threads, rate in rates.items()
         }
-        pin = measure_pinning(device.driver, run.sizes.pin_bytes)
-        run.results["pinning_seconds_per_gb"] = {
-            "register": pin.register * 1e9,
-            "unregister": pin.unregister * 1e9,
-        }
+        run.results["page_locking_seconds_per_gb"] = locking_cost(device, run.sizes.pin_bytes)
         if not run.dry:
-            shown = ("link", "host_copy", "pinning_seconds_per_gb")
+            shown = ("link", "host_copy_gbs_by_threads", "page_locking_seconds_per_gb")
             print(json.dumps({key: run.results[key] for key in shown}))
     finally:
         device.close()
@@ -99,8 +91,7 @@ def pipeline(
         if locked:
             device = open_device(run.device)
             stack.callback(device.close)
-            for array in (a, b, c):
-                stack.enter_context(device.register(array))
+            stack.enter_context(page_locked(device, a, b, c))
         reports = [multiply(a, b, out=c, options=options) for _ in range(run.sizes.repeats)]
     middle = sorted(reports, key=lambda one: one.seconds)[len(reports) // 2]
     run.timed(
@@ -142,8 +133,7 @@ def measure_peers(run: Run) -> None:
             if locked:
                 device = open_device(run.device)
                 stack.callback(device.close)
-                for array in (a, b, c):
-                    stack.enter_context(device.register(array))
+                stack.enter_context(page_locked(device, a, b, c))
             for block in run.turns(f"cuBLASXt n={n}", run.sizes.blocks, 20):
                 spoil(c)
                 with CublasXt(invoke, index, block) as peer:

@@ -237,6 +237,7 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "device": plan.device.name,
         "strategy": plan.strategy,
         "direct": plan.direct,
+        "paths": {"A": problem.a.path, "B": problem.b.path, "C": problem.c.path},
         "tile": list(plan.tile),
         "units": len(plan.units),
         "steps": len(plan.steps),

@@ -69,20 +69,9 @@ class Pool:
     def __init__(self, threads: int, name: str) -> None:
         self._wake = threading.Condition()
         self._transfers: deque[_Transfer] = deque()
-        self._name = name
-        self.threads = 0
-        self.resize(threads)
-
-    def resize(self, threads: int) -> None:
-        """Have so many threads from now on; those that are too many end after their piece."""
-        with self._wake:
-            numbers = range(self.threads, threads)
-            self.threads = threads
-            self._wake.notify_all()
-        for number in numbers:
-            threading.Thread(
-                target=self._work, args=(number,), name=f"{self._name}-{number}", daemon=True
-            ).start()
+        self.threads = threads
+        for number in range(threads):
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
 
     def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
         """Run all pieces, in any order; return when none runs any more.
@@ -108,14 +97,12 @@ class Pool:
         if transfer.error is not None:
             raise transfer.error
 
-    def _work(self, number: int) -> None:
+    def _work(self) -> None:
         bounce = Bounce()
         while True:
             with self._wake:
-                while not self._transfers and number < self.threads:
+                while not self._transfers:
                     self._wake.wait()
-                if number >= self.threads:
-                    return
                 transfer = self._transfers[0]
                 self._transfers.rotate(-1)
                 piece = next(transfer.pieces, None)
@@ -153,10 +140,7 @@ def disk_pool() -> Pool:
 
 @cache
 def copy_pool() -> Pool:
-    """Return the pool that copies between arrays; it never bounces.
-
-    It is resized where a device's link was measured (`hdgemm.run.copying`).
-    """
+    """Return the pool that copies between arrays; it never bounces."""
     return Pool(min(8, len(os.sched_getaffinity(0))), "hdgemm-copy")
 
 

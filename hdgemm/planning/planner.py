@@ -64,7 +64,7 @@ def plan_problem(
     machine = machine or assumed(device)
     if in_place(problem) and device.unified and options.tile is None:
         return direct_plan(problem, device, options.strategy, limits, machine)
-    problem = _reachable(problem, device)
+    problem = _reachable(problem, device, OVERLAPS[options.strategy])
     plan = _plan if problem.flops > _REMEMBERED or options.tile is not None else _remembered
     return plan(problem, options, device, limits, machine)
 
@@ -85,9 +85,12 @@ def _remembered(
     return _plan(problem, options, device, limits, machine)
 
 
-def _reachable(problem: Problem, device: DeviceSpec) -> Problem:
-    """Stage what cannot go directly: beta·C is added on the host, and files are not DMA's."""
-    if problem.reads_c or device.unified:
+def _reachable(problem: Problem, device: DeviceSpec, overlap: Overlap) -> Problem:
+    """Stage what cannot move directly.
+
+    store2 adds beta·C on the host; and where C's slots lie in staging, store2 alone stores C.
+    """
+    if problem.reads_c or device.unified or not overlap.c_on_device:
         problem = replace(problem, c=_staged(problem.c))
     if device.unified:
         problem = replace(problem, a=_staged(problem.a), b=_staged(problem.b))

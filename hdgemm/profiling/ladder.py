@@ -11,11 +11,11 @@ from hdgemm.errors import HdgemmError
 from hdgemm.planning.expectation import expect
 from hdgemm.profiling.advice import WhatIf
 from hdgemm.profiling.conclusions import Advice
+from hdgemm.profiling.copy_rates import copy_rates, fresh_rate
 from hdgemm.profiling.host import host_speed
 from hdgemm.profiling.results import Prediction, Rate, Rung, SizePoint
 from hdgemm.profiling.sample import Sample
 from hdgemm.profiling.workload import DEPTHS, scaled
-from hdgemm.run.copy_threads import copy_rates, fresh_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -36,9 +36,8 @@ from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.hybrid import run_on_devices
 from hdgemm.run.learned_rates import learn_alone
-from hdgemm.run.pinning import chosen_paths
+from hdgemm.run.reach import home, reach
 from hdgemm.run.replanning import run_in_free_memory
-from hdgemm.run.residents import accept_residents, home
 from hdgemm.run.scaling import run_scaling
 
 if TYPE_CHECKING:
@@ -194,13 +193,8 @@ def _run_alone(
             stack.enter_context(threadpool_limits(options.threads, user_api="blas"))
         device = open_device(name, options.device_bytes)
         stack.callback(device.close)
-        problem, chosen = product.problem(device.spec), None
-        if not device.spec.unified:
-            accept_residents(product, problem, device)
-            # A durable run records C as store2 writes it.
-            if checkpoint is None:
-                chosen = stack.enter_context(chosen_paths(product, problem, options, device))
-                problem = problem if chosen is None else chosen.choice.problem
+        # A durable run records C as store2 writes it.
+        problem = reach(product, device, direct="ABC" if checkpoint is None else "")
         resumed = checkpoint is not None and checkpoint.resumes(problem, options, device.spec)
         if plan is None or (plan.problem != problem and not resumed):
             plan = make_plan(problem, options, device, product.folder)
@@ -210,9 +204,7 @@ def _run_alone(
         report = _run(plan, product, device, progress, observer, cancel, checkpoint, tally)
     if checkpoint is None and options.tile is None:
         learn_alone(device.spec.name, problem, report.seconds, options.threads)
-    if chosen is None:
-        return report
-    return replace(report, plan={**report.plan, "registration": chosen.summary()})
+    return report
 
 
 def _names(product: Multiplication, options: Options, flops: int) -> tuple[str, ...]:

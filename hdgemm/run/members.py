@@ -13,7 +13,7 @@ from hdgemm.planning.abft_memory import room_for_checks
 from hdgemm.planning.memory import bounce_bytes, ceil_div, in_files, in_place
 from hdgemm.planning.planner import plan_problem
 from hdgemm.run.balance import Member
-from hdgemm.run.pinning import direct_where_pinned
+from hdgemm.run.reach import reach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def seat_devices(
     seats = []
     for device in devices:
         # C is staged: what store2 has written is what a device is known to have finished.
-        problem = direct_where_pinned(product, product.problem(device.spec), device)
+        problem = reach(product, device, direct="AB")
         bounce = bounce_bytes(problem, host_limit) // len(devices)
         plan = _plan(problem, options, device.spec, host_limit - bounce, len(devices))
         plan = replace(plan, host_limit=host_limit)

@@ -12,16 +12,14 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.errors import DeviceError, InputError
 from hdgemm.pipeline.devices.cuda.copies import Rows, copy_calls
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
-from hdgemm.pipeline.devices.cuda.linkrate import measure_link
 from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
-from hdgemm.pipeline.devices.cuda.numa import node_of
 from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
-from hdgemm.pipeline.devices.cuda.registration import Lease, Pins, PinSeconds, is_pinned
 from hdgemm.pipeline.devices.dense import first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -47,17 +45,13 @@ class CudaDevice:
     ----------
     driver
         The GPU.
-    pins
-        The page-locked ranges of the process, shared by its devices.
     memory_bytes
         The most to hold of the GPU's memory; None for what is free of it.
     """
 
-    def __init__(self, driver: Driver, pins: Pins, memory_bytes: int | None = None) -> None:
+    def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
         self.driver = driver
-        self.pins = pins
         self.facts = driver.facts()
-        self._node = node_of(self.facts.bus_id)
         self._taken: set[DeviceBuffer | PinnedBuffer] = set()
         self._lock = threading.Lock()
         self._starts = EventPool(driver, blocking=False)
@@ -85,8 +79,8 @@ class CudaDevice:
         return buffer
 
     def allocate_staging(self, nbytes: int) -> HostBuffer:
-        """Take page-locked host memory near the GPU; a kernel may write into it."""
-        buffer = PinnedBuffer(self.driver, nbytes, self._node)
+        """Take page-locked host memory; a kernel may write into it."""
+        buffer = PinnedBuffer(self.driver, nbytes)
         with self._lock:
             self._taken.add(buffer)
         return buffer
@@ -161,7 +155,7 @@ class CudaDevice:
     def _address(self, block: Block) -> int:
         buffer = block.tile.buffer
         if isinstance(buffer, np.ndarray):
-            if not self.is_pinned(buffer):
+            if not self.reaches(buffer):
                 raise InputError(f"{self.spec.name} cannot reach an array that is not page-locked")
             return int(buffer.ctypes.data) + first_byte(block)
         return int(buffer.pointer) + first_byte(block)
@@ -185,21 +179,18 @@ class CudaDevice:
         if array.stream is not None:
             self.driver.synchronize_stream(array.stream)
 
-    def is_pinned(self, array: NDArray[Any]) -> bool:
-        """Say whether `upload` and `download` can use an application array without staging."""
-        return is_pinned(self.driver, array)
+    def reaches(self, array: NDArray[Any]) -> bool:
+        """Say whether all of an application array is page-locked, so that DMA reaches it.
 
-    def register(self, array: NDArray[Any]) -> Lease:
-        """Page-lock an application array for as long as the lease is held."""
-        return self.pins.register(self.driver, array)
-
-    def pin_cost(self) -> PinSeconds:
-        """Return the seconds per byte of page-locking, measured once in a process."""
-        return self.pins.cost(self.driver)
-
-    def link_rate(self) -> float:
-        """Return the bytes per second that the link takes, measured once for a GPU."""
-        return self.pins.link_rate(self.driver.index, lambda: measure_link(self))
+        Both ends must be page-locked and, where the driver tells the extent of the allocation
+        that holds the first byte, the last byte must lie in the same one.
+        """
+        low, high = byte_bounds(array)
+        ends = (low, high - 1)
+        if low == high or any(self.driver.memory_kind(end)[0] != "pinned" for end in ends):
+            return False
+        allocation = self.driver.api.address_range(low)
+        return allocation is None or high <= sum(allocation)
 
     def synchronize(self) -> None:
         """Wait for everything enqueued.

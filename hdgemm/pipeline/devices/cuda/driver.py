@@ -107,17 +107,6 @@ class Driver:
         """Give page-locked memory back."""
         self._release(self.api.runtime.freeHost, pointer)
 
-    def host_register(self, pointer: int, nbytes: int) -> None:
-        """Page-lock memory that was allocated elsewhere; takes time for every page."""
-        with self.current():
-            self._call(
-                self.api.runtime.hostRegister, pointer, nbytes, _PORTABLE_MAPPED, requested=nbytes
-            )
-
-    def host_unregister(self, pointer: int) -> None:
-        """Unlock what `host_register` locked."""
-        self._release(self.api.runtime.hostUnregister, pointer)
-
     def memory_kind(self, pointer: int) -> tuple[MemoryKind, int]:
         """Say what an address is to the driver, and the GPU it belongs to."""
         with self.current():
@@ -224,7 +213,7 @@ class Driver:
         return DeviceError(message, call=call, status=status)
 
     def _out_of_memory(self, call: str, requested: int) -> DoesNotFitError:
-        if call in ("hostAlloc", "hostRegister"):
+        if call == "hostAlloc":
             machine = psutil.virtual_memory()
             free, total, where = machine.available, machine.total, "host memory to page-lock"
         else:

@@ -13,7 +13,6 @@ from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.pipeline.devices.cuda.api import CudaApi
 from hdgemm.pipeline.devices.cuda.device import CudaDevice
 from hdgemm.pipeline.devices.cuda.driver import Driver
-from hdgemm.pipeline.devices.cuda.registration import Pins
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class Cuda:
 
     def __init__(self, api: CudaApi) -> None:
         self.api = api
-        self.pins = Pins()
 
     def count(self) -> int:
         """Return the number of GPUs.
@@ -178,6 +176,6 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaDevice:
     if index >= (count := cuda.count()):
         raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
     try:
-        return CudaDevice(Driver(cuda.api, index), cuda.pins, memory_bytes)
+        return CudaDevice(Driver(cuda.api, index), memory_bytes)
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error

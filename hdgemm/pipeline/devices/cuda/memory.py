@@ -1,4 +1,4 @@
-"""What the device gives out: device memory, and page-locked host memory near the GPU."""
+"""What the device gives out: device memory, and page-locked host memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ctypes
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-
-from hdgemm.pipeline.devices.cuda.numa import near
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,22 +30,15 @@ class DeviceBuffer:
 
 
 class PinnedBuffer:
-    """Page-locked, mapped host memory: DMA reaches it, and so does a kernel at `pointer`.
+    """Page-locked, mapped host memory: DMA reaches it, and so does a kernel at `pointer`."""
 
-    Parameters
-    ----------
-    node
-        The NUMA node to take it from, None for anywhere.
-    """
-
-    def __init__(self, driver: Driver, nbytes: int, node: int | None = None) -> None:
+    def __init__(self, driver: Driver, nbytes: int) -> None:
         self._driver = driver
-        with near(node):
-            self._base = driver.host_alloc(max(1, nbytes))
-            if self._base % _PAGE:
-                # Small pieces may share a page; direct reads from disk need a boundary.
-                driver.host_free(self._base)
-                self._base = driver.host_alloc(nbytes + _PAGE)
+        self._base = driver.host_alloc(max(1, nbytes))
+        if self._base % _PAGE:
+            # Small allocations may share a page; direct reads from disk need a page boundary.
+            driver.host_free(self._base)
+            self._base = driver.host_alloc(nbytes + _PAGE)
         self.pointer = -(-self._base // _PAGE) * _PAGE
         self._array: NDArray[np.uint8] | None = np.ctypeslib.as_array(
             (ctypes.c_uint8 * nbytes).from_address(self.pointer)

@@ -1,6 +1,9 @@
 """A CUDA device on a stand-in for the driver, and tiles made by hand."""
 
+from contextlib import contextmanager
+
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
 from hdgemm.pipeline.devices.cuda.standin import StandIn
@@ -53,3 +56,21 @@ def own_pages(array):
     copy = raw[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+@contextmanager
+def page_locked(standin, *arrays):
+    """Page-lock arrays of the application, as a user of the driver does."""
+    runtime = standin.api().runtime
+    for array in arrays:
+        runtime.hostRegister(*_span(array), 3)
+    try:
+        yield
+    finally:
+        for array in arrays:
+            runtime.hostUnregister(_span(array)[0])
+
+
+def _span(array):
+    low, high = byte_bounds(array)
+    return low, high - low

@@ -1,6 +1,7 @@
 """Whole plans on a CUDA device whose driver runs streams in unkind orders."""
 
 import gc
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import Limits, build_plan
 from hdgemm.planning.memory import planned_bytes
 from hdgemm.planning.shapes import Shape
-from tests.pipeline.devices.cuda.cuda_bench import own_pages, random
+from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
 from tests.reference import DTYPES, assert_close_in_eps
 from tests.pipeline.devices.cuda.test_device import ORDERS
 
@@ -53,21 +54,17 @@ class Run:
         self.out = own_pages(self.c)
         with driven_by(standin.api()):
             device = open_device("cuda:0")
-        leases = [
-            device.register(array)
+        locked = [
+            array
             for name, array in zip("ABC", (*self.stored, self.out), strict=True)
             if name in self.direct
         ]
         standin.calls.clear()
         a, b, c = (ArrayMatrix(x) for x in (*self.stored, self.out))
-        try:
+        with closing(device), page_locked(standin, *locked):
             return run_plan(
                 self.plan, device, Operands(a, b, c, c), alpha=self.alpha, beta=self.beta
             )
-        finally:
-            for lease in leases:
-                lease.release()
-            device.close()
 
     def check(self):
         assert_close_in_eps(
@@ -102,7 +99,7 @@ def test_every_plan_comes_out_right_in_every_order(
 
 @pytest.mark.parametrize("direct", ["A", "B", "AB", "C", "ABC"])
 @pytest.mark.parametrize("order", ["lazy", "ahead:2", "ahead:3", "ahead:4"])
-def test_registered_operands_travel_without_staging(direct, order):
+def test_page_locked_operands_travel_without_staging(direct, order):
     run = Run((40, 50, 60), (16, 16, 16), trans=(True, False), direct=direct)
     timeline = run.on(StandIn(order=order))
     run.check()

@@ -1,6 +1,7 @@
 """The public calls on a CUDA device that is a stand-in: arrays in RAM, files, arrays on the GPU."""
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import hdgemm
 from hdgemm import Options
 from hdgemm.blas import multiply
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.options import STRATEGIES
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda.standin import StandIn
-from tests.pipeline.devices.cuda.cuda_bench import random
+from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
 from tests.reference import DTYPES, assert_close_in_eps
 
 SMALL = Options(devices="cuda:0", host_memory="8MB", device_memory="3MB")
@@ -124,20 +126,20 @@ def test_vectors_on_the_gpu_are_refused_with_their_shape(standin):
         hdgemm.matmul(OnGpu(standin, np.ones(4)), np.eye(4))
 
 
-def test_registered_arrays_skip_staging(standin):
-    from hdgemm.pipeline.devices.cuda import open_device
-    from tests.pipeline.devices.cuda.cuda_bench import own_pages
-
+@pytest.mark.parametrize("strategy", STRATEGIES[:4])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_page_locked_arrays_skip_staging(standin, strategy, beta):
     a, b, c = (own_pages(random((128, 128), "float64", seed)) for seed in range(3))
-    device = open_device("cuda:0")
-    with device.register(a), device.register(b), device.register(c):
-        report = multiply(a, b, out=c, options=SMALL)
-    device.close()
-    assert set(report.stages) == {"load2", "mult1", "store1"}
-    taken = report.to_dict()["plan"]["registration"]
-    assert taken["paths"] == dict.fromkeys("ABC", "direct")
-    assert (taken["registered"], taken["register_seconds"]) == ([], 0.0)
-    assert_close_in_eps(c, a, b)
+    old = c.copy()
+    options = replace(SMALL, strategy=strategy)
+    with page_locked(standin, a, b, c):
+        report = multiply(a, b, c=c if beta else None, out=c, beta=beta, options=options)
+    assert_close_in_eps(c, a, b, beta=beta, c=old if beta else None)
+    placed = strategy == "data-placement"
+    assert "load1" not in report.stages
+    assert ("store2" in report.stages) == (beta != 0 or not placed)
+    c_path = "direct" if placed and not beta else "staged"
+    assert report.plan["paths"] == {"A": "direct", "B": "direct", "C": c_path}
 
 
 def test_too_little_device_memory_is_told_with_the_numbers(standin):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hdgemm import Options
 from hdgemm.blas import multiply
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
-from hdgemm.run.pinning import PageLocking
+from hdgemm.run.reach import ReachesHostMemory
 from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts
 from hdgemm.pipeline.devices.opencl.find import locate
 from hdgemm.pipeline.devices.opencl.store import Choice, Store
@@ -332,11 +332,11 @@ def test_a_cpu_packs_from_the_callers_arrays_and_writes_into_its_c(platform, dty
     assert "load1" not in report.stages
     assert ("store2" in report.stages) == (beta != 0)
     paths = {"A": "direct", "B": "direct", "C": "staged" if beta else "direct"}
-    assert report.plan["registration"]["paths"] == paths
+    assert report.plan["paths"] == paths
     assert report.moved_bytes == report.planned_bytes
 
 
 def test_what_has_memory_of_its_own_is_not_taken_to_reach_the_callers():
     for zero_copy in (True, False):
         with closing(opened("Intel", zero_copy=zero_copy)) as device:
-            assert isinstance(device, PageLocking) == zero_copy
+            assert isinstance(device, ReachesHostMemory) == zero_copy

@@ -1,8 +1,4 @@
-"""How many threads a host copy takes to keep up with a link: measured, not guessed.
-
-load1 and store2 copy between the application's memory and staging. Too few threads starve the
-link; more than it takes are cores that host BLAS could have.
-"""
+"""Measured rates of host copies by number of threads, and of first touch."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from hdgemm.machine.limits import cores
 from hdgemm.matrices.transfer import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -43,9 +39,9 @@ def copy_rates(nbytes: int = _BYTES) -> dict[int, float]:
 
 @cache
 def fresh_rate() -> float:
-    """Measure the bytes per second at which one thread is given memory by writing to it.
+    """Measure the bytes per second of one thread's first touch of fresh memory.
 
-    By CPU time, the median of a few pieces, each fresh from the system; once per process.
+    The median of a few pieces, by CPU time; measured once per process.
     """
     times = []
     for _ in range(_REPEATS):
@@ -58,17 +54,8 @@ def fresh_rate() -> float:
     return _FRESH / statistics.median(times)
 
 
-def copy_threads(rates: Mapping[int, float], link_rate: float) -> int:
-    """Return the fewest threads whose copies reach `link_rate`, in bytes per second.
-
-    Where none do, the fewest that come within 5 % of the best.
-    """
-    wanted = min(link_rate, 0.95 * max(rates.values()))
-    return min(threads for threads, rate in rates.items() if rate >= wanted)
-
-
 def _seconds(threads: int, source: NDArray[np.uint8], target: NDArray[np.uint8]) -> float:
-    """Time the best of a few copies by a pool of threads, in slabs as the matrices use them."""
+    """Time the best of a few copies by a pool of threads, in pieces of the matrices' size."""
     slabs: list[Callable[[Bounce], None]] = [
         partial(_copy, target[at : at + _SLAB], source[at : at + _SLAB])
         for at in range(0, source.size, _SLAB)
@@ -84,7 +71,7 @@ def _seconds(threads: int, source: NDArray[np.uint8], target: NDArray[np.uint8])
 
 @cache
 def _pool(threads: int) -> Pool:
-    """Keep the pools: their threads sleep for good once they are made."""
+    """Return one pool for each count of threads; its threads never end."""
     return Pool(threads, "copy-rates")
 
 

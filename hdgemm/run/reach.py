@@ -1,0 +1,108 @@
+"""How each operand reaches a device: used in place, moved by DMA, or copied through staging."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+
+from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.base import Operand
+    from hdgemm.matrices.device_arrays import DeviceArray
+    from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.pipeline.plan import Operand as Letter
+    from hdgemm.pipeline.plan import OperandSpec, Problem
+    from hdgemm.product.product import Multiplication
+
+
+@runtime_checkable
+class ReachesHostMemory(Protocol):
+    """A device that can use some of the application's host memory without staging."""
+
+    def reaches(self, array: NDArray[Any]) -> bool:
+        """Say whether DMA reaches all of an array: page-locked memory, to a GPU."""
+
+
+@runtime_checkable
+class TakesArrays(Protocol):
+    """A device in whose memory other libraries allocate arrays."""
+
+    def accept(self, array: DeviceArray) -> None:
+        """Check that an array lies on this device, and wait for the work that writes it."""
+
+
+def home(product: Multiplication) -> str | None:
+    """Return the name of the GPU that an operand lies on: C's first, then A's, then B's."""
+    for operand in (product.c, product.a, product.b):
+        if isinstance(operand.matrix, DeviceArrayMatrix):
+            # An array without a device id is assumed to be on GPU 0; `accept` asks the driver.
+            return f"cuda:{operand.matrix.device_array.device or 0}"
+    return None
+
+
+def reach(product: Multiplication, device: Device, *, direct: str = "ABC") -> Problem:
+    """Describe a product to the planner, with the path of each operand to one device.
+
+    An operand in the device's own memory is used in place, after its producer's work is done.
+    One in page-locked memory, with the product's dtype and contiguous rows, moves by DMA. All
+    others are copied through staging; so is C where store2 adds beta·C to it.
+
+    Parameters
+    ----------
+    product
+        With a row-major C.
+    direct
+        The operands that may move by DMA without staging. A run that must see each stored tile
+        of C (a durable or a shared one) leaves C out.
+
+    Raises
+    ------
+    InputError
+        When an array that the plan would use in place lies on another GPU.
+    """
+    problem = product.problem(device.spec)
+    if device.spec.unified:
+        return problem
+    if problem.reads_c:
+        direct = direct.replace("C", "")
+    specs = {
+        name: _reached(operand, problem.spec(name), problem, device, direct=name in direct)
+        for name, operand in _operands(product).items()
+    }
+    return replace(problem, a=specs["A"], b=specs["B"], c=specs["C"])
+
+
+def _operands(product: Multiplication) -> dict[Letter, Operand]:
+    return {"A": product.a, "B": product.b, "C": product.c}
+
+
+def _reached(
+    operand: Operand, spec: OperandSpec, problem: Problem, device: Device, *, direct: bool
+) -> OperandSpec:
+    """Return an operand's description with its path to the device."""
+    matrix = operand.matrix
+    if spec.path == "resident":
+        if isinstance(matrix, DeviceArrayMatrix) and isinstance(device, TakesArrays):
+            device.accept(matrix.device_array)
+        return spec
+    if not direct or operand.conj or not isinstance(device, ReachesHostMemory):
+        return spec
+    array = matrix.array
+    return (
+        replace(spec, path="direct")
+        if _is_plain(array, problem) and device.reaches(array)
+        else spec
+    )
+
+
+def _is_plain(array: NDArray[Any] | None, problem: Problem) -> TypeGuard[NDArray[Any]]:
+    """Say whether an array has the product's dtype and rows that a copy by pitch can take."""
+    if array is None or array.dtype != problem.dtype or not array.dtype.isnative:
+        return False
+    (rows, cols), itemsize = array.shape, array.itemsize
+    return (cols <= 1 or array.strides[1] == itemsize) and (
+        rows <= 1 or (array.strides[0] >= cols * itemsize and array.strides[0] % itemsize == 0)
+    )
