@@ -236,7 +236,7 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "dtype": problem.dtype,
         "device": plan.device.name,
         "strategy": plan.strategy,
-        "direct": plan.direct,
+        "in_place": plan.in_place,
         "paths": {"A": problem.a.path, "B": problem.b.path, "C": problem.c.path},
         "tile": list(plan.tile),
         "units": len(plan.units),

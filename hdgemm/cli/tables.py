@@ -93,8 +93,8 @@ def plan_lines(plan: Plan) -> list[str]:
         f"C ({p.m} × {p.n}) := A ({p.m} × {p.k}) · B ({p.k} × {p.n}), {p.dtype}",
         f"{p.flops / 1e9:.1f} GFLOP on {plan.device.name}, {plan.strategy}",
     ]
-    if plan.direct:
-        lines.append("direct: one BLAS call on the caller's arrays, nothing is copied")
+    if plan.in_place:
+        lines.append("in place: one BLAS call on the caller's arrays, nothing is copied")
     else:
         bars = len({unit.bar for unit in plan.units})
         lines.append(

@@ -21,7 +21,7 @@ import numpy as np
 
 from hdgemm.machine.assumed import assumed
 from hdgemm.machine.cache import read_entries, write_entry
-from hdgemm.machine.limits import cores
+from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.matrices.transfer import aligned_bytes
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def machine_for(
     *,
     refresh: bool = False,
 ) -> Machine:
-    """Return the figures to plan a product with: measured where it is worth it, or known.
+    """Return the figures to plan a product with: measured where that is worth its time.
+
+    A product in place is planned with assumed figures, without asking the system for anything.
 
     Parameters
     ----------
@@ -80,7 +82,9 @@ def machine_for(
     refresh
         Measure anew.
     """
-    known = assumed(device)
+    if problem.in_place:
+        return assumed(device)
+    known = replace(assumed(device), host_bytes=default_host_bytes())
     where = Path(folder if folder is not None else tempfile.gettempdir())
     if not refresh and problem.flops < WORTH_MEASURING:
         figures = _load(where)

@@ -21,6 +21,8 @@ class Machine:
 
     Parameters
     ----------
+    host_bytes
+        Bytes of host memory that a run takes where the options name no limit.
     cores
         Cores that copy, read and write; on the host device they also multiply.
     gemm
@@ -56,6 +58,7 @@ class Machine:
     """
 
     name: str = "default"
+    host_bytes: int = 4 << 30
     cores: int = 2
     gemm: Mapping[str, float] = field(default_factory=lambda: {"float64": 140e9}, hash=False)
     depth_half: float = 1.0

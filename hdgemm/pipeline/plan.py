@@ -99,6 +99,16 @@ class Problem:
         """Floating-point operations of the whole product; a complex multiply-add counts 8."""
         return self.m * self.n * self.k * flops_per_multiply_add(self.dtype)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the kernel uses all three operands where the caller keeps them."""
+        return self.a.path == self.b.path == self.c.path == "resident"
+
+    @property
+    def in_files(self) -> bool:
+        """Whether any operand lies in a file."""
+        return "file" in {self.a.place, self.b.place, self.c.place}
+
     def spec(self, operand: Operand) -> OperandSpec:
         """Return the description of one operand."""
         return {"A": self.a, "B": self.b, "C": self.c}[operand]
@@ -228,8 +238,8 @@ class Plan:
         Staging for load1→load2 and for store1→store2; empty where staging is device memory.
     host_limit, device_limit
         The bytes the plan was made for.
-    direct
-        Everything is in RAM and one BLAS call on the caller's arrays does it: no loads, no slots.
+    in_place
+        One BLAS call on the caller's arrays in RAM computes the product: no loads, no slots.
     done
         Rectangles of C that an earlier run has stored, and this plan leaves as they are.
     """
@@ -249,7 +259,7 @@ class Plan:
     steps: tuple[Step, ...]
     host_limit: int
     device_limit: int
-    direct: bool = False
+    in_place: bool = False
     expected: Expectation | None = None
     done: tuple[Rect, ...] = ()
 

@@ -55,6 +55,8 @@ def from_json(text: str) -> Plan:
 
 def _plan(fields: dict[str, Any]) -> Plan:
     expected = fields.pop("expected")
+    if "direct" in fields:  # the name of `in_place` until November 2026
+        fields["in_place"] = fields.pop("direct")
     fields |= {name: Slots(**fields[name]) for name in _SLOTS}
     return Plan(
         **fields

@@ -35,7 +35,7 @@ def validate(plan: Plan) -> None:
     """
     _check_units(plan)
     _check_steps(plan)
-    if plan.direct:
+    if plan.in_place:
         return
     _check_coverage(plan)
     _check_slots(plan)
@@ -54,7 +54,7 @@ def _check_units(plan: Plan) -> None:
             raise PlanError(f"unit {number} is empty or negative: {unit.rect}")
         if not whole.covers(unit.rect):
             raise PlanError(f"unit {number} reaches past C ({m}×{n}): {unit.rect}")
-        if not plan.direct and not -1 <= unit.slot < max(plan.c_slots.count, 0):
+        if not plan.in_place and not -1 <= unit.slot < max(plan.c_slots.count, 0):
             raise PlanError(f"unit {number} uses slot {unit.slot} of {plan.c_slots.count}")
     if expected_first != len(plan.steps):
         raise PlanError(f"units have {expected_first} steps, the plan {len(plan.steps)}")

@@ -23,25 +23,13 @@ def checking_bytes(limit: int) -> int:
     return min(_MOST, limit // _PART)
 
 
-def room_for_checks(options: Options, device: DeviceSpec, limit: int) -> tuple[Options, int]:
-    """Return the options and the host limit that leave room for the checks that are asked for."""
-    if not options.checks_tiles:
-        return options, limit
-    if not device.unified:
-        allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
-        options = replace(options, device_memory=allowed - checking_bytes(allowed))
-    return options, limit - checking_bytes(limit)
+def machine_that_checks(machine: Machine, device: DeviceSpec, problem: Problem) -> Machine:
+    """Return the machine's rates when the host's cores also compute ABFT checksums.
 
-
-def machine_that_checks(
-    machine: Machine, options: Options, device: DeviceSpec, problem: Problem
-) -> Machine:
-    """Return the machine as a plan should see it whose cores also check what they multiply.
-
-    Each step passes once more over its A and its B: that is what an edge costs, and keeps tiles
-    from being flat.
+    Each step reads its A and its B once more. The model counts that as a cost of the tile's
+    edges, so that flat tiles are priced as slow as they are.
     """
-    if not (options.checks_tiles and device.unified):
+    if not device.unified:
         return machine
     flops = flops_per_multiply_add(problem.dtype) * machine.memory
     edge = problem.itemsize * machine.flop_rate(problem.dtype) / flops

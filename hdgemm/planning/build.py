@@ -97,7 +97,7 @@ def build_plan(
     )
 
 
-def direct_plan(
+def in_place_plan(
     problem: Problem, device: DeviceSpec, strategy: str, limits: Limits, machine: Machine
 ) -> Plan:
     """One BLAS call on the caller's arrays: no loads, no slots, nothing moved."""
@@ -120,7 +120,7 @@ def direct_plan(
         steps=(Step(0, 0, 0, k, -1, -1),),
         host_limit=limits.host,
         device_limit=limits.device,
-        direct=True,
+        in_place=True,
         expected=Expectation(seconds, {"mult1": seconds}, "cores"),
     )
 

@@ -27,16 +27,6 @@ PIECE_BYTES: Final = 16 << 20
 RING_PIECES: Final = 4
 
 
-def in_files(problem: Problem) -> bool:
-    """Say whether any operand lies in a file."""
-    return any(spec.place == "file" for spec in (problem.a, problem.b, problem.c))
-
-
-def in_place(problem: Problem) -> bool:
-    """Say whether the device multiplies all operands where they lie."""
-    return problem.a.path == problem.b.path == problem.c.path == "resident"
-
-
 def op_extents(problem: Problem) -> dict[Operand, tuple[int, int]]:
     """Return rows and columns of each operand in op-space."""
     m, n, k = problem.m, problem.n, problem.k
@@ -45,7 +35,7 @@ def op_extents(problem: Problem) -> dict[Operand, tuple[int, int]]:
 
 def bounce_bytes(problem: Problem, limit: int) -> int:
     """Return what files bounce through: the run's memory as well, though no plan knows of it."""
-    return min(BOUNCE_BYTES, limit // 8) if in_files(problem) else 0
+    return min(BOUNCE_BYTES, limit // 8) if problem.in_files else 0
 
 
 class Staging(NamedTuple):
@@ -175,7 +165,7 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
             moved["load1"] += area * spec.itemsize
         if not unified:
             moved["load2"] += area * problem.itemsize
-    if plan.direct or problem.c.path == "resident":
+    if plan.in_place or problem.c.path == "resident":
         return moved
     area = plan.cells
     if plan.overlap.c_on_device and not unified:

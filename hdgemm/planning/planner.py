@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.assumed import assumed
 from hdgemm.pipeline.validate import validate
-from hdgemm.planning.build import OVERLAPS, Limits, build_plan, direct_plan
+from hdgemm.planning.abft_memory import checking_bytes, machine_that_checks
+from hdgemm.planning.build import OVERLAPS, Limits, build_plan, in_place_plan
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.fit import does_not_fit, least_need
-from hdgemm.planning.memory import PIECE_BYTES, in_place, planned_bytes
+from hdgemm.planning.member_plan import member_plan
+from hdgemm.planning.memory import PIECE_BYTES, bounce_bytes, planned_bytes
 from hdgemm.planning.pricing import CAUTION, price
 from hdgemm.planning.search import search, tile_counts
 from hdgemm.planning.shapes import BLOCKS, Shape, Shapes
@@ -35,6 +37,58 @@ _OPERATION_SECONDS: Final = 25e-6
 _REMEMBERED: Final = 10**12
 
 
+def plan_for(
+    problem: Problem, options: Options, device: DeviceSpec, machine: Machine, *, members: int = 1
+) -> Plan:
+    """Plan a product for one device within the memory allowed: the only way to a plan.
+
+    Pure: it reads no file and no clock, and the same arguments give the same plan.
+
+    Parameters
+    ----------
+    problem
+        m, n and k at least 1.
+    machine
+        Rates to price shapes with, and the bytes of host memory that the run takes where the
+        options name no limit.
+    members
+        Devices that share the product. Each gets an equal part of the host memory, and its units
+        are not executed: the devices draw C tiles while they run.
+
+    Returns
+    -------
+    `Plan.host_limit` is the device's part of the host memory limit. The plan itself holds less
+    where files are read through bounce buffers or C tiles are checked, which take memory too.
+
+    Raises
+    ------
+    DoesNotFitError
+        With `requested` for the smallest plan, `available` and `missing`, in bytes.
+    """
+    share = (options.host_bytes or machine.host_bytes) // members
+    allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
+    if members == 1 and problem.in_place and device.unified and options.tile is None:
+        limits = Limits(share, allowed)
+        return in_place_plan(problem, device, options.strategy, limits, machine)
+    room = share - bounce_bytes(problem, share * members) // members
+    if options.checks_tiles:
+        room -= checking_bytes(room)
+        allowed -= 0 if device.unified else checking_bytes(allowed)
+        machine = machine_that_checks(machine, device, problem)
+    # What the machine has beyond the limit does not change the plan, nor the key of a cached one.
+    machine = replace(machine, host_bytes=share)
+    limits = Limits(room, allowed)
+
+    def planner(part: Problem, tile: tuple[int, int, int] | None) -> Plan:
+        return _plan_within(part, replace(options, tile=tile), device, limits, machine)
+
+    if members == 1:
+        plan = planner(problem, options.tile)
+    else:
+        plan = member_plan(problem, options.tile, members, planner)
+    return replace(plan, host_limit=share)
+
+
 def plan_problem(
     problem: Problem,
     options: Options,
@@ -43,27 +97,17 @@ def plan_problem(
     *,
     host_limit: int,
 ) -> Plan:
-    """Plan a product within the memory allowed; touches neither device nor data.
+    """Plan within exactly `host_limit` bytes; `plan_for` derives that limit."""
+    allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
+    limits, machine = Limits(host_limit, allowed), machine or assumed(device)
+    if problem.in_place and device.unified and options.tile is None:
+        return in_place_plan(problem, device, options.strategy, limits, machine)
+    return _plan_within(problem, options, device, limits, machine)
 
-    Parameters
-    ----------
-    problem
-        m, n and k at least 1.
-    machine
-        Rates to price shapes with; None for figures assumed of the kind of device.
-    host_limit
-        Bytes the plan may hold in host memory.
 
-    Raises
-    ------
-    DoesNotFitError
-        With `requested` for the smallest plan, `available` and `missing`, in bytes.
-    """
-    allowed = options.device_bytes or device.memory_bytes
-    limits = Limits(host_limit, min(allowed, device.memory_bytes))
-    machine = machine or assumed(device)
-    if in_place(problem) and device.unified and options.tile is None:
-        return direct_plan(problem, device, options.strategy, limits, machine)
+def _plan_within(
+    problem: Problem, options: Options, device: DeviceSpec, limits: Limits, machine: Machine
+) -> Plan:
     problem = _reachable(problem, device, OVERLAPS[options.strategy])
     plan = _plan if problem.flops > _REMEMBERED or options.tile is not None else _remembered
     return plan(problem, options, device, limits, machine)

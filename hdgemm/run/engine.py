@@ -29,9 +29,9 @@ from hdgemm.pipeline.plan import (
     flops_per_multiply_add,
 )
 from hdgemm.pipeline.timeline import Timeline, both
-from hdgemm.planning.abft_memory import machine_that_checks, room_for_checks, tally_for
-from hdgemm.planning.memory import bounce_bytes, in_place, planned_bytes
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.abft_memory import tally_for
+from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.planner import plan_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.hybrid import run_on_devices
@@ -88,15 +88,8 @@ def make_plan(
 
     `folder` is where its files lie, if it has any: the speed of their disk counts.
     """
-    if in_place(problem):
-        # Asking the system what is free costs more than a small product in place.
-        return plan_problem(problem, options, device.spec, host_limit=options.host_bytes or 0)
-    limit = options.host_bytes or default_host_bytes()
     machine = machine_for(problem, device.spec, folder)
-    machine = machine_that_checks(machine, options, device.spec, problem)
-    options, room = room_for_checks(options, device.spec, limit - bounce_bytes(problem, limit))
-    plan = plan_problem(problem, options, device.spec, machine, host_limit=room)
-    return replace(plan, host_limit=limit)
+    return plan_for(problem, options, device.spec, machine)
 
 
 def plan_gemm(
@@ -242,7 +235,7 @@ def _run(
 ) -> Report:
     planned = planned_bytes(plan)
     meter = None if progress is None else ProgressMeter(Work.of(plan, planned), progress)
-    peak = None if plan.direct else PeakMemory()
+    peak = None if plan.in_place else PeakMemory()
     operands = product.operands()
     recording = nullcontext(operands.c) if checkpoint is None else checkpoint.recording(operands.c)
     start = time.perf_counter()
@@ -279,6 +272,6 @@ def run_scaling_only(work: Multiplication, cancel: threading.Event | None) -> Re
     none = (NO_SLOTS,) * 5
     problem = work.row_major().problem(host)
     plan = Plan(
-        problem, host, "initial", Overlap(), (0, 0, 0), *none, (), (), (), 0, 0, direct=True
+        problem, host, "initial", Overlap(), (0, 0, 0), *none, (), (), (), 0, 0, in_place=True
     )
     return build_report(plan, Timeline((), seconds), planned_bytes={}, peak_memory_bytes=0)

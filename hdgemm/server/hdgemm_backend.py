@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.options import Options
+    from hdgemm.pipeline.plan import DeviceSpec
     from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
@@ -29,11 +30,12 @@ class HdgemmLibrary:
 
     def plan(self, problem: Problem, options: Options) -> Demand:
         """Plan a product of files."""
-        from hdgemm.machine.limits import default_host_bytes
+        from hdgemm.machine.calibration import machine_for
         from hdgemm.pipeline.plan import OperandSpec
         from hdgemm.pipeline.plan import Problem as PlannedProblem
-        from hdgemm.planning.planner import plan_problem
+        from hdgemm.planning.planner import plan_for
         from hdgemm.report import summarize
+        from hdgemm.run.engine import choose_devices
 
         if 0 in {problem.m, problem.n, problem.k}:
             extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
@@ -43,10 +45,16 @@ class HdgemmLibrary:
             problem.m, problem.n, problem.k, problem.dtype, file, file, file,
             reads_c=problem.reads_c,
         )  # fmt: skip
-        limit = options.host_bytes or default_host_bytes()
-        plan = plan_problem(planned, options, _device_spec(options), host_limit=limit)
-        units = [list(unit.rect) for unit in plan.units] if len(plan.units) <= _MOST_MAPPED else []
-        return Demand(plan.host_bytes, summarize(plan), units)
+        names = choose_devices(options, 2 * problem.m * problem.n * problem.k)
+        specs = [_device_spec(name, options) for name in names]
+        plans = [
+            plan_for(planned, options, spec, machine_for(planned, spec), members=len(specs))
+            for spec in specs
+        ]
+        plan, host_bytes = plans[0], sum(plan.host_bytes for plan in plans)
+        # Several devices draw their units while they run.
+        drawn = len(plans) > 1 or len(plan.units) > _MOST_MAPPED
+        return Demand(host_bytes, summarize(plan), [] if drawn else [[*u.rect] for u in plan.units])
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product, file to file."""
@@ -95,12 +103,11 @@ class HdgemmLibrary:
         return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
-def _device_spec(options: Options) -> Any:
-    """Return what is known of the device a plan is for."""
+def _device_spec(name: str, options: Options) -> DeviceSpec:
+    """Return the figures of a device that its plan depends on."""
     from hdgemm.pipeline.devices.registry import open_device
     from hdgemm.pipeline.plan import DeviceSpec
 
-    name = options.devices if isinstance(options.devices, str) else options.devices[0]
     if name == "host":
         return DeviceSpec()
     device = open_device(name, options.device_bytes)

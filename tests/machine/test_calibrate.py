@@ -81,11 +81,29 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, cache, measure
 
 def test_small_products_are_not_worth_a_measurement(tmp_path, measurements):
     small = Problem(100, 100, 100)
-    assert machine_for(small, DeviceSpec(), tmp_path) == HOST
+    assert machine_for(small, DeviceSpec(), tmp_path).gemm == HOST.gemm
     assert not measurements
     machine_for(LARGE, DeviceSpec(), tmp_path)
     assert len(measurements) == 1
     assert machine_for(small, DeviceSpec(), tmp_path).gemm["float64"] == 5e10
+
+
+def test_the_host_memory_limit_comes_with_the_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "default_host_bytes", lambda: 12_345_678)
+    small = Problem(100, 100, 100)
+    assert machine_for(small, DeviceSpec(), tmp_path).host_bytes == 12_345_678
+
+
+def test_a_product_in_place_asks_the_system_for_nothing(monkeypatch):
+    def asked(*_):
+        raise AssertionError("a product in place must not wait for the disk or /proc")
+
+    monkeypatch.setattr(calibration, "default_host_bytes", asked)
+    monkeypatch.setattr(calibration, "_load", asked)
+    monkeypatch.setattr(calibration, "measure", asked)
+    resident = OperandSpec(path="resident")
+    huge = Problem(10**5, 10**5, 10**5, a=resident, b=resident, c=resident)
+    assert machine_for(huge, DeviceSpec()) == HOST
 
 
 def test_the_host_s_figures_leave_a_device_s_own_alone():

@@ -129,7 +129,7 @@ def test_no_chunk_is_decoded_more_often_than_the_plan_says(tmp_path, plans, kind
     assert_close(out, a, b)
     assert report.moved_bytes == report.planned_bytes
     [plan] = plans
-    assert not plan.direct
+    assert not plan.in_place
     for operand, store, chunk in (("A", a_store, a_chunk), ("B", b_store, b_chunk)):
         says = expected(plan, operand)
         assert all(store.counts[place] <= says[place] for place in says)

@@ -127,6 +127,6 @@ def test_what_is_used_in_place_is_not_moved():
     assert moved["load1"] >= M * K * 8
     assert plan.b_slots == plan.c_slots == NO_SLOTS
     whole = plan_problem(replace(problem, a=resident), Options(), HOST, host_limit=1)
-    assert whole.direct
+    assert whole.in_place
     assert not any(planned_bytes(whole).values())
     assert whole.host_bytes == 0

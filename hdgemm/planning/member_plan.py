@@ -1,0 +1,90 @@
+"""The plan of one of several devices that share a product: slots, tile and rings for its share.
+
+The devices draw C tiles from a common pool while they run, so the units of this plan are not
+executed; its tile, slots and staging are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.planning.memory import ceil_div
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdgemm.pipeline.plan import Plan, Problem
+
+    #: Plans a problem with a forced tile, or with the tile that the search finds where it is None.
+    Planner = Callable[[Problem, tuple[int, int, int] | None], Plan]
+
+#: Tiles along each side of C that each device's share has at least, so that the load can be
+#: balanced.
+_TILES: Final = 2
+#: The smallest extent to which a tile is cut for the sake of balance.
+_LEAST_TILE: Final = 256
+
+
+def member_plan(
+    problem: Problem, tile: tuple[int, int, int] | None, members: int, planner: Planner
+) -> Plan:
+    """Plan a share of C that leaves several tiles to each device; return it for all of C.
+
+    Parameters
+    ----------
+    tile
+        A tile that the options force, or None.
+    members
+        Devices that share the product, at least 2.
+    """
+    part = replace(problem, m=_part(problem.m, _TILES * members), n=_part(problem.n, _TILES))
+    if tile is None and problem.in_place:
+        # BLAS needs no slots; the tile only says how much of C is drawn at a time.
+        tile = (part.m, part.n, part.k)
+    elif tile is None and not problem.in_files:
+        # In a plan for the share alone start and end dominate, and short steps win; in the run
+        # they do not. Files are read in whole rows, which a forced tile would prevent.
+        whole = planner(problem, None)
+        tile = _cut_rows(whole.tile, part, whole.device.granularity)
+    plan = planner(part, tile)
+    return _hold_bar(replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n)))
+
+
+def _part(extent: int, parts: int) -> int:
+    size: int = max(_LEAST_TILE, ceil_div(extent, parts))
+    return min(extent, size)
+
+
+def _cut_rows(
+    tile: tuple[int, int, int], part: Problem, granularity: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Cut a tile to the share's rows and deepen its steps, so that a step keeps its flops.
+
+    No slot takes more memory than that of the tile given.
+    """
+    mb, nb, kb = tile
+    rows = _whole(min(mb, part.m), granularity[0])
+    times = max(1, min(mb // rows, nb // granularity[1]))
+    return rows, min(_whole(nb // times, granularity[1]), part.n), min(kb * times, part.k)
+
+
+def _whole(extent: int, quantum: int) -> int:
+    return extent - extent % quantum if extent > quantum else extent
+
+
+def _hold_bar(plan: Plan) -> Plan:
+    """Give A's slots the memory left over, up to a whole bar: its tiles then load only B.
+
+    The planner cannot foresee this, since it does not know into how small tiles a bar is drawn.
+    """
+    slots = plan.a_slots
+    depth = next((load.rect.cols for load in plan.loads if load.operand == "A"), 0)
+    if not depth:
+        return plan
+    room = plan.device_limit - plan.device_bytes
+    if plan.device.unified:
+        room = min(room, plan.host_limit - plan.host_bytes)
+    # With one more than the bar has, the next bar's first tile is loaded while this bar ends.
+    count = min(ceil_div(plan.problem.k, depth) + 1, slots.count + max(0, room) // slots.nbytes)
+    return replace(plan, a_slots=replace(slots, count=max(slots.count, count)))

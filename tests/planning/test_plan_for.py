@@ -1,0 +1,63 @@
+"""The one way to a plan: every byte of the limit is accounted for, alone and with members."""
+
+from dataclasses import replace
+
+import pytest
+
+from hdgemm.machine.assumed import H200, HOST
+from hdgemm.options import Options
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.validate import validate
+from hdgemm.planning.planner import plan_for
+
+FILE = OperandSpec(place="file")
+RESIDENT = OperandSpec(path="resident")
+IN_FILES = Problem(701, 709, 719, a=FILE, b=FILE, c=FILE)
+GPU = DeviceSpec("cuda:0", unified=False, memory_bytes=10**6 + 3)
+LIMIT = 2_000_003
+
+
+@pytest.mark.parametrize("device", [DeviceSpec(), GPU])
+@pytest.mark.parametrize("verify", [False, "tiles"])
+@pytest.mark.parametrize("problem", [IN_FILES, Problem(701, 709, 719)])
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, problem, members):
+    options = Options(host_memory=LIMIT, verify=verify)
+    plan = plan_for(problem, options, device, HOST, members=members)
+    share = LIMIT // members
+    bounce = (share * members // 8) // members if problem.in_files else 0
+    room = share - bounce
+    assert plan.host_limit == share
+    assert plan.host_bytes <= (room - room // 32 if verify else room)
+    checked_device = verify and not device.unified
+    allowed = device.memory_bytes - (device.memory_bytes // 32 if checked_device else 0)
+    assert plan.device_limit == allowed
+    assert plan.device_bytes <= allowed
+    if members == 1:
+        validate(plan)
+
+
+def test_the_machine_limits_the_host_memory_where_the_options_do_not():
+    machine = replace(HOST, host_bytes=LIMIT)
+    by_machine = plan_for(IN_FILES, Options(), DeviceSpec(), machine)
+    by_options = plan_for(IN_FILES, Options(host_memory=LIMIT), DeviceSpec(), HOST)
+    assert by_machine == by_options
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_member_s_plan_leaves_tiles_to_balance_with(members):
+    n = 4096
+    spec = DeviceSpec("cuda:0", unified=False, memory_bytes=1 << 30)
+    plan = plan_for(Problem(n, n, n), Options(host_memory="8GB"), spec, H200, members=members)
+    assert (plan.problem.m, plan.problem.n) == (n, n)
+    assert plan.tile[0] <= max(256, n // (2 * members))
+    assert plan.tile[1] <= n // 2
+
+
+def test_a_product_in_place_is_one_call():
+    problem = Problem(60, 50, 40, a=RESIDENT, b=RESIDENT, c=RESIDENT)
+    plan = plan_for(problem, Options(), DeviceSpec(), HOST)
+    assert plan.in_place
+    assert (len(plan.units), len(plan.steps), plan.host_bytes) == (1, 1, 0)
+    assert not plan_for(problem, Options(tile=(16, 16, 16)), DeviceSpec(), HOST).in_place
+    assert not plan_for(problem, Options(), DeviceSpec(), HOST, members=2).in_place
