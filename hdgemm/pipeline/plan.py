@@ -1,9 +1,6 @@
-"""The plan as a value: what is multiplied, in which pieces, in which order, held where.
+"""The plan of a product: its tiles, their order, and the memory that holds them.
 
-Everything here is frozen and plain, so that one plan can be printed, saved, simulated, run and
-resumed. How a plan is *chosen* is `hdgemm.planning`'s business.
-
-All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
+A plan is a frozen value that is printed, saved, simulated, run and resumed. All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
 """
 
 from __future__ import annotations
@@ -197,17 +194,11 @@ SCRATCH_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Which parts of the pipeline run at once: the paper's ladder as flags of a plan.
+    """Which stages of the pipeline overlap: one step of the paper's ladder.
 
-    Parameters
-    ----------
-    loads
-        load1 and load2 of the next tiles run while this unit multiplies (DR, section 3.2).
-    stores
-        C is stored while the device multiplies (DB, section 3.1).
-    c_on_device
-        The kernel writes C into device memory and store1 drains it (DP, section 3.3); otherwise
-        it writes C straight into staging.
+    In order: the next tiles are loaded while this unit multiplies (DR, section 3.2); C is stored
+    while the device multiplies (DB, section 3.1); the kernel writes C into device memory and
+    store1 copies it out (DP, section 3.3), where it would else write into staging.
     """
 
     loads: bool = True
