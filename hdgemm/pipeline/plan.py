@@ -1,6 +1,7 @@
 """The plan of a product: its tiles, their order, and the memory that holds them.
 
-A plan is a frozen value that is printed, saved, simulated, run and resumed. All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
+Plans are frozen values, which are printed, saved, simulated, run and resumed. All rectangles are
+in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ Operand = Literal["A", "B", "C"]
 Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
 STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2")
 
-#: How an operand meets the device: copied through staging; moved by DMA from where the caller
-#: keeps it (pinned or registered memory); or used by the kernel in place, never moved.
+#: How an operand reaches the device: copied through staging, moved by DMA from the caller's
+#: page-locked memory, or used by the kernel where it is.
 Path = Literal["staged", "direct", "resident"]
 
 #: Where the caller keeps an operand.
@@ -50,8 +51,8 @@ class OperandSpec:
     Parameters
     ----------
     trans
-        The operand is stored row-major as the transpose of its op-space rectangle. Never for C:
-        a product whose C is column-major is planned as the transposed product.
+        Stored row-major as the transpose of op(X). Never for C: a product whose C is
+        column-major is planned as the transposed product.
     place
         Where the caller keeps it.
     path
@@ -175,14 +176,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Equal fixed pieces of memory that tiles take turns in: how many, and the bytes of each."""
+    """Equal fixed pieces of memory that tiles reuse: how many, and the bytes of each."""
 
     count: int
     nbytes: int
 
     @property
     def total(self) -> int:
-        """Bytes of all slots together."""
+        """Bytes of all slots."""
         return self.count * self.nbytes
 
 
@@ -208,7 +209,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the model expects of a plan: seconds in all and busy per stage, and what limits."""
+    """What the model expects: seconds in all, busy seconds by stage, the limiting resource."""
 
     seconds: float
     stage_seconds: Mapping[str, float]
