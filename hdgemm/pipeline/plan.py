@@ -223,13 +223,13 @@ class Plan:
     Parameters
     ----------
     tile
-        ``(mb, nb, kb)``: the usual C tile and k-chunk of a step; edges are smaller.
+        ``(mb, nb, kb)``: the C tile and the k-chunk of a step; those at edges are smaller.
     a_slots, b_slots, c_slots
         Device memory; C's slots lie in staging where `overlap.c_on_device` is false.
     up, down
         Staging for load1→load2 and for store1→store2; empty where staging is device memory.
     host_limit, device_limit
-        The bytes the plan was made for.
+        The limits in bytes that the plan was made for.
     in_place
         One BLAS call on the caller's arrays in RAM computes the product: no loads, no slots.
     done
@@ -262,8 +262,7 @@ class Plan:
     @property
     def cells(self) -> int:
         """Elements of C that the plan computes."""
-        stored = sum(rect.rows * rect.cols for rect in self.done)
-        return self.problem.m * self.problem.n - stored
+        return self.problem.m * self.problem.n - sum(rect.rows * rect.cols for rect in self.done)
 
     @property
     def flops(self) -> int:
@@ -275,8 +274,7 @@ class Plan:
         """Bytes in which store2 reads the old C, block by block, where beta is not zero."""
         if not self.problem.reads_c or self.problem.c.path == "resident":
             return 0
-        row = self.tile[1] * self.problem.itemsize
-        return max(min(SCRATCH_BYTES, self.c_slots.nbytes), row)
+        return max(min(SCRATCH_BYTES, self.c_slots.nbytes), self.tile[1] * self.problem.itemsize)
 
     @property
     def device_bytes(self) -> int:
