@@ -26,8 +26,8 @@ import numpy as np
 
 from bench.harness import environment, save
 from hdgemm.profiling import profile
-from hdgemm.profiling.effort import QUICK
-from hdgemm.profiling.other_load import Watch
+from hdgemm.profiling.session import QUICK
+from hdgemm.profiling.other_load import LoadMeter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ _MOST: Final = 120.0
 #: What the verdict must name first.
 EXPECTED: Final = {"none": None, "memory": "host_memory", "disk": "disk", "core": "cores"}
 #: As a quick profile, with fewer products.
-SHORT: Final = replace(QUICK, window=0.05, rounds=1, run=0.1, ladder=0.5, repeats=(1, 1), sweep=0.1)
+SHORT: Final = replace(QUICK, window=0.05, rounds=1, run=0.1, ladder=0.5, repeats=(1, 1))
 #: Cores that others may keep busy on a machine that counts as quiet, and how long to wait for it.
 _QUIET: Final = 0.25
 _PATIENCE: Final = 10.0
@@ -115,9 +115,9 @@ def quiet(folder: Path) -> float:
     """Wait for a quiet machine, not for ever; return the cores that others are busy on."""
     end = time.monotonic() + _PATIENCE
     while True:
-        watch = Watch(folder)
+        meter = LoadMeter(folder)
         time.sleep(1.0)
-        busy = watch.read().cores
+        busy = meter.read().cores
         if busy < _QUIET or time.monotonic() > end:
             return busy
 

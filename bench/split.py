@@ -24,7 +24,7 @@ from hdgemm.blas import multiply
 from hdgemm.machine.cache import cache_folder
 from hdgemm.options import Options
 from hdgemm.run.balance import Member
-from hdgemm.simulation.balance import Speed, best_static, race
+from hdgemm.simulation.pool import Speed, best_static, run_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def simulate(slow: Speed, *, known: bool) -> dict[str, float]:
         "fast": Member(tile, RATE if known else 0.2 * RATE, known),
         "slow": Member(tile, slow.steps[0][0] if known else 0.2 * RATE, known, "bottom"),
     }
-    outcome = race(SIDE, SIDE, members, speeds)
+    outcome = run_pool(SIDE, SIDE, members, speeds)
     best = min(speed.end(0.0, SIDE * SIDE) for speed in speeds.values())
     return {
         "of_best_static": best_static(SIDE * SIDE, speeds) / outcome.seconds,

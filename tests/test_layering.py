@@ -28,7 +28,7 @@ LEVELS = {
     "pictures": 7,
     "durable": 7,
     "run": 8,
-    "simulation": 11,
+    "simulation": 9,
     "blas": 10,
     "profiling": 11,
     "client": 12,

@@ -1,4 +1,4 @@
-"""`hdgemm profile`: which shared resource holds this machine back."""
+"""`hdgemm profile`: which shared resource limits products on this machine."""
 
 import itertools
 import signal
@@ -17,28 +17,34 @@ if TYPE_CHECKING:
 def command(
     *,
     out: Annotated[
-        Path, typer.Option(help="folder for report.html, report.json, pictures and traces")
+        Path, typer.Option(help="Folder for report.html, report.json, pictures and traces.")
     ] = Path("hdgemm-profile"),
-    quick: Annotated[bool, typer.Option("--quick", help="within a minute instead of ten")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Within a minute instead of ten.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="host, opencl:0, cuda:0; left out: the best there is")
+        str | None,
+        typer.Option(
+            help="host, opencl:0, cuda:0; default: an accelerator, else OpenCL, else host."
+        ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="where matrices lie meanwhile: the disk that is measured")
+        Path | None, typer.Option(help="Folder for the matrices: the disk that is measured.")
     ] = None,
     simulate: Annotated[
-        str | None, typer.Option(help="hd5970 (the paper's machine), h200 or gh200, no hardware")
+        str | None, typer.Option(help="hd5970 (the paper's machine), h200 or gh200; no hardware.")
     ] = None,
     compare: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="two report.json, old and new")
+        tuple[Path, Path] | None, typer.Option(help="Two report.json, old and new.")
     ] = None,
 ) -> None:
-    """Run the paper's ladder, scaling and contention, and say what holds the machine back.
+    """Measure strategies, scaling and contention; say what to do and which resource limits.
 
-    Ctrl-C leaves a report of what was done.
+    Ctrl-C leaves a report of what was measured until then.
     """
     if compare is not None:
-        _compare(*compare)
+        from hdgemm.profiling.compare import compare as compare_reports
+        from hdgemm.profiling.compare import load_report
+
+        typer.echo(compare_reports(*map(load_report, compare)).text())
         return
     if folder is not None and not folder.is_dir():
         from hdgemm.errors import InputError
@@ -47,19 +53,19 @@ def command(
     with _one_interrupt():
         result = _run(simulate, device, folder, quick=quick)
         result.save(out)
-    _say(result, out)
+    _print(result, out)
     if not result.complete:
         raise typer.Exit(130)
 
 
 @contextmanager
 def _one_interrupt() -> "Iterator[None]":
-    """Let the second Ctrl-C pass, so that the report is written; the third ends it all."""
+    """Ignore the second Ctrl-C, so that the report is written; the third one ends the process."""
     presses = itertools.count(1)
 
     def interrupt(_number: int, _frame: object) -> None:
         if next(presses) == 2:
-            typer.echo("hdgemm: writing what was done; once more to leave without", err=True)
+            typer.echo("hdgemm: writing the report; press Ctrl-C once more to stop", err=True)
             return
         raise KeyboardInterrupt
 
@@ -70,20 +76,13 @@ def _one_interrupt() -> "Iterator[None]":
         signal.signal(signal.SIGINT, before)
 
 
-def _compare(old: Path, new: Path) -> None:
-    from hdgemm.profiling.compare import compare, load_report
-
-    typer.echo(compare(load_report(old), load_report(new)).text())
-
-
 def _run(
     simulate: str | None, device: str | None, folder: Path | None, *, quick: bool
 ) -> "Profile":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hdgemm.profiling.session import profile
-    from hdgemm.simulation.profile import simulate_profile
+    from hdgemm import profiling
 
     columns = (BarColumn(bar_width=16), TextColumn("{task.percentage:3.0f} %"),
                TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip
@@ -94,24 +93,27 @@ def _run(
             bar.update(task, completed=part, description=what)
 
         if simulate is not None:
-            return simulate_profile(simulate, progress=show)
-        return profile(device, quick=quick, folder=folder, progress=show)
+            return profiling.simulate_profile(simulate, progress=show)
+        return profiling.profile(device, quick=quick, folder=folder, progress=show)
 
 
-def _say(result: "Profile", out: Path) -> None:
+def _print(result: "Profile", out: Path) -> None:
+    """Print the verdict, then tables (those of every stage's prediction are in the report)."""
     from rich.console import Console
 
-    from hdgemm.cli.profile_tables import profile_tables
+    from hdgemm.cli.tables import new_table
+    from hdgemm.profiling.tables import tables
 
     console = Console()
-    for table in profile_tables(result):
-        console.print(table)
-    for line in result.verdict.text if result.verdict is not None else ():
+    report = result.to_dict()
+    for line in (report["verdict"] or {"text": ()})["text"]:
         console.print(line, highlight=False, soft_wrap=True)
-    for each in result.verdict.observations if result.verdict is not None else ():
-        told = {True: "confirmed", False: "not confirmed", None: "cannot be told"}[each.confirmed]
-        console.print(f"Observation {each.number}, {each.claim}: {told} ({each.why})",
-                      highlight=False, soft_wrap=True)  # fmt: skip
-    for note in result.notes:
-        console.print(f"Note: {note}", highlight=False, soft_wrap=True)
-    console.print(f"written: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    for each in tables({**report, "predictions": ()}):
+        table = new_table(each.title)
+        for head in each.heads:
+            table.add_column(head)
+        for row in each.rows:
+            table.add_row(*row)
+        console.print("", table, *each.remarks, sep="\n", highlight=False)
+    for line in (*(f"Note: {note}" for note in result.notes), f"written: {out / 'report.html'}"):
+        console.print(line, highlight=False, soft_wrap=True)

@@ -1,7 +1,8 @@
-"""The pictures of a profile, after the paper's figures, each for a light and for a dark page."""
+"""Charts of a profile as PNG, for a light and a dark page, in colour-blind-safe colours."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -19,24 +20,17 @@ if TYPE_CHECKING:
     Draw = Callable[[Axes, Report], None]
 
 _INK: Final = {"light": "#1f2328", "dark": "#e6e6e6"}
-_PAPER: Final = {"light": "#ffffff", "dark": "#16191d"}
-_COLOURS: Final = ("#0072b2", "#56b4e9", "#d55e00", "#7fbf7b", "#009e73", "#cc79a7")
-#: To be read on either page.
+_BACKGROUND: Final = {"light": "#ffffff", "dark": "#16191d"}
+#: Okabe and Ito's palette.
+_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+#: Legible on both pages.
 _GREY: Final = "#888888"
 _DPI: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture as PNG, for both kinds of page.
-
-    Parameters
-    ----------
-    name
-        Of its file.
-    caption
-        What it shows, and the paper's figure that it follows.
-    """
+    """A picture as PNG for both pages; `name` is that of its file."""
 
     name: str
     caption: str
@@ -45,30 +39,17 @@ class Chart:
 
 
 def draw_charts(report: Report) -> list[Chart]:
-    """Draw what the report holds; a part that is missing has no picture.
+    """Draw the parts that the report has.
 
     Raises
     ------
     InputError
         Where matplotlib is not installed.
     """
-    wanted: list[tuple[str, str, bool, Draw]] = [
-        ("ladder", "Speed of each strategy, and over the one before (after Figures 5 and 6)",
-         bool(report["ladder"]), _ladder),
-        ("stages", "Busy time of each stage, as a part of the run (after Figures 3 and 7)",
-         bool(report["ladder"]), _stages),
-        ("scaling", "Efficiency when scaling (after Figure 8)", bool(report["scaling"]), _scaling),
-        ("bandwidth", ("What each stage keeps of its own rate with everything running (after "
-         "Figures 9 and 10)"), bool(report["bandwidth"]), _bandwidth),
-        ("matrix", "What row keeps of its own rate while column runs beside it",
-         bool(report["matrix"]), _matrix),
-        ("sizes", "Speed and efficiency over sizes and depths (after Figure 5)",
-         bool(report["sizes"]), _sizes),
-    ]  # fmt: skip
     return [
         Chart(name, caption, _render(draw, report, "light"), _render(draw, report, "dark"))
-        for name, caption, there, draw in wanted
-        if there
+        for name, part, draw, caption in _CHARTS
+        if report[part]
     ]
 
 
@@ -76,36 +57,28 @@ def _render(draw: Draw, report: Report, theme: str) -> bytes:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.text import Text
     except ImportError as error:
         raise InputError(
-            "the pictures of a profile need matplotlib: pip install 'hdgemm[plot]'"
+            "the charts of a profile need matplotlib: pip install 'hdgemm[plot]'"
         ) from error
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor=_PAPER[theme])
-    axes = figure.add_subplot(facecolor=_PAPER[theme])
-    draw(axes, report)
-    _paint(axes, _INK[theme])
-    stream = BytesIO()
-    FigureCanvasAgg(figure).print_figure(stream, format="png", dpi=_DPI, facecolor=_PAPER[theme])
-    return stream.getvalue()
-
-
-def _paint(axes: Axes, ink: str) -> None:
-    """Write everything in one ink."""
-    axes.tick_params(colors=ink)
-    for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        text.set_color(ink)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(ink)
-    legend = axes.get_legend()
-    if legend is not None:
-        legend.get_frame().set_alpha(0.0)
-        for entry in legend.get_texts():
-            entry.set_color(ink)
-    for text in axes.texts:
-        if text.get_gid() != "own":
+    background = _BACKGROUND[theme]
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor=background)
+    draw(figure.add_subplot(facecolor=background), report)
+    ink = _INK[theme]
+    for axes in figure.axes:
+        axes.tick_params(colors=ink)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(ink)
+        if (legend := axes.get_legend()) is not None:
+            legend.get_frame().set_alpha(0.0)
+    # Texts without a colour of their own have matplotlib's default.
+    for text in figure.findobj(Text):
+        if text.get_color() == "black":
             text.set_color(ink)
+    stream = BytesIO()
+    FigureCanvasAgg(figure).print_figure(stream, format="png", dpi=_DPI, facecolor=background)
+    return stream.getvalue()
 
 
 def _bars(
@@ -115,7 +88,7 @@ def _bars(
     labels: Sequence[str],
     spreads: Sequence[float],
 ) -> None:
-    """Draw bars with a line as long as the spread: half of it on either side of the median."""
+    """Draw bars whose error bars are as long as the spread."""
     half = [value * spread / 2 for value, spread in zip(values, spreads, strict=True)]
     bars = axes.bar(range(len(names)), values, color=_COLOURS[0], width=0.6, yerr=half,
                     error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4})  # fmt: skip
@@ -132,15 +105,15 @@ def _ladder(axes: Axes, report: Report) -> None:
         labels[number] += f"\n{new / old - 1:+.0%}" if old > 0 else ""
     names = [name.replace("-", "\n") for name in rows]
     _bars(axes, names, values, labels, [row["spread"] for row in rows.values()])
-    axes.set_ylabel("GFLOP/s")
+    axes.set_ylabel("speed (GFLOP/s)")
 
 
 def _scaling(axes: Axes, report: Report) -> None:
     rows = report["scaling"]
-    values = [row["efficiency"] for row in rows.values()]
-    labels = [f"{value:.0%}" for value in values]
+    values = [100 * row["efficiency"] for row in rows.values()]
+    labels = [f"{value:.0f} %" for value in values]
     _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
-    axes.set_ylabel("part of the peak")
+    axes.set_ylabel("speed (% of the peak)")
 
 
 def _stages(axes: Axes, report: Report) -> None:
@@ -148,41 +121,47 @@ def _stages(axes: Axes, report: Report) -> None:
     names = list(rows)
     width = 0.8 / len(STAGES)
     for place, stage in enumerate(STAGES):
-        shares = [rows[name]["stage_shares"].get(stage, 0.0) for name in names]
+        shares = [100 * rows[name]["stage_shares"].get(stage, 0.0) for name in names]
         left = [number - 0.4 + width * (place + 0.5) for number in range(len(names))]
         axes.bar(left, shares, width=width, color=_COLOURS[place], label=stage)
     axes.set_xticks(range(len(names)), [name.replace("-", "\n") for name in names], fontsize=8)
-    axes.set_ylabel("busy, part of the run")
+    axes.set_ylabel("busy time (% of the run)")
     axes.legend(ncols=5, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.15))
 
 
 def _bandwidth(axes: Axes, report: Report) -> None:
     rows = report["bandwidth"]
-    values = [row["kept"] for row in rows.values()]
-    labels = [f"{value:.0%}" for value in values]
+    values = [100 * row["kept"] for row in rows.values()]
+    labels = [f"{value:.0f} %" for value in values]
     _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
-    axes.axhline(1.0, color=_GREY, linewidth=0.8, linestyle="--")
-    axes.set_ylabel("part of the rate alone")
+    axes.axhline(100.0, color=_GREY, linewidth=0.8, linestyle="--")
+    axes.set_ylabel("rate (% of the rate alone)")
 
 
 def _matrix(axes: Axes, report: Report) -> None:
     rows = report["matrix"]
     seen = {column for cells in rows.values() for column in cells}
-    # In the order of the rows, so that who slows whom is seen on both sides of the diagonal.
+    # Columns in the order of the rows, so that a pair lies mirrored at the diagonal.
     columns = [*(row for row in rows if row in seen), *sorted(seen - set(rows))]
     cells = [
-        [rows[row].get(column, {}).get("median", float("nan")) for column in columns]
+        [100 * rows[row].get(column, {}).get("median", math.nan) for column in columns]
         for row in rows
     ]
-    axes.imshow(cells, cmap="RdYlGn", vmin=0.0, vmax=1.1, aspect="auto")
+    image = axes.imshow(cells, cmap="cividis", vmin=0.0, vmax=100.0, aspect="auto")
     for y, line in enumerate(cells):
         for x, value in enumerate(line):
-            if value == value:  # noqa: PLR0124 - not NaN: a probe beside itself
-                axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7,
-                          color="#111111", gid="own")  # fmt: skip
+            missing = math.isnan(value)
+            # Dark figures on the light end of the map, light ones on the dark end.
+            colour = _GREY if missing else "#111111" if value > 50 else "#ffffff"
+            axes.text(x, y, "–" if missing else f"{value:.0f}", ha="center", va="center",
+                      fontsize=7, color=colour)  # fmt: skip
     axes.set_xticks(range(len(columns)), columns, fontsize=8)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
-    axes.set_xlabel("runs beside")
+    axes.set_xlabel("runs beside it")
+    axes.set_ylabel("measured operation")
+    assert axes.figure is not None  # noqa: S101  (it was made from one)
+    bar = axes.figure.colorbar(image, ax=axes)
+    bar.set_label("rate (% of the rate alone)", fontsize=8)
 
 
 def _sizes(axes: Axes, report: Report) -> None:
@@ -191,14 +170,30 @@ def _sizes(axes: Axes, report: Report) -> None:
         lines.setdefault(row["series"], []).append((row["m"], row["gflops"]))
     for number, (series, points) in enumerate(lines.items()):
         sides, speeds = zip(*sorted(points), strict=True)
-        axes.plot(sides, speeds, marker="o", color=_COLOURS[2 * number % 6], label=series)
-    first = report["sizes"][0]
-    if first["peak_gflops"] > 0:
-        peak = first["peak_gflops"]
-        right = axes.secondary_yaxis("right", functions=(lambda v: v / peak, lambda v: v * peak))
-        right.set_ylabel("efficiency", color=_GREY)
+        axes.plot(sides, speeds, marker="o", color=_COLOURS[number], label=series)
+    peak = report["sizes"][0]["peak_gflops"]
+    if peak > 0:
+        right = axes.secondary_yaxis(
+            "right", functions=(lambda v: v / peak * 100, lambda v: v * peak / 100)
+        )
+        right.set_ylabel("efficiency (% of the peak)", color=_GREY)
         right.tick_params(colors=_GREY)
-    axes.set_xlabel("m = n")
-    axes.set_ylabel("GFLOP/s")
+    axes.set_xlabel("m = n (rows and columns of C)")
+    axes.set_ylabel("speed (GFLOP/s)")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
+
+
+#: Name, the part of the report that it shows, drawing function, caption.
+_CHARTS: Final[tuple[tuple[str, str, Draw, str], ...]] = (
+    ("ladder", "ladder", _ladder,
+     "Speed of each strategy and its gain over the one before, with the spread (as Figures 5, 6)"),
+    ("stages", "ladder", _stages, "Busy time of each stage (as Figures 3 and 7)"),
+    ("scaling", "scaling", _scaling,
+     "Efficiency of one device, several devices, and the CPU (as Figure 8)"),
+    ("bandwidth", "bandwidth", _bandwidth,
+     "Rate of each stage with all stages running (as Figures 9 and 10)"),
+    ("matrix", "matrix", _matrix,
+     "Rate of the row's operation beside the column's (–: not measured beside itself)"),
+    ("sizes", "sizes", _sizes, "Speed over sizes and depths (as Figure 5)"),
+)  # fmt: skip

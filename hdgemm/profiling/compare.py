@@ -1,4 +1,4 @@
-"""Two reports side by side: what a new driver or a BIOS setting changed."""
+"""Comparison of two reports, for example before and after a driver update."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
+from hdgemm.profiling.results import Change
 
 if TYPE_CHECKING:
     import os
@@ -16,52 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure in both reports.
-
-    Parameters
-    ----------
-    figure
-        Such as ``"ladder, initial, GFLOP/s"``.
-    noise
-        The larger spread of the two, as a part of the median.
-    """
+    """A figure of both reports, such as ``"ladder, initial, GFLOP/s"``, and its change."""
 
     figure: str
-    old: float
-    new: float
-    noise: float
-
-    @property
-    def change(self) -> float:
-        """The relative change."""
-        return self.new / self.old - 1 if self.old else 0.0
-
-    @property
-    def clear(self) -> bool:
-        """Whether the change is larger than the noise."""
-        return abs(self.change) > self.noise
+    change: Change
 
     @property
     def words(self) -> str:
-        """The change, or that it cannot be told."""
-        return f"{100 * self.change:+.1f} %" if self.clear else "too noisy to tell"
+        """Return the relative change, or that it is within the noise."""
+        if not self.change.clear:
+            return "too noisy to tell"
+        return f"{100 * self.change.effect:+.1f} %"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All figures that two reports share, and the settings in which they differ."""
+    """Figures that two reports share, and the settings in which they differ."""
 
     differences: tuple[Difference, ...]
     settings: tuple[tuple[str, str, str], ...]
 
     def text(self) -> str:
-        """Return it as plain lines."""
+        """Return the comparison as plain lines."""
         lines = [f"{name}: {old} → {new}" for name, old, new in self.settings]
         lines += [
-            f"{row.figure:44} {row.old:10.3g} → {row.new:10.3g}  {row.words}"
+            f"{row.figure:44} {row.change.old:10.3g} → {row.change.new:10.3g}  {row.words}"
             for row in self.differences
         ]
-        clear = sum(row.clear for row in self.differences)
+        clear = sum(row.change.clear for row in self.differences)
         lines.append(f"{clear} of {len(self.differences)} figures changed by more than the noise")
         return "\n".join(lines)
 
@@ -72,31 +55,31 @@ def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When it is no profile's report.
+        When the file is not the report of a profile.
     """
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path} is no report of a profile: {error}") from error
+        raise InputError(f"{path} is not the report of a profile: {error}") from error
     if not isinstance(report, dict) or "ladder" not in report or "bandwidth" not in report:
-        raise InputError(f"{path} is no report of a profile: it holds no ladder and no bandwidth")
+        raise InputError(f"{path} is not the report of a profile: no ladder and no bandwidth in it")
     return report
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
-    """Compare two reports, as `load_report` or `Profile.to_dict` gives them."""
+    """Compare two reports, as `load_report` or `Profile.to_dict` return them."""
     before, after = dict(_figures(old)), dict(_figures(new))
     rows = [
-        Difference(name, value, after[name][0], max(noise, after[name][1]))
-        for name, (value, noise) in before.items()
+        Difference(name, Change(value, after[name][0], max(spread, after[name][1])))
+        for name, (value, spread) in before.items()
         if name in after
     ]
-    rows.sort(key=lambda row: (not row.clear, -abs(row.change)))
+    rows.sort(key=lambda row: (not row.change.clear, -abs(row.change.effect)))
     return Comparison(tuple(rows), tuple(_settings(old, new)))
 
 
 def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield names, medians and spreads."""
+    """Yield names with medians and spreads."""
     for part in ("ladder", "scaling"):
         for name, row in report.get(part, {}).items():
             yield f"{part}, {name}, GFLOP/s", (row["gflops"], row.get("spread", 0.0))

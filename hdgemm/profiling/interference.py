@@ -1,177 +1,252 @@
-"""From figures alone to what else on this machine takes a resource away.
+"""Interference: resources that other processes take, found without privileges.
 
-None of the evidence needs privileges, and the most specific comes first, since who hammers a disk
-or memory needs a core for it too:
-
-- disk: the disk's own counters while this process is idle.
-- memory: a reader that loses little beside a copy of ours, since somebody else's traffic slows it
-  already (`hdgemm.profiling.bus`), and somebody at work who holds more memory than caches do.
-- cores: busy time of the processors less this process's own, and time that a hypervisor took.
+- Disk: its own counters while this process is idle.
+- Memory bandwidth: a thread reads memory, alone and beside a thread that copies. On a free bus
+  the copy slows the reader clearly. Where another process holds the bus already, the copy slows it
+  little. Rates are per CPU second: waiting for the bus counts as CPU time, waiting for a core does
+  not.
+- Cores: busy time of the processors, and time that a hypervisor took.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hdgemm.profiling.bus import cache_bytes
-from hdgemm.profiling.conclusions import Interference
+import numpy as np
+
+from hdgemm.machine.limits import available_bytes
+from hdgemm.pipeline.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from hdgemm.profiling.bus import Bus
-    from hdgemm.profiling.other_load import Others
+    from numpy.typing import NDArray
 
-#: What must be gone of the disk's bytes or time, of memory bandwidth, or of the cores before it is
-#: worth a word.
+    from hdgemm.profiling.other_load import OtherLoad
+
+#: Size of the last-level cache, and the value taken where the kernel does not give it.
+_CACHE: Final = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+_CACHE_BYTES: Final = 32 << 20
+_LEAST, _MOST = 64 << 20, 256 << 20
+#: Seconds of one round: a third of it reading alone, the rest beside a copy.
+ROUND_SECONDS: Final = 0.12
+#: Bytes of one read, and reads of one slice: about a millisecond, less than a scheduler's turn.
+_PIECE: Final = 2 << 20
+_SLICE: Final = 12
+#: A thread counts as running in a slice if it had a core for at least this part of it, and as
+#: parked if it had one for less than that part.
+_RUNNING: Final = 0.9
+_PARKED: Final = 0.1
+#: Slices of either kind that a result needs.
+_ENOUGH: Final = 8
+#: Parts of the disk's bytes, of its time, and of the cores from which on they are reported.
 _DISK_PART: Final = 0.15
 _DISK_BUSY: Final = 0.50
-_MEMORY_PART: Final = 0.15
 _CORES_PART: Final = 0.20
-#: A reader on a free bus that keeps more than this beside a copy is not to be expected.
+#: Part of its rate above which a reader beside a copy indicates a busy bus. Measured medians:
+#: 0.68 to 0.76 on a free bus, 0.86 to 0.91 with memory hammered (docs/profiling.md).
 _KEPT: Final = 0.80
-#: The same against the best figures of this machine: rate lost times part kept.
-_SCORE: Final = 1.30
-#: Cores that must be busy on behalf of large processes for one of them to hold the bus; or, where
-#: processes are not seen, cores and the part of all others' work that these must make up.
-_SEEN: Final = 0.50
-_ABLE: Final = 0.20
-_MOST: Final = 0.60
-#: What a process needs of a core, at most, to hammer one disk or the bus.
+#: Cores that processes larger than the caches must use before the bus counts as taken by them.
+_LARGE_CORES: Final = 0.50
+#: Cores that one process needs, at most, to saturate a disk or the bus.
 _ONE: Final = 1.1
-#: A loss smaller than this cannot be told from the machine's own noise.
-_NOISE: Final = 0.05
-
-#: Names of the figures that are remembered: bytes per CPU-second, and what a copy takes of them.
-BUS_ALONE: Final = "bus, bytes per CPU-second alone"
-BUS_LOSS: Final = "bus, alone over beside a copy"
 
 
-def bus_figures(bus: Bus | None) -> dict[str, float]:
-    """Return the figures of a bus to remember; the best of both are those of a quiet machine."""
-    return {} if bus is None else {BUS_ALONE: bus.alone, BUS_LOSS: 1 / bus.kept}
-
-
-def find_interference(
-    others: Others,
-    bus: Bus | None,
-    disk_rate: float,
-    best: Mapping[str, float],
-    *,
-    cores: int,
-) -> tuple[Interference, ...]:
-    """Name the resources that something else takes, the most specific evidence first.
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """A resource that other processes take.
 
     Parameters
     ----------
-    others
-        What the rest of the machine did while this process was idle.
-    bus
-        What a reader got of memory; None where too little was seen of it.
-    disk_rate
-        Bytes per second that this process got of the disk; 0 where it was not measured.
-    best
-        The best figures ever seen here, by name: of `bus_figures`, and ``"disk"``.
-    cores
-        How many this process may use.
+    resource
+        ``"host_memory"``, ``"disk"`` or ``"cores"``.
+    taken
+        The part that they take; None where it is not measurable.
+    evidence
+        The figures that say so.
     """
-    specific = _disk(others, disk_rate, best.get("disk", 0.0)) or _memory(others, bus, best)
-    # One process that hammers something else explains a core.
+
+    resource: str
+    taken: float | None
+    evidence: str
+
+
+class Slice(NamedTuple):
+    """About a millisecond of reading memory.
+
+    Parameters
+    ----------
+    rate
+        Bytes per second of the reader's CPU time.
+    own, beside
+        Parts of the time in which the reader, and the copying thread, had a core.
+    """
+
+    rate: float
+    own: float
+    beside: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """Rate of a reader on the memory bus, in bytes per CPU second.
+
+    Parameters
+    ----------
+    alone
+        Without another thread of this process.
+    beside
+        While a thread of this process copied on another core.
+    """
+
+    alone: float
+    beside: float
+
+    @property
+    def kept(self) -> float:
+        """The rate beside a copy, relative to the rate alone."""
+        return self.beside / self.alone
+
+    @classmethod
+    def of(cls, slices: Iterable[Slice]) -> Bus | None:
+        """Return the medians; None with too few slices of either kind."""
+        ran = [each for each in slices if each.own > _RUNNING]
+        alone = [each.rate for each in ran if each.beside < _PARKED]
+        beside = [each.rate for each in ran if each.beside > _RUNNING]
+        if min(len(alone), len(beside)) < _ENOUGH:
+            return None
+        return cls(statistics.median(alone), statistics.median(beside))
+
+
+def cache_bytes() -> int:
+    """Return the size of the last-level cache; 32 MB where the kernel does not say."""
+    try:
+        text = _CACHE.read_text(encoding="ascii").strip()
+        return int(text.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return _CACHE_BYTES
+
+
+def measure_bus(rounds: int) -> list[Slice]:
+    """Read memory alone, and for twice as long beside a copy, in each round.
+
+    Holds nine times the last-level cache, from 192 to 768 MB; measures nothing where that is more
+    than half of the free memory.
+    """
+    nbytes = min(_MOST, max(_LEAST, 3 * cache_bytes()))
+    if 3 * nbytes > available_bytes() / 2:
+        return []
+    memory, source, target = (np.ones(nbytes // 8) for _ in range(3))
+    copying, over = threading.Event(), threading.Event()
+
+    def copy() -> None:
+        while copying.wait() and not over.is_set():
+            np.copyto(target, source)
+
+    copier = Worker(copy, "bus-copier")
+    copier.start()
+    slices: list[Slice] = []
+    try:
+        clock = time.pthread_getcpuclockid(copier.ident or 0)
+        for _ in range(rounds):
+            slices += _read(memory, ROUND_SECONDS / 3, clock)
+            copying.set()
+            slices += _read(memory, 2 * ROUND_SECONDS / 3, clock)
+            copying.clear()
+    finally:
+        over.set()
+        copying.set()
+        copier.join()
+    return slices
+
+
+def _read(memory: NDArray[np.float64], seconds: float, copier_clock: int) -> list[Slice]:
+    found, at, piece = [], 0, _PIECE // 8
+    clocks = (time.perf_counter, time.thread_time, lambda: time.clock_gettime(copier_clock))
+    before = [clock() for clock in clocks]
+    end = before[0] + seconds
+    while before[0] < end:
+        for _ in range(_SLICE):
+            np.add.reduce(memory[at : at + piece])
+            at = (at + piece) % memory.size
+        now = [clock() for clock in clocks]
+        wall, own, copier = (new - old for new, old in zip(now, before, strict=True))
+        own = max(1e-9, own)
+        found.append(Slice(_SLICE * _PIECE / own, own / wall, copier / wall))
+        before = now
+    return found
+
+
+def find_interference(
+    load: OtherLoad, bus: Bus | None, disk_rate: float, *, cores: int
+) -> tuple[Interference, ...]:
+    """Return the resources that others take, the most specific evidence first.
+
+    Parameters
+    ----------
+    load
+        Load of others while this process was idle.
+    bus
+        None where it could not be measured.
+    disk_rate
+        Bytes/s that this process moved on the disk; 0 where it was not measured.
+    cores
+        Cores that this process may use.
+    """
+    specific = _disk(load, disk_rate) or _memory(load, bus)
+    # The process that saturates a disk or the bus uses a core for it.
     explained = 0.0 if specific is None else _ONE
-    found = (specific, _cores(others, explained, cores))
+    found = (specific, _cores(load, explained, cores))
     return tuple(each for each in found if each is not None)
 
 
-def noise(looks: Sequence[Others], bus: Bus | None, *, cores: int) -> tuple[str, ...]:
-    """Say what cannot be told since other load is too much or does not hold still."""
-    if not looks:
+def unsteady_load(samples: Sequence[OtherLoad], *, cores: int) -> tuple[str, ...]:
+    """Say that the load of others varied too much between samples to be judged."""
+    busy = [each.cores for each in samples]
+    if not busy or max(busy) - min(busy) <= _CORES_PART * cores:
         return ()
-    found = []
-    low, high = min(look.cores for look in looks), max(look.cores for look in looks)
-    if high - low > _CORES_PART * cores:
-        found.append(
-            f"Too noisy to tell what it does when quiet: others kept {low:.1f} to {high:.1f} of "
-            f"{cores} cores busy in {len(looks)} looks; {_who(looks[-1], 'the last time ')}."
-        )
-    disks = [look.disk_busy for look in looks]
-    if max(disks) > _DISK_BUSY > 2 * min(disks):
-        found.append(
-            "Too noisy to tell what its disk does when quiet: others kept it busy "
-            f"{min(disks):.0%} to {max(disks):.0%} of the time in {len(looks)} looks."
-        )
-    if bus is None and cores > 1:
-        found.append(
-            "Too noisy to tell whether others take memory bandwidth: two threads of this process "
-            "seldom had a core each, or there was too little memory to try."
-        )
-    return tuple(found)
+    text = (
+        f"Other processes used {min(busy):.1f} to {max(busy):.1f} of {cores} cores in "
+        f"{len(samples)} samples ({samples[-1].words()})."
+    )
+    return (text,)
 
 
-def _disk(others: Others, rate: float, best: float) -> Interference | None:
-    if others.disk is None:
+def _disk(load: OtherLoad, rate: float) -> Interference | None:
+    if load.disk is None:
         return None
-    most = max(rate, best)
-    heavy = most > 0 and others.disk >= _DISK_PART * most
-    if not heavy and others.disk_busy < _DISK_BUSY:
+    part = load.disk / (rate + load.disk) if rate > 0 else 0.0
+    heavy = rate > 0 and load.disk >= _DISK_PART * rate
+    if not heavy and load.disk_busy < _DISK_BUSY:
         return None
     evidence = (
-        f"others move {others.disk / 1e9:.2f} GB/s on it and keep it busy "
-        f"{others.disk_busy:.0%} of the time"
+        f"others move {load.disk / 1e9:.2f} GB/s on it and keep it busy {load.disk_busy:.0%} of "
+        f"the time; {load.words()}"
     )
-    if best > 0 and rate > 0:
-        evidence += f"; this process gets {min(1.0, rate / best):.0%} of its best here"
-    part = others.disk / (most + others.disk) if most > 0 else 0.0
-    return Interference("disk", max(part, others.disk_busy), f"{evidence}; {_who(others)}")
+    return Interference("disk", max(part, load.disk_busy), evidence)
 
 
-def _memory(others: Others, bus: Bus | None, best: Mapping[str, float]) -> Interference | None:
-    if bus is None:
-        return None
-    known, loss = best.get(BUS_ALONE, 0.0), best.get(BUS_LOSS, 0.0)
-    gone = 1 - bus.alone / known if known > 0 else 0.0
-    if not _able(others, seen=known > 0.0 and gone <= _NOISE):
-        return None
-    slower = known == 0 or gone > _MEMORY_PART
-    if not (slower and bus.kept > _KEPT) and known * loss * bus.kept <= _SCORE * bus.alone:
+def _memory(load: OtherLoad, bus: Bus | None) -> Interference | None:
+    large = sum(each.cores for each in load.processes if each.memory >= cache_bytes())
+    if bus is None or bus.kept <= _KEPT or large < _LARGE_CORES:
         return None
     evidence = (
-        f"a reader gets {bus.alone / 1e9:.1f} GB per CPU-second and keeps {bus.kept:.0%} of that "
-        "beside a copy of ours, as where another's traffic slows it already"
+        f"a reader gets {bus.alone / 1e9:.1f} GB per CPU second and keeps {bus.kept:.0%} of that "
+        f"beside a copy, where a free bus leaves less than {_KEPT:.0%}; {load.words()}"
     )
-    if known > 0 and loss > 0:
-        evidence += (
-            f"; the best seen here is {known / 1e9:.1f}, of which a copy left {1 / loss:.0%}"
-        )
-    evidence = f"{evidence}; {_who(others)}"
-    return Interference("host_memory", gone if gone > _NOISE else None, evidence)
+    return Interference("host_memory", None, evidence)
 
 
-def _able(others: Others, *, seen: bool) -> bool:
-    """Say whether somebody at work may hold more memory than the caches do.
-
-    Who cannot be seen, or has ended, may, where that is most of the work; but with `seen` only
-    who is seen counts, as where the reader is no slower than ever and its part kept is the only
-    evidence.
-    """
-    large = sum(each.cores for each in others.processes if each.memory >= cache_bytes())
-    if seen or large >= _SEEN:
-        return large >= _SEEN
-    rest = others.cores - sum(each.cores for each in others.processes) + large
-    return rest >= max(_ABLE, _MOST * others.cores)
-
-
-def _cores(others: Others, explained: float, cores: int) -> Interference | None:
-    gone = others.cores + others.stolen
+def _cores(load: OtherLoad, explained: float, cores: int) -> Interference | None:
+    gone = load.cores + load.stolen
     if gone - explained < _CORES_PART * cores:
         return None
-    evidence = f"others keep {others.cores:.1f} of {cores} cores busy while this process is idle"
-    if others.stolen > 0.05 * cores:
-        evidence += f", and the hypervisor takes {others.stolen:.1f}"
-    return Interference("cores", min(1.0, gone / cores), f"{evidence}; {_who(others)}")
-
-
-def _who(others: Others, when: str = "") -> str:
-    """Name the busiest of the others."""
-    if not others.processes:
-        return f"{when}at work: nobody for long, or nobody who can be seen"
-    return f"{when}at work: " + ", ".join(each.words() for each in others.processes[:3])
+    evidence = f"others use {load.cores:.1f} of {cores} cores while this process is idle"
+    if load.stolen > 0.05 * cores:
+        evidence += f", and the hypervisor takes {load.stolen:.1f}"
+    return Interference("cores", min(1.0, gone / cores), f"{evidence}; {load.words()}")

@@ -1,4 +1,4 @@
-"""What everybody else on this machine does meanwhile: cores, the disk, the hypervisor."""
+"""Load of other processes on this machine: cores, the disk, time taken by the hypervisor."""
 
 from __future__ import annotations
 
@@ -6,65 +6,82 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
-
-from hdgemm.machine.limits import cores
-from hdgemm.profiling.processes import ProcessWatch, typical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.profiling.processes import Busy
-
-_SECTOR: Final = 512
-_BLOCKS: Final = Path("/sys/dev/block")
+_BLOCK_DEVICES: Final = Path("/sys/dev/block")
+_DISKS: Final = Path("/sys/block")
 _IN_MEMORY: Final = {"tmpfs", "ramfs", "devtmpfs"}
+#: Processes that use less of a core than this are left out.
+_IDLE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """The rest of the machine over some seconds.
+class BusyProcess:
+    """Another process that uses the CPU.
 
     Parameters
     ----------
     cores
-        Cores that other processes were busy on, of those this process may use.
+        Mean number of cores that it used.
+    memory
+        Resident bytes that are not shared (mapped files are not counted).
+    """
+
+    pid: int
+    name: str
+    cores: float
+    memory: int
+
+    def words(self) -> str:
+        """Return its name, cores and memory."""
+        return f"{self.name} ({self.pid}): {self.cores:.1f} cores, {self.memory / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLoad:
+    """Load of the rest of the machine over some seconds.
+
+    Parameters
+    ----------
+    cores
+        Mean number of cores that other processes used, of those that this process may use.
     stolen
-        Cores that the hypervisor gave to other machines.
+        Mean number of cores that the hypervisor gave to other machines.
     disk
-        Bytes per second that others moved on the disk; None where it cannot be told.
+        Bytes/s that other processes moved on the disk; None where no counter says so.
     disk_busy
-        The part of the time in which the disk had requests of others.
+        Part of the time in which the disk had requests of other processes.
     processes
-        Who was busy, as far as it can be seen, the busiest first.
+        The visible busy processes, the busiest first.
     """
 
     cores: float
     stolen: float
     disk: float | None
     disk_busy: float = 0.0
-    processes: tuple[Busy, ...] = ()
+    processes: tuple[BusyProcess, ...] = ()
 
     @classmethod
-    def median(cls, seen: Sequence[Others]) -> Others:
-        """Return the middle of several looks, figure by figure."""
-        if not seen:
+    def typical(cls, samples: Sequence[OtherLoad]) -> OtherLoad:
+        """Return the sample of median load of the cores."""
+        if not samples:
             return cls(0.0, 0.0, None)
-        disks = [each.disk for each in seen if each.disk is not None]
-        return cls(
-            median(each.cores for each in seen),
-            median(each.stolen for each in seen),
-            median(disks) if disks else None,
-            median(each.disk_busy for each in seen),
-            typical([each.processes for each in seen]),
-        )
+        return sorted(samples, key=lambda each: each.cores)[len(samples) // 2]
+
+    def words(self) -> str:
+        """Name the busiest processes."""
+        if not self.processes:
+            return "busy processes: none that is visible"
+        return "busy processes: " + ", ".join(each.words() for each in self.processes[:3])
 
 
 class _Counters(NamedTuple):
-    """What the kernel has counted so far; seconds and bytes."""
+    """Cumulative counters of the kernel, in seconds and bytes."""
 
     wall: float
     busy: float
@@ -75,15 +92,15 @@ class _Counters(NamedTuple):
     own_disk: float
 
 
-class Watch:
-    """Counts what others do from its making on; this process should do nothing meanwhile."""
+class LoadMeter:
+    """Measures the load of others from its construction on, while this process is idle."""
 
     def __init__(self, folder: Path) -> None:
-        self._disks = _disk_counters(folder)
-        self._processes = ProcessWatch()
-        self._began = self._now()
+        self._disks = _disks_below(folder)
+        self._used = _cpu_seconds()
+        self._began = self._count()
 
-    def _now(self) -> _Counters:
+    def _count(self) -> _Counters:
         busy, stolen = _processor_seconds()
         own = os.times()
         disk, disk_busy = _disk_work(self._disks)
@@ -92,37 +109,49 @@ class Watch:
             _own_disk_bytes(),
         )  # fmt: skip
 
-    def read(self) -> Others:
-        """Return what others did since then; this process's own part is taken off."""
-        now = self._now()
+    def read(self) -> OtherLoad:
+        """Return the load since construction, less that of this process."""
+        now = self._count()
         passed = _Counters(*(new - old for new, old in zip(now, self._began, strict=True)))
         seconds = max(1e-9, passed.wall)
         foreign = max(0.0, passed.disk - passed.own_disk) / seconds
-        return Others(
+        return OtherLoad(
             cores=max(0.0, passed.busy - passed.own) / seconds,
             stolen=max(0.0, passed.stolen) / seconds,
             disk=foreign if self._disks else None,
             disk_busy=min(1.0, passed.disk_busy / seconds) if passed.own_disk == 0 else 0.0,
-            processes=self._processes.read(seconds),
+            processes=self._busy_processes(seconds),
         )
 
+    def _busy_processes(self, seconds: float) -> tuple[BusyProcess, ...]:
+        found = []
+        for each in psutil.process_iter(["name", "cpu_times", "memory_info"]):
+            used, memory = each.info["cpu_times"], each.info["memory_info"]
+            if each.pid == os.getpid() or used is None or memory is None:
+                continue
+            spent = used.user + used.system
+            cores = (spent - self._used.get(each.pid, spent)) / seconds
+            # Threads of the kernel have no resident memory.
+            if cores >= _IDLE and memory.rss > 0:
+                own = memory.rss - memory.shared
+                found.append(BusyProcess(each.pid, each.info["name"], cores, own))
+        return tuple(sorted(found, key=lambda each: -each.cores))
 
-def describe_machine() -> dict[str, Any]:
-    """Return the processor, cores, memory in bytes and the load, as plain values."""
+
+def _cpu_seconds() -> dict[int, float]:
+    """Return the CPU seconds of every visible process by its id."""
     return {
-        "cpu": _cpu_model(),
-        "cores": cores(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "load": os.getloadavg()[0],
-        "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
+        each.pid: used.user + used.system
+        for each in psutil.process_iter(["cpu_times"])
+        if (used := each.info["cpu_times"]) is not None
     }
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """Return seconds that the cores were busy, and that were stolen, since the machine began."""
-    whole = psutil.cpu_times(percpu=True)
+    """Return busy and stolen seconds of the usable cores since the machine started."""
+    every = psutil.cpu_times(percpu=True)
     usable = os.sched_getaffinity(0)
-    own = [times for number, times in enumerate(whole) if number in usable] or whole
+    own = [times for number, times in enumerate(every) if number in usable] or every
     stolen = sum(getattr(times, "steal", 0.0) for times in own)
     return sum(times.user + times.nice + times.system for times in own), stolen
 
@@ -135,25 +164,23 @@ def _own_disk_bytes() -> int:
     return int(io.read_bytes + io.write_bytes)
 
 
-def _disk_counters(folder: Path) -> tuple[Path, ...]:
-    """Return the counters of the block device below a folder.
+def _disks_below(folder: Path) -> tuple[str, ...]:
+    """Return the block device below a folder; none for a folder in memory.
 
-    Where its file system has none of its own, as in a container, those of all disks; none in
-    memory.
+    A file system without a block device of its own, as in a container, gets all disks.
     """
     device = folder.stat().st_dev
-    path = _BLOCKS / f"{os.major(device)}:{os.minor(device)}" / "stat"
+    path = _BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
     if path.exists():
-        return (path,)
-    if _file_system(folder) in _IN_MEMORY:
+        return (path.resolve().name,)
+    if _file_system(folder) in _IN_MEMORY or not _DISKS.is_dir():
         return ()
-    disks = sorted(Path("/sys/block").iterdir()) if Path("/sys/block").is_dir() else []
-    # Loops and RAM disks have no device below them.
-    return tuple(disk / "stat" for disk in disks if (disk / "device").exists())
+    # Loop devices and RAM disks have no "device" entry.
+    return tuple(disk.name for disk in _DISKS.iterdir() if (disk / "device").exists())
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of the file system that a folder lies in."""
+    """Return the type of the file system of a folder."""
     place = folder.resolve()
     mounts = [
         part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)
@@ -161,20 +188,9 @@ def _file_system(folder: Path) -> str:
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
 
 
-def _disk_work(counters: tuple[Path, ...]) -> tuple[float, float]:
-    """Return bytes that the disks moved, and seconds in which the busiest had requests."""
-    moved, busy = 0, 0.0
-    for path in counters:
-        fields = path.read_text(encoding="ascii").split()
-        moved += (int(fields[2]) + int(fields[6])) * _SECTOR
-        busy = max(busy, int(fields[9]) / 1e3)
-    return float(moved), busy
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return os.uname().machine
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, os.uname().machine)
+def _disk_work(disks: tuple[str, ...]) -> tuple[float, float]:
+    """Return the bytes that the disks moved, and the busy seconds of the busiest."""
+    counters = psutil.disk_io_counters(perdisk=True)
+    found = [counters[disk] for disk in disks if disk in counters]
+    moved = sum(each.read_bytes + each.write_bytes for each in found)
+    return float(moved), max((each.busy_time for each in found), default=0) / 1e3

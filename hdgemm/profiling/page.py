@@ -1,148 +1,114 @@
-"""One self-contained HTML page of a profile: it asks nothing of any network."""
+"""Files of a profile: report.html (self-contained), report.json, charts, timelines and traces."""
 
 from __future__ import annotations
 
 import base64
+import json
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.profiling.style import STYLE
+from hdgemm.pictures.gantt import save_gantt
+from hdgemm.pictures.trace import save_trace
+from hdgemm.profiling.charts import draw_charts
+from hdgemm.profiling.tables import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    import os
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.profiling.charts import Chart
+    from hdgemm.profiling.results import Profile
 
     Report = Mapping[str, Any]
 
-_VERDICTS: Final = {True: "confirmed", False: "not confirmed", None: "cannot be told here"}
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1f2328; --quiet: #5b636d; --paper: #ffffff;
+  --line: #d5d9de; --warn: #9a3412; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --quiet: #9aa4af; --paper: #16191d; --line: #343b43; --warn: #fdba74; }
+}
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 70rem; margin: 0 auto; padding: 1.5rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin-top: 2rem; }
+.quiet, figcaption { color: var(--quiet); }
+.warning { color: var(--warn); font-weight: 600; }
+.verdict p:first-child { font-size: 1.15rem; font-weight: 600; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem; }
+figure { margin: 1rem 0; max-width: 100%; }
+img { max-width: 100%; height: auto; }
+img.paper { background: #ffffff; }
+"""
+
+
+def save_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
+    """Write everything into `folder`, which is made if need be; return the page's path."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    values = profile.to_dict()
+    text = json.dumps(values, indent=2, allow_nan=False)
+    (place / "report.json").write_text(text + "\n", encoding="utf-8")
+    charts = draw_charts(values)
+    for chart in charts:
+        (place / f"{chart.name}.png").write_bytes(chart.light)
+    gantts: dict[str, bytes] = {}
+    for strategy, timeline in profile.timelines.items():
+        if not timeline.events:
+            continue
+        save_trace(timeline, place / f"trace-{strategy}.json")
+        picture = place / f"timeline-{strategy}.png"
+        save_gantt(timeline, picture, title=f"{strategy}: {timeline.seconds:.3g} s")
+        gantts[strategy] = picture.read_bytes()
+    page = place / "report.html"
+    page.write_text(render_page(values, charts, gantts), encoding="utf-8")
+    return page
 
 
 def render_page(report: Report, charts: Sequence[Chart], timelines: Mapping[str, bytes]) -> str:
-    """Return the page.
+    """Return the page; it makes no request to any network.
 
     Parameters
     ----------
     report
-        As `Profile.to_dict` gives it.
-    charts, timelines
-        Pictures, as PNG; timelines by strategy.
+        As `Profile.to_dict` returns it.
+    timelines
+        PNG pictures by strategy.
     """
     pictures = {chart.name: _chart(chart) for chart in charts}
     title = f"Contention profile of {report['device']}"
-    sections = [
-        f"<h1>{escape(title)}</h1>",
-        _head(report),
-        _verdict(report),
-        _paper(report),
-        _section("The ladder", pictures, ("ladder", "stages"), _ladder(report)),
-        _section("Scaling", pictures, ("scaling", "sizes"), _scaling(report)),
-        _section("Contention", pictures, ("bandwidth", "matrix"), _bandwidth(report)),
-        _section("Predicted against measured", pictures, (), _predictions(report)),
-        _timelines(timelines),
-        _setting(report),
-    ]
-    body = "\n".join(section for section in sections if section)
+    verdict = report["verdict"] or {"text": ()}
+    sections = [f'<section class="verdict">{_paragraphs(verdict["text"])}</section>']
+    for table in tables(report):
+        drawn = "".join(pictures.get(name, "") for name in table.pictures)
+        sections.append(
+            f"<section><h2>{escape(table.title)}</h2>{_table(table.heads, table.rows)}"
+            f'{_paragraphs(table.remarks)}<div class="pictures">{drawn}</div></section>'
+        )
+    body = "\n".join([_head(title, report), *sections, _timelines(timelines), _setting(report)])
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
         f"<body><main>\n{body}\n</main></body></html>\n"
     )
 
 
-def _head(report: Report) -> str:
+def _head(title: str, report: Report) -> str:
     product = report["product"]
-    words = [
-        (
-            f"{product['m']} × {product['n']} × {product['k']}, {product['dtype']}, "
-            f"matrices in {product['place']}"
-        ),
-        str(report["kind"]),
-        str(report["when"]),
-    ]
-    line = f'<p class="quiet">{escape(" · ".join(words))}</p>'
+    words = (
+        f"{product['m']} × {product['n']} × {product['k']} (m × n × k), {product['dtype']}, "
+        f"matrices in {product['place']} · {report['kind']} · {report['when']}"
+    )
+    lines = f'<h1>{escape(title)}</h1><p class="quiet">{escape(words)}</p>'
     if report["complete"]:
-        return line
-    return line + '<p class="warning">Interrupted: this is what was done until then.</p>'
-
-
-def _verdict(report: Report) -> str:
-    verdict = report["verdict"]
-    if verdict is None:
-        return ""
-    text = "".join(f"<li>{escape(line)}</li>" for line in verdict["text"])
-    rows = [
-        (str(each["number"]), each["claim"], _VERDICTS[each["confirmed"]], each["why"])
-        for each in verdict["observations"]
-    ]
-    table = _table(("", "the paper observed", "here", "because"), rows)
-    return f'<section><h2>Verdict</h2><ul class="verdict">{text}</ul>{table}</section>'
-
-
-def _paper(report: Report) -> str:
-    rows = [
-        (each["figure"], f"{each['paper']:.4g}", f"{each['simulated']:.4g}", _percent(each["off"]),
-         "" if abs(each["off"]) <= 0.05 else "does not fit")
-        for each in report["paper"]
-    ]  # fmt: skip
-    if not rows:
-        return ""
-    heads = ("figure", "paper", "simulated", "off", "")
-    return f"<section><h2>The paper and its simulation</h2>{_table(heads, rows)}</section>"
-
-
-def _section(title: str, pictures: Mapping[str, str], names: Iterable[str], table: str) -> str:
-    drawn = "".join(pictures.get(name, "") for name in names)
-    if not drawn and not table:
-        return ""
-    return f"<section><h2>{escape(title)}</h2>{table}<div class='pictures'>{drawn}</div></section>"
-
-
-def _ladder(report: Report) -> str:
-    rows = [
-        (name, f"{row['gflops']:.4g}", _part(row["efficiency"]), _part(row["spread"]),
-         ", ".join(f"{stage} {share:.0%}" for stage, share in row["stage_shares"].items()))
-        for name, row in report["ladder"].items()
-    ]  # fmt: skip
-    return _table(("strategy", "GFLOP/s", "efficiency", "spread", "busy, part of the run"), rows)
-
-
-def _scaling(report: Report) -> str:
-    rows = [
-        (name, f"{row['gflops']:.4g}", f"{row['peak_gflops']:.4g}", _part(row["efficiency"]),
-         _part(row["spread"]))
-        for name, row in report["scaling"].items()
-    ]  # fmt: skip
-    extra = ""
-    if len(report["cpu"]) == 2:
-        cpu = report["cpu"]
-        extra += (
-            f"<p>The CPU: {cpu['alone']:.4g} GFLOP/s alone, {cpu['within']:.4g} within a hybrid "
-            "run (Figure 11).</p>"
-        )
-    if report["imbalance"] is not None:
-        extra += f"<p>Imbalance: {report['imbalance']:.1%} of the run (Figure 12).</p>"
-    heads = ("configuration", "GFLOP/s", "of at most", "efficiency", "spread")
-    return _table(heads, rows) + extra
-
-
-def _bandwidth(report: Report) -> str:
-    rows = [
-        (stage, f"{row['alone']:.4g} {row['unit']}", f"{row['contended']:.4g} {row['unit']}",
-         _part(row["kept"]), _part(row["spread"]))
-        for stage, row in report["bandwidth"].items()
-    ]  # fmt: skip
-    return _table(("stage", "alone", "with all stages", "kept", "spread"), rows)
-
-
-def _predictions(report: Report) -> str:
-    rows = [
-        (row["run"], row["what"], f"{row['predicted']:.4g} s", f"{row['measured']:.4g} s",
-         _percent(row["off"]), "more than 10 % off" if row["far_off"] else "")
-        for row in report["predictions"]
-    ]  # fmt: skip
-    return _table(("run", "what", "predicted", "measured", "off", ""), rows)
+        return lines
+    return lines + '<p class="warning">Interrupted: this is what was measured until then.</p>'
 
 
 def _timelines(pictures: Mapping[str, bytes]) -> str:
@@ -155,13 +121,17 @@ def _timelines(pictures: Mapping[str, bytes]) -> str:
 
 
 def _setting(report: Report) -> str:
-    rows = [("command", str(report["command"])), ("rates from", str(report["rates_from"]))]
-    rows += [(key, str(value)) for key, value in report["machine"].items()]
-    rows += [(key, str(value)) for key, value in report["versions"].items()]
+    values = {
+        "command": report["command"],
+        "rates from": report["rates_from"],
+        **report["machine"],
+        **report["versions"],
+    }
+    rows = [(key, str(value)) for key, value in values.items()]
     notes = "".join(f"<li>{escape(note)}</li>" for note in report["notes"])
     return (
         f"<section><h2>Notes</h2><ul>{notes}</ul><h2>Machine and versions</h2>"
-        f"{_table(('', ''), rows)}</section>"
+        f"{_table(('item', 'value'), rows)}</section>"
     )
 
 
@@ -178,22 +148,16 @@ def _data(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
+def _paragraphs(lines: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         "</div>"
     )
-
-
-def _part(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.1f} %"

@@ -1,7 +1,6 @@
-"""The operations of the stages one by one, each on memory of its own, ready to be repeated.
+"""Probes: the operation of each stage, on memory of its own, ready to be repeated.
 
-They go the stages' own ways: through the device protocol, and through the matrices' reads and
-writes. A probe's `step` does one operation and returns the bytes moved, or the flop.
+A probe uses the same device protocol and the same matrix reads and writes as a run.
 """
 
 from __future__ import annotations
@@ -18,56 +17,47 @@ import numpy as np
 from scipy.linalg.blas import dgemm
 
 from hdgemm.matrices.arrays import ArrayMatrix
-from hdgemm.matrices.npy import create_npy
+from hdgemm.matrices.npy import create_npy, open_npy
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.planning.memory import round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
     from numpy.typing import NDArray
 
-    from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Operand
 
-#: What each probe occupies (HDGEMM, tables 1 and 2; disk and cores added).
-RESOURCE_OF: Final = {
-    "load1": "host_memory",
-    "load2": "pcie_up",
-    "mult1": "device",
-    "store1": "pcie_down",
-    "store2": "host_memory",
-    "disk": "disk",
-    "cores": "cores",
-}
+#: Probes in the order of the contention matrix.
+NAMES: Final = ("load1", "load2", "mult1", "store1", "store2", "disk", "cores")
 _DTYPE: Final = np.dtype(np.float64)
-#: Rows × columns of a staging piece: 8 MB, of a tile that is multiplied, and of the small
-#: product that stays in the caches.
+#: Rows and columns of a staging piece (8 MB).
 _PIECE: Final = (512, 2048)
+#: Extents of the tiles that mult1 multiplies, and of the product that stays in the caches.
 _TILE: Final = 1024
 _SMALL: Final = 256
-#: Staging pieces of a copy, together more than caches hold: in a run the kernel works between two
-#: uses of a piece, and nothing is left of it in them.
+#: Staging pieces used in turn. In a run the kernel evicts a piece from the caches between two
+#: uses; together these exceed the caches.
 _RING: Final = 6
-#: Rows of the matrices in RAM and on disk: 64 MB, more than caches hold.
+#: Rows of the matrices in RAM and on disk (64 MB, more than the caches hold).
 _ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One operation that can be repeated.
+    """An operation that can be repeated.
 
     Parameters
     ----------
     name
         A stage, ``"disk"`` or ``"cores"``.
     step
-        Does it once, and returns the bytes moved or the flop done.
+        Performs it once; returns the bytes moved or the flops done.
     unit
-        ``"GB/s"`` or ``"GFLOP/s"``: of which `step`'s results are 10⁹ths.
+        ``"GB/s"`` or ``"GFLOP/s"``.
     """
 
     name: str
@@ -76,12 +66,12 @@ class Probe:
 
 
 class ProbeSet:
-    """All probes that a device has, with their memory; a context that gives it all back.
+    """The probes of one device, with their memory; a context manager that frees it.
 
     Parameters
     ----------
     device
-        Open; where it is unified there is no link to probe.
+        Open. A unified device has no link, and so neither load2 nor store1.
     folder
         Where the disk probe writes 64 MB.
     """
@@ -94,13 +84,14 @@ class ProbeSet:
 
     def __enter__(self) -> Self:
         with self._stack:
-            self._host()
+            self._add_host()
             if not self._device.spec.unified:
-                self._link()
-            self._disk()
-            self._kernels()
+                self._add_link()
+            self._add_disk()
+            self._add_kernel()
+            self._add_cores()
             self._stack = self._stack.pop_all()
-        self.probes = {name: self.probes[name] for name in RESOURCE_OF if name in self.probes}
+        self.probes = {name: self.probes[name] for name in NAMES if name in self.probes}
         return self
 
     def __exit__(
@@ -115,33 +106,45 @@ class ProbeSet:
     def _add(self, name: str, step: Callable[[], int], unit: str = "GB/s") -> None:
         self.probes[name] = Probe(name, step, unit)
 
-    def _staging(self) -> NDArray[np.float64]:
-        rows, cols = _PIECE
+    def _staging(self, rows: int = _PIECE[0], cols: int = _PIECE[1]) -> NDArray[np.float64]:
         buffer = self._device.allocate_staging(rows * cols * _DTYPE.itemsize)
         self._stack.callback(self._device.free, buffer)
-        piece: NDArray[np.float64] = np.ndarray(_PIECE, _DTYPE, buffer.array)
+        piece: NDArray[np.float64] = np.ndarray((rows, cols), _DTYPE, buffer.array)
         piece[...] = 1.5
         return piece
 
-    def _host(self) -> None:
-        """load1 reads a matrix in RAM into staging; store2 adds beta·C and writes it back."""
+    def _tile(self, operand: Operand, rows: int, cols: int) -> Block:
+        buffer = self._device.allocate(self._device.slot_bytes(operand, rows, cols, _DTYPE))
+        self._stack.callback(self._device.free, buffer)
+        return Block(Tile(operand, buffer, rows, cols, cols, _DTYPE), 0, 0, rows, cols)
+
+    def _add_host(self) -> None:
+        """load1 copies a matrix in RAM into staging; store2 adds beta·C and writes it back."""
         source, target = (
             ArrayMatrix(np.full((_ROWS, _PIECE[1]), 1.0 + number)) for number in range(2)
         )
-        up, down = ([self._staging() for _ in range(_RING)] for _ in range(2))
-        self._add("load1", _Walk(source, up, write=False).step)
-        self._add("store2", _Walk(target, down, write=True, add=self._staging()).step)
+        up, down = (cycle([self._staging() for _ in range(_RING)]) for _ in range(2))
+        add = self._staging()
 
-    def _tile(self, operand: Operand, rows: int, cols: int) -> Tile:
-        buffer = self._device.allocate(self._device.slot_bytes(operand, rows, cols, _DTYPE))
-        self._stack.callback(self._device.free, buffer)
-        return Tile(operand, buffer, rows, cols, cols, _DTYPE)
+        def load1(row: int) -> int:
+            piece = next(up)
+            source.read(row, 0, piece)
+            return piece.nbytes
 
-    def _link(self) -> None:
-        rows, cols = _PIECE
+        def store2(row: int) -> int:
+            piece = next(down)
+            target.read(row, 0, add)
+            np.multiply(add, 0.5, out=add)
+            np.add(add, piece, out=add)
+            target.write(row, 0, add)
+            return 2 * piece.nbytes
+
+        self._add("load1", _by_pieces(load1))
+        self._add("store2", _by_pieces(store2))
+
+    def _add_link(self) -> None:
         up, down = self._staging(), self._staging()
-        target = Block(self._tile("A", rows, cols), 0, 0, rows, cols)
-        source = Block(self._tile("C", rows, cols), 0, 0, rows, cols)
+        target, source = self._tile("A", *_PIECE), self._tile("C", *_PIECE)
 
         def load2() -> int:
             self._device.upload(up, target, ()).wait()
@@ -151,103 +154,66 @@ class ProbeSet:
             self._device.download(source, down, ()).wait()
             return down.nbytes
 
-        load2()
-        store1()
-        self._add("load2", load2)
-        self._add("store1", store1)
+        for name, step in (("load2", load2), ("store1", store1)):
+            step()
+            self._add(name, step)
 
-    def _disk(self) -> None:
+    def _add_disk(self) -> None:
+        """Read the whole file, then write it, by turns."""
         folder = Path(tempfile.mkdtemp(prefix="hdgemm-profile-", dir=self._folder))
         self._stack.callback(folder.rmdir)
         path = folder / "probe.npy"
+        piece = np.random.default_rng(0).random(_PIECE)
         with create_npy(path, (_ROWS, _PIECE[1]), _DTYPE) as draft:
-            filled = np.random.default_rng(0).random(_PIECE)
-            for row in range(0, _ROWS, len(filled)):
-                draft.operand.matrix.write(row, 0, filled)
+            for row in range(0, _ROWS, len(piece)):
+                draft.operand.matrix.write(row, 0, piece)
             draft.publish()
         self._stack.callback(path.unlink)
-        matrix = _open(path)
+        matrix = open_npy(path, writable=True)[0]
         self._stack.callback(matrix.close)
-        self._add("disk", _Walk(matrix, [filled], write=False, turn=True).step)
+        pieces = _ROWS // len(piece)
+        writes = cycle([False] * pieces + [True] * pieces)
 
-    def _kernels(self) -> None:
+        def disk(row: int) -> int:
+            if next(writes):
+                matrix.write(row, 0, piece)
+            else:
+                matrix.read(row, 0, piece)
+            return piece.nbytes
+
+        self._add("disk", _by_pieces(disk))
+
+    def _add_kernel(self) -> None:
         gm, gn, gk = self._device.spec.granularity
         m, n, k = (int(round_up(_TILE, quantum)) for quantum in (gm, gn, gk))
-        a, b, c = (self._filled("A", m, k), self._filled("B", k, n), self._tile("C", m, n))
-        blocks = [Block(tile, 0, 0, tile.rows, tile.cols) for tile in (a, b, c)]
+        a, b, c = self._tile("A", m, k), self._tile("B", k, n), self._tile("C", m, n)
+        for block in (a, b):
+            # Random numbers: zeros take less power, so that clocks are higher.
+            staged = self._staging(block.rows, block.cols)
+            staged[...] = np.random.default_rng(1).random(staged.shape)
+            self._device.upload(staged, block, ()).wait()
 
         def mult1() -> int:
-            self._device.gemm(1.0, blocks[0], blocks[1], 0.0, blocks[2], ()).wait()
+            self._device.gemm(1.0, a, b, 0.0, c, ()).wait()
             return 2 * m * n * k
 
         mult1()
         self._add("mult1", mult1, "GFLOP/s")
-        self._add("cores", _small_product(), "GFLOP/s")
 
-    def _filled(self, operand: Operand, rows: int, cols: int) -> Tile:
-        """Return a tile of random numbers: zeros would take less power, and run faster."""
-        tile = self._tile(operand, rows, cols)
-        buffer = self._device.allocate_staging(rows * cols * _DTYPE.itemsize)
-        staged: NDArray[np.float64] = np.ndarray((rows, cols), _DTYPE, buffer.array)
-        staged[...] = np.random.default_rng(1).random((rows, cols))
-        self._device.upload(staged, Block(tile, 0, 0, rows, cols), ()).wait()
-        self._device.free(buffer)
-        return tile
+    def _add_cores(self) -> None:
+        """Multiply matrices that stay in the caches: it needs cores and nothing else."""
+        rng = np.random.default_rng(2)
+        a, b, c = (np.asfortranarray(rng.random((_SMALL, _SMALL))) for _ in range(3))
+        multiply = partial(dgemm, 1.0, a, b, 0.0, c, overwrite_c=1)
 
+        def cores() -> int:
+            multiply()
+            return 2 * _SMALL**3
 
-def _open(path: Path) -> Matrix:
-    from hdgemm.matrices.npy import open_npy
-
-    return open_npy(path, writable=True)[0]
+        self._add("cores", cores, "GFLOP/s")
 
 
-def _small_product() -> Callable[[], int]:
-    """Return a product that stays in the caches: it needs cores and nothing else."""
-    rng = np.random.default_rng(2)
-    a, b, c = (np.asfortranarray(rng.random((_SMALL, _SMALL))) for _ in range(3))
-    multiply = partial(dgemm, 1.0, a, b, 0.0, c, overwrite_c=1)
-
-    def step() -> int:
-        multiply()
-        return 2 * _SMALL**3
-
-    return step
-
-
-class _Walk:
-    """Goes through a matrix piece by piece, again and again."""
-
-    def __init__(
-        self,
-        matrix: Matrix,
-        ring: Sequence[NDArray[np.float64]],
-        *,
-        write: bool,
-        add: NDArray[np.float64] | None = None,
-        turn: bool = False,
-    ) -> None:
-        self._matrix = matrix
-        self._ring = cycle(ring)
-        self._write = write
-        self._add = add
-        self._turn = turn
-        self._row = 0
-
-    def step(self) -> int:
-        """Move the next piece; with `turn`, one round reads and the next one writes."""
-        matrix, piece, row = self._matrix, next(self._ring), self._row
-        moved = piece.nbytes
-        if self._add is not None:
-            matrix.read(row, 0, self._add)
-            self._add *= 0.5
-            self._add += piece
-            matrix.write(row, 0, self._add)
-            moved *= 2
-        elif self._write:
-            matrix.write(row, 0, piece)
-        else:
-            matrix.read(row, 0, piece)
-        self._row = (row + len(piece)) % matrix.shape[0]
-        if self._turn and self._row == 0:
-            self._write = not self._write
-        return moved
+def _by_pieces(move: Callable[[int], int]) -> Callable[[], int]:
+    """Call `move` with the first row of each piece of a matrix, again and again."""
+    rows = cycle(range(0, _ROWS, _PIECE[0]))
+    return lambda: move(next(rows))

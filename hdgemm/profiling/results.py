@@ -1,32 +1,106 @@
-"""What a profile found, as frozen values that save, compare and draw."""
+"""Results of a profile as frozen values: samples, rates, predictions, and the `Profile` itself."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hdgemm.pipeline.timeline import Timeline
-    from hdgemm.profiling.conclusions import Interference, Verdict
-    from hdgemm.profiling.sample import Sample
+    from hdgemm.profiling.contention import Bandwidth
+    from hdgemm.profiling.interference import Interference
+    from hdgemm.profiling.verdict import Verdict
 
-#: Predictions further off than this are pointed at.
+#: A prediction is marked when its relative error exceeds this.
 FAR_OFF: Final = 0.10
+
+
+def percent(part: float) -> str:
+    """Write a relative change with its sign: ``+16 %``."""
+    return f"{100 * part:+.0f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Repeated measurements of one quantity."""
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Sample:
+        """Collect values."""
+        return cls(tuple(values))
+
+    @property
+    def median(self) -> float:
+        """The median; 0 without values."""
+        return statistics.median(self.values) if self.values else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range relative to the median; the whole range of two or three values."""
+        if len(self.values) < 2 or self.median == 0:
+            return 0.0
+        if len(self.values) < 4:
+            return (max(self.values) - min(self.values)) / abs(self.median)
+        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        return (high - low) / abs(self.median)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "median": self.median,
+            "min": min(self.values, default=0.0),
+            "max": max(self.values, default=0.0),
+            "count": len(self.values),
+            "spread": self.spread,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Difference between two medians; `noise` is the larger spread of the two."""
+
+    old: float
+    new: float
+    noise: float
+
+    @classmethod
+    def between(cls, old: Sample, new: Sample) -> Change:
+        """Compare two samples."""
+        return cls(old.median, new.median, max(old.spread, new.spread))
+
+    @property
+    def effect(self) -> float:
+        """Relative change, 0.16 for 16 % more; 0 without an old value."""
+        return self.new / self.old - 1 if self.old else 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether the change exceeds the noise."""
+        return abs(self.effect) > self.noise
+
+    def words(self) -> str:
+        """Return ``+16 %``, or that the change is within the noise."""
+        if self.clear or abs(self.effect) < 0.005:
+            return percent(self.effect)
+        return f"{percent(self.effect)}, too noisy to tell (spread {self.noise:.0%})"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast one configuration ran.
+    """Speed of one configuration.
 
     Parameters
     ----------
     gflops
         10⁹ flop/s of every repeat.
     peak
-        10⁹ flop/s that its units reach with nothing to move: what efficiency is a part of.
+        10⁹ flop/s of its devices without any data movement; efficiency is relative to it.
     """
 
     gflops: Sample
@@ -34,7 +108,7 @@ class Rate:
 
     @property
     def efficiency(self) -> float:
-        """Median speed as a part of the peak."""
+        """Median speed relative to the peak."""
         return self.gflops.median / self.peak if self.peak > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +124,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of a run or of one of its stages, as the model has them and as they were."""
+    """Seconds of a run or of one of its stages, predicted by the model and measured."""
 
     run: str
     what: str
@@ -59,12 +133,12 @@ class Prediction:
 
     @property
     def off(self) -> float:
-        """How much longer it took than predicted, as a part of the prediction."""
+        """Measured time relative to the predicted one, less 1."""
         return self.measured / self.predicted - 1 if self.predicted > 0 else 0.0
 
     @property
     def far_off(self) -> bool:
-        """Whether the model is off by more than a tenth."""
+        """Whether the relative error exceeds 10 %."""
         return abs(self.off) > FAR_OFF
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,16 +148,16 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One strategy of the ladder: its speed, and what its stages did in a typical run.
+    """One strategy of the ladder.
 
     Parameters
     ----------
-    stage_seconds
-        Seconds in which each stage was busy.
     seconds
-        Length of that run.
+        Length of the run of median speed.
+    stage_seconds
+        Busy seconds of each stage in that run.
     predictions
-        What the model expected of it.
+        The model's figures for it.
     """
 
     rate: Rate
@@ -104,7 +178,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class SizePoint:
-    """One product of the sweep over sizes; `series` says with which others it makes a line."""
+    """One product of the sweep over sizes; points of the same `series` form a curve."""
 
     m: int
     n: int
@@ -119,32 +193,8 @@ class SizePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Bandwidth:
-    """What one stage moves alone, and with everything running, in 10⁹ bytes/s (flop/s)."""
-
-    alone: Sample
-    contended: Sample
-    unit: str = "GB/s"
-
-    @property
-    def kept(self) -> float:
-        """The part that is left with everything running (HDGEMM, Figures 9 and 10)."""
-        return self.contended.median / self.alone.median if self.alone.median else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "alone": self.alone.median,
-            "contended": self.contended.median,
-            "kept": self.kept,
-            "unit": self.unit,
-            "spread": max(self.alone.spread, self.contended.spread),
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Reference:
-    """One figure of the paper beside the same figure of the simulation."""
+    """A published figure and the simulated one."""
 
     figure: str
     paper: float
@@ -152,7 +202,7 @@ class Reference:
 
     @property
     def off(self) -> float:
-        """The simulation's relative distance from the paper."""
+        """Relative difference of the simulated figure."""
         return self.simulated / self.paper - 1
 
 
@@ -165,9 +215,9 @@ class Profile:
     kind
         ``"measured"`` or ``"simulated"``.
     complete
-        Whether it ran to its end; an interrupted one holds what was done.
+        False for an interrupted profile, which holds what was measured until then.
     setting
-        The device, the product, the command, the machine, versions, the time.
+        Device, product, command, machine, versions and time.
     ladder
         By strategy, in the paper's order.
     scaling
@@ -175,11 +225,15 @@ class Profile:
     bandwidth
         By stage.
     matrix
-        What row's operation keeps of its own rate while column's runs beside it.
+        Rate of the row's operation beside the column's, relative to its rate alone.
+    cpu
+        10⁹ flop/s of the CPU ``"alone"`` and ``"within"`` a hybrid run (HDGEMM, Figure 11).
+    imbalance
+        Of the hybrid runs, relative to the run (HDGEMM, Figure 12).
     notes
         What could not be measured here, and why.
     timelines
-        Of typical runs, by strategy; for pictures and traces.
+        Of the runs of median speed, by strategy.
     """
 
     kind: str
@@ -200,11 +254,11 @@ class Profile:
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
-        """What the model expected of every run and stage."""
+        """The model's figures for every run and stage."""
         return tuple(row for rung in self.ladder.values() for row in rung.predictions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; timelines are left to the traces."""
+        """Return plain values, ready for JSON; timelines are saved as traces."""
         return {
             "kind": self.kind,
             "complete": self.complete,
@@ -228,6 +282,6 @@ class Profile:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write report.html, report.json, pictures and traces into `folder`."""
-        from hdgemm.profiling.output import save_profile
+        from hdgemm.profiling.page import save_profile
 
         save_profile(self, folder)

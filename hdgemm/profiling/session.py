@@ -1,30 +1,31 @@
-"""One profile of this machine, step by step, until its end or until somebody stops it."""
+"""Session of a profile on this machine: its steps within a time budget, until the end or Ctrl-C."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
-from hdgemm.profiling.best import BestKnown
-from hdgemm.profiling.bus import Bus, Slice, watch_bus
-from hdgemm.profiling.choice import choose, on_host_cores, peers_of
-from hdgemm.profiling.effort import FULL, QUICK, Effort
-from hdgemm.profiling.interference import bus_figures, find_interference, noise
-from hdgemm.profiling.ladder import Ladder
-from hdgemm.profiling.machine import measured_machine
-from hdgemm.profiling.other_load import Others, Watch
-from hdgemm.profiling.paired_runs import WindowPlan, Windows
+from hdgemm.profiling.contention import Contention
+from hdgemm.profiling.environment import Target, choose_target, describe_setting, measured_machine
+from hdgemm.profiling.interference import (
+    ROUND_SECONDS,
+    Bus,
+    Slice,
+    find_interference,
+    measure_bus,
+    unsteady_load,
+)
+from hdgemm.profiling.ladder import BEST, Ladder
+from hdgemm.profiling.other_load import LoadMeter, OtherLoad
 from hdgemm.profiling.probes import ProbeSet
-from hdgemm.profiling.results import Bandwidth, Profile
-from hdgemm.profiling.sample import Sample
-from hdgemm.profiling.setting import setting
+from hdgemm.profiling.results import Profile
 from hdgemm.profiling.verdict import Findings, judge
+from hdgemm.profiling.what_if import WhatIf
 from hdgemm.profiling.workload import Workload, extents_for
 
 if TYPE_CHECKING:
@@ -32,10 +33,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.profiling.conclusions import Interference
 
-    #: Called with the part that is done, and what comes next.
+    #: Called with the finished part, and the name of the next step.
     ProfileProgress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Time budget of a profile; all times in seconds.
+
+    Parameters
+    ----------
+    idle
+        Of one sample of the others' load, in which this process is idle; then it reads memory
+        for about as long.
+    window, rounds
+        Of one measurement of probes, and the number of rounds.
+    run
+        Of one product, as far as memory allows.
+    ladder, repeats
+        Of the ladder's runs together (the sweep over sizes takes a third of it), and the fewest
+        and most repeats of each run.
+    """
+
+    idle: float
+    window: float
+    rounds: int
+    run: float
+    ladder: float
+    repeats: tuple[int, int]
+
+
+#: Within a minute on two cores.
+QUICK: Final = Effort(idle=0.7, window=0.12, rounds=2, run=0.25, ladder=14.0, repeats=(2, 5))
+#: Within ten minutes.
+FULL: Final = Effort(idle=2.0, window=0.6, rounds=5, run=1.5, ladder=180.0, repeats=(3, 9))
 
 
 def profile(
@@ -46,7 +78,7 @@ def profile(
     progress: ProfileProgress | None = None,
     effort: Effort | None = None,
 ) -> Profile:
-    """Measure which shared resource holds this machine back (HDGEMM, section 4).
+    """Measure which shared resource limits products on this machine (HDGEMM, section 4).
 
     Parameters
     ----------
@@ -56,173 +88,145 @@ def profile(
     quick
         Within a minute instead of ten.
     folder
-        Where matrices and the disk probe's file are written meanwhile: the disk that is
-        measured. None for the system's folder of temporary files.
+        Where matrices and the disk probe's file are written: the disk that is measured. None for
+        the system's folder of temporary files.
     progress
-        Called with the part that is done, from 0 to 1, and what comes next.
+        Called with the finished part, from 0 to 1, and the name of the next step.
     effort
-        Other times than those of `quick` or of a full profile.
+        Another time budget than those of a quick or a full profile.
 
     Returns
     -------
     Profile
-        What was found. After Ctrl-C it holds what was done until then, and `complete` is false.
+        After Ctrl-C it holds what was measured until then, and `complete` is false.
 
     Raises
     ------
     DeviceUnavailableError
         When there is no such device.
     """
-    chosen = choose(device)
-    where = Path(folder) if folder is not None else Path(tempfile.gettempdir())
-    session = _Session(chosen, effort or (QUICK if quick else FULL), where, progress or _silent)
+    session = _Session(
+        choose_target(device),
+        effort or (QUICK if quick else FULL),
+        Path(folder) if folder is not None else Path(tempfile.gettempdir()),
+        progress or (lambda _part, _what: None),
+    )
     try:
         session.run()
     except KeyboardInterrupt:
-        session.notes.append("interrupted: this is what was done until then")
+        session.notes.append("interrupted: this is what was measured until then")
     else:
         session.complete = True
     return session.result()
 
 
-def _silent(_part: float, _what: str, /) -> None:
-    return
-
-
 @dataclass
 class _Session:
-    """What is known so far."""
+    """The state of a profile: what was measured so far."""
 
-    device_name: str
+    target: Target
     effort: Effort
     folder: Path
     progress: ProfileProgress
     complete: bool = False
     notes: list[str] = field(default_factory=list)
-    seen: list[Others] = field(default_factory=list)
+    loads: list[OtherLoad] = field(default_factory=list)
     bus: list[Slice] = field(default_factory=list)
-    windows: Windows | None = None
+    contention: Contention | None = None
     ladder: Ladder | None = None
-    copy_rate: float | None = None
     unified: bool = False
+    findings: Findings = field(default_factory=Findings)
 
     def run(self) -> None:
-        """Go through all steps."""
+        """Perform all steps."""
         began = time.perf_counter()
-        with ExitStack() as stack:
-            self.progress(0.0, "what others do on this machine")
-            self._look()
-            device = open_device(self.device_name)
-            stack.callback(device.close)
-            self.unified = device.spec.unified
-            self._note_device()
+        self.progress(0.0, "load of other processes")
+        self._sample_load()
+        device = open_device(self.target.name)
+        try:
+            self._describe(device)
             self._probe(device)
-            self._look()
+            self._sample_load()
             self._multiply(device)
-            self.progress(0.9, "what would help")
-            self._look()
+        finally:
+            device.close()
+        self.progress(0.95, "load of other processes")
+        self._sample_load()
         self.notes.append(f"measured in {time.perf_counter() - began:.0f} s")
         self.progress(1.0, "done")
 
-    def _look(self) -> None:
-        watch = Watch(self.folder)
+    def _sample_load(self) -> None:
+        meter = LoadMeter(self.folder)
         time.sleep(self.effort.idle)
-        self.seen.append(watch.read())
-        self.bus += watch_bus(self.effort.bus_rounds, self.effort.bus)
+        self.loads.append(meter.read())
+        self.bus += measure_bus(max(1, round(self.effort.idle / ROUND_SECONDS)))
 
-    def _note_device(self) -> None:
+    def _describe(self, device: Device) -> None:
+        self.unified = device.spec.unified
+        name, on_cores = self.target.name, self.target.on_host_cores
+        self.findings = Findings(
+            unified=self.unified, on_host_cores=on_cores, contenders=len(self.target.peers)
+        )
         if self.unified:
             self.notes.append(
-                f"{self.device_name} works where the matrices lie: it has no PCIe link, and "
-                "load2 and store1 do not exist; its matrices are kept in files"
+                f"{name} works on the matrices in place: it has no PCIe link, and so "
+                "neither load2 nor store1; its matrices are kept in files"
             )
-        elif on_host_cores(self.device_name):
+        elif on_cores:
             self.notes.append(
-                f"{self.device_name} is the host's own processor: its kernel shares the cores, and "
+                f"{name} is the host's own processor: its kernel shares the cores, and "
                 "its link is a copy in host memory"
             )
 
     def _probe(self, device: Device) -> None:
         with ProbeSet(device, self.folder) as probes:
-            plan = WindowPlan(probes.probes, self.effort.window, self.effort.rounds)
-            try:
-                for number, what in enumerate(plan.run()):
-                    self.progress(0.05 + 0.40 * number / len(plan), f"alone and together: {what}")
-            finally:
-                self.windows = plan.result()
+            self.contention = Contention(probes.probes, self.effort.window, self.effort.rounds)
+            total = len(self.contention)
+            for number, what in enumerate(self.contention.run()):
+                self.progress(0.05 + 0.40 * number / total, f"alone and together: {what}")
 
     def _multiply(self, device: Device) -> None:
-        assert self.windows is not None  # noqa: S101  (the step before)
-        machine = measured_machine(device.spec, self.windows, cores())
+        assert self.contention is not None  # noqa: S101  (the step before)
+        machine = measured_machine(device.spec, self.contention, self.target)
         extents = extents_for(machine.flop_rate("float64"), self.effort.run)
         self.progress(0.46, f"matrices of {extents.m} × {extents.n} × {extents.k}")
         with Workload(extents, self.folder, files=self.unified) as work:
-            self.ladder = Ladder(work, device, machine, peers_of(self.device_name))
+            self.ladder = ladder = Ladder(work, device, machine, self.target.peers)
             effort = self.effort
-            self.ladder.climb(
+            ladder.climb(
                 effort.ladder, *effort.repeats,
                 lambda part, what: self.progress(0.47 + 0.30 * part, what),
             )  # fmt: skip
-            self.ladder.sweep(
-                effort.sweep, lambda part, what: self.progress(0.77 + 0.10 * part, what)
+            ladder.sweep(
+                effort.ladder / 3, lambda part, what: self.progress(0.77 + 0.10 * part, what)
             )
             self.progress(0.88, "what would help")
-            self.ladder.think()
-
-    def _interference(self, bus: Bus | None) -> tuple[Interference, ...]:
-        """Hold what was seen against the best ever seen here, and remember what is better."""
-        works = self.windows.alone.get("disk", ()) if self.windows is not None else ()
-        rate = Sample.of(work.rate for work in works).median
-        best = BestKnown(self.folder)
-        found = find_interference(Others.median(self.seen), bus, rate, best.figures, cores=cores())
-        best.keep({"disk": rate, **bus_figures(bus)})
-        return found
+            what_if = WhatIf(ladder.plan(BEST), work.options(BEST, extents), machine)
+        self.findings = replace(self.findings, gains=what_if.gains(), advice=what_if.advice())
 
     def result(self) -> Profile:
-        """Put together what there is."""
+        """Return the profile of what was measured so far."""
         bus = Bus.of(self.bus)
-        interference = self._interference(bus)
-        bandwidth = _bandwidths(self.windows)
-        found: dict[str, Any] = {} if self.ladder is None else self.ladder.found()
-        advice = {} if self.ladder is None else self.ladder.verdict_parts()
-        verdict = judge(
-            Findings(
-                bandwidth=bandwidth,
-                interference=interference,
-                noise=noise(self.seen, bus, cores=cores()),
-                unified=self.unified,
-                ladder=found.get("ladder", {}),
-                **advice,
+        if bus is None and self.loads and cores() > 1:
+            self.notes.append(
+                "memory bandwidth taken by others: not measured (two threads of this process "
+                "seldom had a core each, or too little memory was free)"
             )
-        )
-        shape = (0, 0, 0) if self.ladder is None else self.ladder.shape
-        return Profile(
+        contention = self.contention
+        disk_rate = 0.0 if contention is None else contention.alone("disk").median
+        place = "file" if self.unified else "memory"
+        found = Profile(
             kind="measured",
             complete=self.complete,
-            setting=setting(
-                device=self.device_name,
-                shape=shape,
-                place="file" if self.unified else "memory",
-                source="probes of this profile",
+            setting=describe_setting(self.target.name, place, "probes of this profile"),
+            bandwidth={} if contention is None else contention.bandwidths(),
+            matrix={} if contention is None else contention.matrix(),
+            interference=find_interference(
+                OtherLoad.typical(self.loads), bus, disk_rate, cores=cores()
             ),
-            bandwidth=bandwidth,
-            matrix=self.windows.matrix() if self.windows is not None else {},
-            interference=interference,
-            verdict=verdict,
-            notes=(*self.notes, *(self.ladder.notes if self.ladder is not None else ())),
-            **found,
+            notes=tuple(self.notes),
         )
-
-
-def _bandwidths(windows: Windows | None) -> dict[str, Bandwidth]:
-    """Return each stage's rate alone, and with all stages running."""
-    if windows is None:
-        return {}
-    return {
-        name: Bandwidth(
-            Sample.of(work.rate / 1e9 for work in windows.alone[name]),
-            Sample.of(work.rate / 1e9 for work in works),
-            "GFLOP/s" if name == "mult1" else "GB/s",
-        )
-        for name, works in windows.stages.items()
-    }
+        if self.ladder is not None:
+            found = self.ladder.added_to(found)
+        unsteady = unsteady_load(self.loads, cores=cores())
+        return replace(found, verdict=judge(found, replace(self.findings, unsteady=unsteady)))

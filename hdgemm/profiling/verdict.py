@@ -1,21 +1,19 @@
-"""The verdict in words: what limits, who interferes, what helps, what the paper observed."""
+"""Verdict of a profile: what to do, which resource limits, and the paper's observations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.profiling.conclusions import Observation, Verdict
-from hdgemm.profiling.sample import Change
+from hdgemm.profiling.results import FAR_OFF, Change, Sample, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hdgemm.profiling.conclusions import Advice, Interference
-    from hdgemm.profiling.results import Bandwidth, Prediction, Rung
+    from hdgemm.profiling.results import Profile
+    from hdgemm.profiling.what_if import Advice
 
-NAMES: Final[Mapping[str, str]] = {
+RESOURCE_NAMES: Final[Mapping[str, str]] = {
     "device": "the device's kernel",
     "pcie_up": "the link to the device (PCIe up)",
     "pcie_down": "the link from the device (PCIe down)",
@@ -23,112 +21,174 @@ NAMES: Final[Mapping[str, str]] = {
     "disk": "the disk",
     "cores": "the cores",
 }
-#: Below this gain from twice of any resource, the run waits for nothing but its kernel.
+#: Names of the configurations that a user chooses from.
+_CONFIGURATIONS: Final[Mapping[str, str]] = {
+    "one device": "data-placement without the CPU",
+    "all devices": "data-placement on all devices without the CPU",
+    "devices + CPU": "hybrid (devices and CPU)",
+    "CPU alone": "the CPU alone",
+}
+#: With less gain than this from twice of any resource, the run waits for its kernel only.
 _LITTLE: Final = 0.03
 #: A stage that keeps less than this of its own rate suffers from the others.
 _SUFFERS: Final = 0.90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What a verdict is made of.
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An observation of the paper; `confirmed` is None where this machine cannot show it."""
+
+    number: int
+    claim: str
+    confirmed: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Conclusions of a profile.
 
     Parameters
     ----------
-    doubled
-        By resource, how much faster the run would be with twice of it.
-    noise
-        What cannot be told since others' load is too much or varies, in sentences.
-    cpu_kept
-        The part of its own rate that the CPU keeps beside the devices; None where not measured.
+    limit
+        A resource: of `hdgemm.machine.rates.RESOURCES`.
+    gain
+        Relative gain in speed from twice of it.
+    text
+        What to do; which resource limits, and how sure that is. Under load by others only that
+        load, and the request to repeat.
+    """
+
+    limit: str
+    gain: float
+    text: tuple[str, ...]
+    advice: tuple[Advice, ...] = ()
+    observations: tuple[Observation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a verdict depends on in addition to the measurements.
+
+    Parameters
+    ----------
+    gains
+        Relative gain in speed from twice of each resource, by the model.
+    unsteady
+        Loads of others that varied too much, in sentences.
     contenders
-        How many devices shared the link when `bandwidth` was measured.
+        Number of devices that shared the link when bandwidths were measured.
+    unified
+        The device works on the matrices in place.
     on_host_cores
         The device is the host's own processor under another driver.
     """
 
-    ladder: Mapping[str, Rung] = field(default_factory=dict)
-    bandwidth: Mapping[str, Bandwidth] = field(default_factory=dict)
-    doubled: Mapping[str, float] = field(default_factory=dict)
-    advice: Sequence[Advice] = ()
-    interference: Sequence[Interference] = ()
-    noise: Sequence[str] = ()
-    predictions: Sequence[Prediction] = ()
-    cpu_kept: float | None = None
+    gains: Mapping[str, float] = field(default_factory=dict)
+    advice: tuple[Advice, ...] = ()
+    unsteady: Sequence[str] = ()
     contenders: int = 1
     unified: bool = False
     on_host_cores: bool = False
 
 
-def judge(findings: Findings) -> Verdict:
-    """Put the findings into words."""
-    limit = max(findings.doubled, key=lambda name: findings.doubled[name], default="device")
-    gain = findings.doubled.get(limit, 0.0)
+def judge(profile: Profile, findings: Findings) -> Verdict:
+    """Draw the conclusions."""
+    gains = findings.gains
+    limit = max(gains, key=lambda name: gains[name], default="device")
+    gain = gains.get(limit, 0.0)
     if gain < _LITTLE:
         limit = "device"
-    text = [*map(_interference, findings.interference), *findings.noise]
-    if findings.doubled:
-        text.append(_limit(limit, findings.doubled))
-    text += _steps(findings.ladder)
-    text += [f"{each.what}: {_percent(each.gain)} ({each.source})" for each in findings.advice]
-    text += _far_off(findings.predictions)
-    return Verdict(limit, gain, tuple(text), tuple(findings.advice), observations(findings))
-
-
-def _interference(found: Interference) -> str:
-    gone = "part of it" if found.taken is None else f"about {found.taken:.0%} of it"
-    return (
-        f"Something else on this machine takes {NAMES[found.resource]}: {gone} is gone "
-        f"({found.evidence})."
+    load = _other_load(profile, findings)
+    text = load or (*_action(profile, findings), *_limit(profile, limit, gains))
+    observed = (
+        _link_contention(profile, findings),
+        _memory_and_device(gains),
+        _memory_and_cpu(profile, findings),
     )
+    return Verdict(limit, gain, text, findings.advice, observed)
 
 
-def _limit(limit: str, doubled: Mapping[str, float]) -> str:
-    if limit != "device":
-        return (
-            f"What limits this run is {NAMES[limit]}: with twice of it the run would be "
-            f"{_percent(doubled[limit])} faster (model)."
-        )
-    rest = {name: gain for name, gain in doubled.items() if name != "device"}
-    following = max(rest, key=lambda name: rest[name], default=None)
-    text = "What limits this run is the device's kernel, as it should be."
-    if following is not None and rest[following] >= _LITTLE:
-        gain = _percent(rest[following])
-        return f"{text} Next comes {NAMES[following]}: twice of it would gain {gain} (model)."
-    return f"{text} Twice of any other resource would gain less than {_LITTLE:.0%} (model)."
-
-
-def _steps(ladder: Mapping[str, Rung]) -> list[str]:
-    """Say what each strategy brought over the one before."""
-    names = list(ladder)
-    return [
-        f"{new} over {old}: "
-        f"{Change.between(ladder[old].rate.gflops, ladder[new].rate.gflops).words()}"
-        for old, new in pairwise(names)
+def _other_load(profile: Profile, findings: Findings) -> tuple[str, ...]:
+    """Say what others take, and ask to repeat; nothing on a quiet machine."""
+    text = [
+        f"Other processes take {_part(each.taken)} {RESOURCE_NAMES[each.resource]} "
+        f"({each.evidence})."
+        for each in profile.interference
     ]
+    text += findings.unsteady
+    if not text:
+        return ()
+    return (*text, "Repeat the profile on a quiet machine: this load changes every figure.")
 
 
-def _far_off(predictions: Sequence[Prediction]) -> list[str]:
-    far = [row for row in predictions if row.far_off]
-    if not far:
-        return []
-    worst = max(far, key=lambda row: abs(row.off))
-    sentence = (
-        f"The model is off by more than 10 % in {len(far)} of {len(predictions)} predictions; "
-        f"most in {worst.run}, {worst.what}: {worst.predicted:.3g} s predicted, "
-        f"{worst.measured:.3g} s measured."
-    )
-    return [sentence]
+def _part(taken: float | None) -> str:
+    return "a part of" if taken is None else f"about {taken:.0%} of"
 
 
-def observations(findings: Findings) -> tuple[Observation, ...]:
-    """Hold the paper's three observations (HDGEMM, section 4.3) against this machine."""
-    return (_first(findings), _second(findings), _third(findings))
+def _action(profile: Profile, findings: Findings) -> tuple[str, ...]:
+    """Name the fastest configuration, and its gain over the next one."""
+    rates: dict[str, Sample] = {
+        name: profile.scaling[label].gflops
+        for label, name in _CONFIGURATIONS.items()
+        if label in profile.scaling
+    }
+    if findings.unified:
+        # The CPU's own product lies in RAM, the strategies' in files: not to be compared.
+        rates = {name: rung.rate.gflops for name, rung in profile.ladder.items()}
+    if not rates:
+        return ()
+    best, *others = sorted(rates, key=lambda name: -rates[name].median)
+    if not others:
+        return (f"Use {best}.",)
+    change = Change.between(rates[others[0]], rates[best])
+    if change.clear:
+        return (f"Use {best}: {percent(change.effect)} over {others[0]}.",)
+    noise = f"their speeds differ by less than the noise ({change.noise:.0%})"
+    return (f"Use {best} or {others[0]}: {noise}.",)
 
 
-def _first(findings: Findings) -> Observation:
+def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[str, ...]:
+    if not gains:
+        return ()
+    others = {name: gain for name, gain in gains.items() if name != limit}
+    following = max(others, key=lambda name: others[name], default=None)
+    if limit != "device":
+        text = (
+            f"{_capitalized(limit)} limits the run: twice of it would gain {percent(gains[limit])}"
+        )
+    elif following is not None and others[following] >= _LITTLE:
+        text = (
+            f"The device's kernel limits the run, as it should; next is "
+            f"{RESOURCE_NAMES[following]}: twice of it would gain {percent(others[following])}"
+        )
+    else:
+        text = (
+            "The device's kernel limits the run, as it should: twice of any other resource would "
+            f"gain less than {_LITTLE:.0%}"
+        )
+    return (f"{text} ({_certainty(profile)}).",)
+
+
+def _capitalized(resource: str) -> str:
+    name = RESOURCE_NAMES[resource]
+    return name[0].upper() + name[1:]
+
+
+def _certainty(profile: Profile) -> str:
+    """Say how far the model is from the measured runs."""
+    runs = [row for row in profile.predictions if row.what == "whole run"]
+    if not runs:
+        return "model of the simulated machine"
+    error = Sample.of(abs(row.off) for row in runs).median
+    word = "sure" if error <= FAR_OFF else "not sure"
+    return f"{word}: the model is {error:.0%} off the measured time, median of {len(runs)} runs"
+
+
+def _link_contention(profile: Profile, findings: Findings) -> Observation:
     claim = "contention on the link limits several devices"
-    links = {s: findings.bandwidth[s] for s in ("load2", "store1") if s in findings.bandwidth}
+    bandwidth = profile.bandwidth
+    links = {stage: bandwidth[stage] for stage in ("load2", "store1") if stage in bandwidth}
     if findings.unified or not links:
         return Observation(1, claim, None, "this device has no link: staging is its memory")
     if findings.on_host_cores:
@@ -137,30 +197,26 @@ def _first(findings: Findings) -> Observation:
     worst = min(links.values(), key=lambda each: each.kept)
     if not Change.between(worst.alone, worst.contended).clear and worst.kept < _SUFFERS:
         return Observation(1, claim, None, f"too noisy to tell: {kept}")
-    who = (
-        f"{findings.contenders} devices" if findings.contenders > 1 else "all stages of one device"
-    )
-    return Observation(1, claim, worst.kept < _SUFFERS, f"with {who} at work {kept}")
+    several = findings.contenders > 1
+    load = f"{findings.contenders} devices" if several else "all stages of one device"
+    return Observation(1, claim, worst.kept < _SUFFERS, f"with {load} at work {kept}")
 
 
-def _second(findings: Findings) -> Observation:
+def _memory_and_device(gains: Mapping[str, float]) -> Observation:
     claim = "the device's part gains little from more host memory bandwidth"
-    gain = findings.doubled.get("host_memory")
+    gain = gains.get("host_memory")
     if gain is None:
         return Observation(2, claim, None, "the run was not simulated")
-    why = f"twice the memory bandwidth and copy rate would gain {_percent(gain)} (model)"
+    why = f"twice the memory bandwidth and copy rate would gain {percent(gain)} (model)"
     return Observation(2, claim, gain < _LITTLE, why)
 
 
-def _third(findings: Findings) -> Observation:
+def _memory_and_cpu(profile: Profile, findings: Findings) -> Observation:
     claim = "the CPU's part gains from more host memory bandwidth"
-    if findings.cpu_kept is None:
+    if len(profile.cpu) < 2:
         return Observation(3, claim, None, "the CPU took no share in a run")
     if findings.on_host_cores:
         return Observation(3, claim, None, "the device and the CPU are the same cores")
-    why = f"beside the devices the CPU keeps {findings.cpu_kept:.0%} of its own rate"
-    return Observation(3, claim, findings.cpu_kept < _SUFFERS, why)
-
-
-def _percent(part: float) -> str:
-    return f"{part:+.0%}".replace("%", " %")
+    kept = profile.cpu["within"] / profile.cpu["alone"]
+    why = f"beside the devices the CPU keeps {kept:.0%} of its own rate"
+    return Observation(3, claim, kept < _SUFFERS, why)

@@ -1,9 +1,13 @@
-"""The product that a profile multiplies: the paper's shapes, scaled to this machine."""
+"""The product that a profile computes: the paper's shapes, scaled to this machine."""
 
 from __future__ import annotations
 
+import mmap
+import statistics
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,18 +27,23 @@ if TYPE_CHECKING:
 
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Place, Plan
-    from hdgemm.pipeline.plan import Path as Path_
     from hdgemm.report import Report
 
-#: The paper's detailed figures take k = m / 8; Table 4 has 1.5, 2 and 4 times 1024 for 16384 to
-#: 32768 rows.
+#: k relative to m: m/8 in the paper's detailed figures, the others in its Table 4.
 DEPTHS: Final = {"k = 3m/32": 3 / 32, "k = m/8": 1 / 8, "k = m/4": 1 / 4}
+_DEPTH: Final = DEPTHS["k = m/8"]
+#: Extents are multiples of this.
 _ROUND: Final = 128
-#: The device may hold so much of the three matrices, as in the paper's largest cases.
-_DEVICE_PART: Final = 8
+#: The device holds at most this fraction of A, B and C, as in the paper's largest cases.
+_DEVICE_FRACTION: Final = 8
 _ITEMSIZE: Final = 8
-#: beta: store2 adds the old C on the way, as in the paper.
+#: beta: store2 adds the old C, as in the paper.
 _BETA: Final = 0.5
+#: Largest extent of the CPU's own product, and seconds for which it is repeated.
+_CPU_EXTENT: Final = 1024
+_CPU_SECONDS: Final = 0.1
+#: Bytes of fresh memory that are touched to measure its rate.
+_FRESH_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +55,69 @@ class Extents:
     k: int
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations."""
-        return 2 * self.m * self.n * self.k
-
-    @property
     def nbytes(self) -> int:
         """Bytes of A, B and C."""
         return _ITEMSIZE * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
-def extents_for(flop_rate: float, seconds: float, *, depth: float = 1 / 8) -> Extents:
-    """Return the square C with k = depth·m whose product takes so many seconds at this rate.
+def extents_for(flop_rate: float, seconds: float) -> Extents:
+    """Return the square C with k = m/8 that takes so many seconds at a flop rate.
 
-    Extents are multiples of 128, C at least 1024 square, and all matrices take at most a
-    quarter of the memory that is free.
+    C is at least 1024×1024, and all matrices take at most a quarter of the free memory.
     """
-    side = (flop_rate * seconds / 2 / depth) ** (1 / 3)
-    most = (available_bytes() / 4 / _ITEMSIZE / (1 + 2 * depth)) ** 0.5
-    m = max(1024, _round(min(side, most)))
-    return Extents(m, m, max(_ROUND, _round(depth * m)))
+    side = (flop_rate * seconds / 2 / _DEPTH) ** (1 / 3)
+    most = (available_bytes() / 4 / _ITEMSIZE / (1 + 2 * _DEPTH)) ** 0.5
+    m = max(1024, _rounded(min(side, most)))
+    return Extents(m, m, _rounded(_DEPTH * m))
 
 
 def scaled(largest: Extents, part: float, depth: float) -> Extents:
-    """Return a smaller product of the sweep: a part of the side, another depth."""
-    m = min(largest.m, max(512, _round(largest.m * part)))
-    return Extents(m, m, max(_ROUND, _round(depth * m)))
+    """Return a product of the sweep: a part of the largest side, and another depth."""
+    m = min(largest.m, max(512, _rounded(largest.m * part)))
+    return Extents(m, m, _rounded(depth * m))
 
 
-def _round(extent: float) -> int:
+def _rounded(extent: float) -> int:
     return max(_ROUND, int(extent) // _ROUND * _ROUND)
 
 
+def cpu_gflops(extents: Extents) -> float:
+    """Return the 10⁹ flop/s of BLAS in RAM, on a part of the product."""
+    n = max(256, min(_CPU_EXTENT, extents.m // 2))
+    k = max(256, min(_CPU_EXTENT, extents.k))
+    rng = np.random.default_rng(3)
+    a, b = rng.random((n, k)), rng.random((k, n))
+    out = a @ b
+    flops, began = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - began) < _CPU_SECONDS:
+        np.matmul(a, b, out=out)
+        flops += 2 * n * n * k
+    return flops / seconds / 1e9
+
+
+@cache
+def first_touch_rate() -> float:
+    """Return the bytes/s at which the system provides fresh memory to one thread, by CPU time."""
+    times = []
+    for _ in range(3):
+        with mmap.mmap(-1, _FRESH_BYTES) as piece:
+            memory = np.frombuffer(piece, np.uint8)
+            began = time.thread_time()
+            memory[:] = 1
+            times.append(time.thread_time() - began)
+            del memory
+    return _FRESH_BYTES / statistics.median(times)
+
+
 class Workload:
-    """Matrices that strategies take turns in; a context that removes them again.
+    """The matrices that all runs of a profile use; a context manager that removes them.
 
     Parameters
     ----------
     extents
         The largest product.
     files
-        Keep the matrices in files under `folder`, as for a device that works in place.
+        Keep the matrices in files under `folder`: for a device that works on them in place.
     """
 
     def __init__(self, extents: Extents, folder: Path, *, files: bool) -> None:
@@ -98,13 +129,13 @@ class Workload:
 
     def __enter__(self) -> Self:
         largest = self.extents
-        # The sweep's deepest products need more of k than the ladder's.
-        k = max(largest.k, _round(max(DEPTHS.values()) * largest.m))
+        # The deepest products of the sweep need more of k than the ladder does.
+        k = max(largest.k, _rounded(max(DEPTHS.values()) * largest.m))
         shapes = {"A": (largest.m, k), "B": (k, largest.n), "C": (largest.m, largest.n)}
         rng = np.random.default_rng(7)
         with self._stack:
             for name, shape in shapes.items():
-                self._matrices[name] = self._make(name, shape, rng)
+                self._matrices[name] = self._make(name, rng.random(shape))
             self._stack = self._stack.pop_all()
         return self
 
@@ -117,64 +148,54 @@ class Workload:
         self._matrices.clear()
         self._stack.close()
 
-    def _make(self, name: str, shape: tuple[int, int], rng: np.random.Generator) -> Any:
-        values = rng.random(shape)
+    def _make(self, name: str, values: Any) -> Any:
         if not self.files:
             return values
         path = self._folder / f"hdgemm-profile-{name}.npy"
         self._stack.callback(path.unlink, missing_ok=True)
-        with create_npy(path, shape, values.dtype) as draft:
+        with create_npy(path, values.shape, values.dtype) as draft:
             draft.operand.matrix.write(0, 0, values)
             draft.publish()
         return np.load(path, mmap_mode="r+")
 
-    def operands(self, extents: Extents) -> tuple[Any, Any, Any]:
-        """Return A, B and C of a product, as corners of the largest."""
+    def _operands(self, extents: Extents) -> tuple[Any, Any, Any]:
+        """Return A, B and C of a product: leading submatrices of the largest."""
         m, n, k = extents.m, extents.n, extents.k
-        return (
-            self._matrices["A"][:m, :k],
-            self._matrices["B"][:k, :n],
-            self._matrices["C"][:m, :n],
-        )
-
-    def problem(self, extents: Extents, path: Path_ = "staged") -> Problem:
-        """Describe a product of this workload, with A and B on another path if asked."""
-        place: Place = "file" if self.files else "memory"
-        inputs, c = OperandSpec(False, place, path), OperandSpec(False, place, "staged")
-        return Problem(extents.m, extents.n, extents.k, "float64", inputs, inputs, c, reads_c=True)
+        a, b, c = (self._matrices[name] for name in "ABC")
+        return a[:m, :k], b[:k, :n], c[:m, :n]
 
     def plan(self, extents: Extents, strategy: str, device: DeviceSpec, machine: Machine) -> Plan:
         """Plan a product of this workload."""
-        return plan_problem(
-            self.problem(extents),
-            self.options(strategy, extents),
-            device,
-            machine,
-            host_limit=self.host_limit(extents),
+        place: Place = "file" if self.files else "memory"
+        spec = OperandSpec(False, place, "staged")
+        problem = Problem(
+            extents.m, extents.n, extents.k, "float64", spec, spec, spec, reads_c=True
+        )
+        options = self.options(strategy, extents)
+        limit = self._host_limit(extents)
+        return plan_problem(problem, options, device, machine, host_limit=limit)
+
+    def options(self, strategy: str, extents: Extents) -> Options:
+        """Return the options of a run: the device holds an eighth of the matrices."""
+        return Options(
+            strategy=strategy,
+            device_memory=max(24 << 20, extents.nbytes // _DEVICE_FRACTION),
+            host_memory=self._host_limit(extents),
         )
 
-    def host_limit(self, extents: Extents) -> int:
-        """Bytes of host memory: for files as little as for a device, for arrays plenty."""
+    def _host_limit(self, extents: Extents) -> int:
+        """Bytes of host memory: half of the matrices for files, plenty for arrays in RAM."""
         if self.files:
             return max(96 << 20, extents.nbytes // 2)
         return 2 * extents.nbytes + (64 << 20)
 
-    def options(self, strategy: str, extents: Extents) -> Options:
-        """Return the options of a run: the device holds an eighth of the matrices."""
-        least = max(24 << 20, extents.nbytes // _DEVICE_PART)
-        return Options(
-            strategy=strategy,
-            device_memory=least,
-            host_memory=self.host_limit(extents),
-        )
-
     def run(self, plan: Plan, extents: Extents) -> Report:
         """Run a plan: C := A·B + beta·C."""
-        a, b, c = self.operands(extents)
+        a, b, c = self._operands(extents)
         return execute(plan, a, b, c, 1.0, _BETA)
 
     def run_on(self, devices: Sequence[str], strategy: str, extents: Extents) -> Report:
-        """Multiply on several devices at once, planned and split by the library."""
-        a, b, c = self.operands(extents)
+        """Multiply on several devices at once, planned and balanced by the library."""
+        a, b, c = self._operands(extents)
         options = replace(self.options(strategy, extents), devices=tuple(devices))
         return multiply(a, b, beta=_BETA, c=c, out=c, options=options)

@@ -1,1 +1,1 @@
-"""Virtual time: machines as data, plans and pools executed on them."""
+"""Virtual time: machines as frozen data, and executors that run plans and pools on them."""

@@ -1,15 +1,15 @@
-"""The split in virtual time: even ends, close to the best fixed split, never worse than one."""
+"""The load balance in virtual time, compared with the best fixed split and the best device."""
 
 import pytest
 
 from hdgemm.run.balance import Member
-from hdgemm.simulation.balance import Speed, best_static, race
+from hdgemm.simulation.pool import Speed, best_static, run_pool
 
 SIDE = 16000
-CELLS = SIDE * SIDE
+ELEMENTS = SIDE * SIDE
 RATE = 1e6
-#: Seconds that two devices of this rate need.
-EVEN = CELLS / (2 * RATE)
+#: Seconds that two devices of this rate need together.
+EVEN = ELEMENTS / (2 * RATE)
 
 
 def members(speeds, known, tile=(2000, 2000)):
@@ -23,8 +23,8 @@ def members(speeds, known, tile=(2000, 2000)):
 
 
 def run(speeds, known, **keywords):
-    outcome = race(SIDE, SIDE, members(speeds, known, **keywords), speeds)
-    assert sum(outcome.cells.values()) == CELLS
+    outcome = run_pool(SIDE, SIDE, members(speeds, known, **keywords), speeds)
+    assert sum(outcome.elements.values()) == ELEMENTS
     return outcome
 
 
@@ -34,7 +34,7 @@ def run(speeds, known, **keywords):
 def test_steady_speeds(slower, known, tile):
     speeds = {"gpu": Speed.steady(RATE), "cpu": Speed.steady(RATE / slower)}
     outcome = run(speeds, known, tile=tile)
-    assert outcome.seconds <= 1.02 * best_static(CELLS, speeds)
+    assert outcome.seconds <= 1.02 * best_static(ELEMENTS, speeds)
     assert outcome.imbalance <= 0.02
 
 
@@ -54,7 +54,7 @@ def test_steady_speeds(slower, known, tile):
 def test_speeds_that_change_in_mid_run(cpu, known, tile):
     speeds = {"gpu": Speed.steady(RATE), "cpu": cpu}
     outcome = run(speeds, known, tile=tile)
-    assert outcome.seconds <= 1.05 * best_static(CELLS, speeds)
+    assert outcome.seconds <= 1.05 * best_static(ELEMENTS, speeds)
     assert outcome.imbalance <= 0.02
 
 
@@ -62,7 +62,7 @@ def test_speeds_that_change_in_mid_run(cpu, known, tile):
 def test_three_devices(known):
     speeds = {name: Speed.steady(RATE / by) for name, by in (("a", 1), ("b", 3), ("cpu", 10))}
     outcome = run(speeds, known)
-    assert outcome.seconds <= 1.02 * best_static(CELLS, speeds)
+    assert outcome.seconds <= 1.02 * best_static(ELEMENTS, speeds)
     assert outcome.imbalance <= 0.02
 
 
@@ -72,15 +72,15 @@ def test_learned_speeds_that_are_wrong():
         "gpu": Member((2000, 2000), RATE / 10, measured=True),
         "cpu": Member((2000, 2000), RATE, measured=True, side="bottom"),
     }
-    assert race(SIDE, SIDE, swapped, speeds).seconds <= 1.05 * best_static(CELLS, speeds)
+    assert run_pool(SIDE, SIDE, swapped, speeds).seconds <= 1.05 * best_static(ELEMENTS, speeds)
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("overhead", [0.0, 0.005, 0.01])
 @pytest.mark.parametrize("slower", [1, 10, 100, 1000])
 def test_never_slower_than_the_best_alone(slower, overhead, known):
-    """`overhead` is what every piece costs besides, as a part of a full tile's time."""
+    """`overhead` is the cost of a piece relative to the time of a full tile."""
     extra = overhead * 2000 * 2000 / RATE
     speeds = {"gpu": Speed.steady(RATE, extra), "cpu": Speed.steady(RATE / slower, extra)}
-    alone = race(SIDE, SIDE, members({"gpu": speeds["gpu"]}, True), {"gpu": speeds["gpu"]})
+    alone = run_pool(SIDE, SIDE, members({"gpu": speeds["gpu"]}, True), {"gpu": speeds["gpu"]})
     assert run(speeds, known).seconds <= 1.01 * alone.seconds

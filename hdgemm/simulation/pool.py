@@ -1,0 +1,159 @@
+"""Executor of the load-balancing pool in virtual time, for devices of given speeds.
+
+The `Pool` and the measuring `SharedPool` are those of a real run; the clock is a number. A device
+draws its next piece while it works on the one before, as the pipelines do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hdgemm.pipeline.dynamic_schedule import AHEAD
+from hdgemm.pipeline.plan import Rect
+from hdgemm.run.balance import Pool, Wait
+from hdgemm.run.shared_pool import SharedPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hdgemm.run.balance import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Elements of C per second, as a function of time.
+
+    Parameters
+    ----------
+    steps
+        Rates, and the seconds for which each holds. The last one holds for ever, unless the steps
+        repeat.
+    repeats
+        Start again with the first step after the last one.
+    overhead
+        Seconds that each piece takes in addition.
+    """
+
+    steps: tuple[tuple[float, float], ...]
+    repeats: bool = False
+    overhead: float = 0.0
+
+    @classmethod
+    def steady(cls, rate: float, overhead: float = 0.0) -> Speed:
+        """Return a constant speed."""
+        return cls(((rate, float("inf")),), overhead=overhead)
+
+    def end(self, start: float, elements: float) -> float:
+        """Return when a piece that begins at `start` is done."""
+        now, left = 0.0, elements
+        place = 0
+        while True:
+            rate, length = self.steps[place % len(self.steps)]
+            last = not self.repeats and place >= len(self.steps) - 1
+            until = float("inf") if last else now + length
+            begin = max(now, start)
+            if begin < until:
+                done = begin + left / rate
+                if done <= until:
+                    return done
+                left -= (until - begin) * rate
+            now = until
+            place += 1
+
+
+@dataclass
+class Outcome:
+    """Seconds until C was complete; the end and the elements of each device."""
+
+    seconds: float = 0.0
+    finished: dict[str, float] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def imbalance(self) -> float:
+        """Time from the first device's end to the last one's, relative to the run."""
+        return (max(self.finished.values()) - min(self.finished.values())) / self.seconds
+
+
+def run_pool(m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str, Speed]) -> Outcome:
+    """Compute an m×n C on devices that draw from one pool, in virtual seconds."""
+    events = _Events(m, n, members, speeds)
+    events.run()
+    finished = {name: events.shared.seconds(name)[1] for name in members}
+    elements = {name: record.cells for name, record in events.shared.records.items()}
+    return Outcome(max(finished.values()), finished, elements)
+
+
+class _Events:
+    """Discrete-event simulation: the ends of pieces, in order of time."""
+
+    def __init__(
+        self, m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str, Speed]
+    ) -> None:
+        self._now = 0.0
+        self.shared = SharedPool(Pool(m, n, members), lambda: self._now)
+        self._speeds = speeds
+        self._queues: dict[str, list[Rect]] = {name: [] for name in members}
+        self._began: dict[str, float] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def run(self) -> None:
+        self._draw_all()
+        while self._ends:
+            self._now, name = heapq.heappop(self._ends)
+            rect = self._queues[name].pop(0)
+            self.shared.multiplied(name, rect.rows * rect.cols, self._now - self._began[name])
+            self.shared.stored(name, rect)
+            if self._queues[name]:
+                self._begin(name)
+            self._draw_all()
+
+    def _draw_all(self) -> None:
+        """Fill every device's queue; start over when a device has returned a bar."""
+        waiting = list(self._queues)
+        while waiting:
+            name = waiting.pop(0)
+            while len(self._queues[name]) < AHEAD:
+                rect = self.shared.try_draw(name)
+                if rect is Wait.GAVE_BACK:
+                    waiting = list(self._queues)
+                if not isinstance(rect, Rect):
+                    break
+                self._queues[name].append(rect)
+                if len(self._queues[name]) == 1:
+                    self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        self._began[name] = self._now
+        rect, speed = self._queues[name][0], self._speeds[name]
+        end = speed.end(self._now + speed.overhead, rect.rows * rect.cols)
+        heapq.heappush(self._ends, (end, name))
+
+
+def best_static(elements: int, speeds: Mapping[str, Speed]) -> float:
+    """Return the seconds of the best fixed split, without overhead per piece.
+
+    All devices of that split end at the same moment (HDGEMM, section 4.3.2), which is found by
+    bisection.
+    """
+
+    def complete(seconds: float) -> bool:
+        return sum(_done(speed, seconds, elements) for speed in speeds.values()) >= elements
+
+    return _bisect(complete, min(speed.end(0.0, elements) for speed in speeds.values()))
+
+
+def _done(speed: Speed, seconds: float, most: int) -> float:
+    """Return how many elements, `most` at most, are done after so many seconds."""
+    return _bisect(lambda elements: speed.end(0.0, elements) > seconds, float(most))
+
+
+def _bisect(reached: Callable[[float], bool], high: float) -> float:
+    """Return the least value between 0 and `high` for which a monotonic condition holds."""
+    low = 0.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
