@@ -26,8 +26,8 @@ import numpy as np
 
 from bench.harness import environment, save
 from hdgemm.profiling import profile
-from hdgemm.profiling.session import QUICK
 from hdgemm.profiling.other_load import LoadMeter
+from hdgemm.profiling.session import QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

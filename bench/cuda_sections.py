@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bench.copy_rates import copy_rates
 from bench.cuda_data import spoil
 from bench.cuda_device import kernel, link, locking_cost, page_locked
 from bench.cuda_peers import CublasXt, PretendCupy, PretendXt, load_cublas, plain_cupy
 from hdgemm.blas import multiply
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
-from hdgemm.profiling.copy_rates import copy_rates
 
 if TYPE_CHECKING:
     from bench.cuda_run import Run
