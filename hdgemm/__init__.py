@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hdgemm.blas import dgemm, execute, matmul, multiply
+from hdgemm.blas import dgemm, matmul, multiply
 from hdgemm.errors import (
     CancelledRunError,
     DeviceError,
@@ -15,7 +15,8 @@ from hdgemm.errors import (
 )
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import list_devices as devices
-from hdgemm.run.engine import plan_gemm
+from hdgemm.preflight import execute, plan, plan_gemm
+from hdgemm.run.session import Session
 from hdgemm.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ __all__ = [
     "InputTypeError",
     "MatrixIOError",
     "Options",
+    "Session",
     "Verification",
     "devices",
     "dgemm",
     "execute",
     "matmul",
     "multiply",
+    "plan",
     "plan_gemm",
     "verify",
 ]

@@ -1,27 +1,28 @@
-"""The public calls: check, plan, run, return C."""
+"""The public products: matmul, dgemm, multiply."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.errors import InputError
+from hdgemm.product.product import Product
 from hdgemm.product.stacks import matmul_plain, matmul_stacked
-from hdgemm.run.call import Call
-from hdgemm.run.engine import best_device
+from hdgemm.product.target import single
+from hdgemm.progress import Watch
+from hdgemm.run.compute import compute
+from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device
 
 if TYPE_CHECKING:
     import threading
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
-
-#: Multiply-adds from which an accelerator is worth a question.
-_LARGE: Final = 5 * 10**9
+    from hdgemm.run.session import Session
 
 
 def matmul(
@@ -30,8 +31,10 @@ def matmul(
     out: Any = None,
     *,
     options: Options | None = None,
+    session: Session | None = None,
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
+    cancel: threading.Event | None = None,
     checkpoint: Checkpointing = False,
     restart: bool = False,
 ) -> Any:
@@ -40,24 +43,31 @@ def matmul(
     Parameters
     ----------
     a, b
-        Arrays of float32, float64, complex64 or complex128 with any strides, memmaps, or paths
-        of .npy files; 1-D and stacked arrays follow NumPy's rules.
+        Arrays of float32, float64, complex64 or complex128 with any strides, memmaps, stored
+        matrices and views (`hdgemm.open`), or locations of files; 1-D and stacked arrays follow
+        NumPy's rules.
     out
-        An array, a memmap, or the path of a .npy file, which appears when it is whole.
+        An array, a memmap, a stored matrix or view, a tuple of one of these, or the location of a
+        file, which appears when it is complete.
     options
-        Memory, devices, strategy; see `Options`.
+        Memory, devices, strategy; see `Options`. None: the session's, or the defaults.
+    session
+        Opened devices, kept from call to call; see `Session`. None opens them for this call.
     progress, observer
         Called with snapshots of the run, and with each of its events.
+    cancel
+        Set it to stop the run after at most one operation per stage.
     checkpoint
-        Keep a journal beside C (or at this path), so that the same call goes on where it was cut
-        off; C must be a file. See `hdgemm.durable`.
+        Keep a journal beside C (or at this path), so that the same call resumes an interrupted
+        run; C must be a file. See `hdgemm.durable`.
     restart
-        Forget what an earlier run left, and begin again.
+        Discard what an earlier run left, and begin again.
 
     Returns
     -------
     array
-        `out` where it is an array; a read-only memmap of it where it is a path.
+        `out` where it is an array or a matrix; for a location, the opened result: a read-only
+        memmap of a .npy file.
 
     Raises
     ------
@@ -65,23 +75,27 @@ def matmul(
         Shapes, dtypes or files that cannot be multiplied; before anything is written.
     DoesNotFitError
         No plan fits the limits.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    Examples
+    --------
+    >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=hdgemm.Options(host_memory="1GB"))
     """
-    if checkpoint:
-        call = Call.of(a, b, out=out)
-        call.run(options, progress=progress, observer=observer,
-                 checkpoint=checkpoint, restart=restart)  # fmt: skip
-        return call.result()
-    if options is None and progress is None and observer is None and not _wants_device(a, b):
-        plain = matmul_plain(a, b, out)
-        if plain is not None:
-            return plain
+    out = single(out)
+    watch = Watch(progress, observer, cancel)
+    plain = None
+    if session is None and options is None and not checkpoint and watch == Watch():
+        plain = None if _wants_device(a, b) else matmul_plain(a, b, out)
+    if plain is not None:
+        return plain
 
-    def product(x: Any, y: Any, target: Any) -> Any:
-        call = Call.of(x, y, out=target)
-        call.run(options, progress=progress, observer=observer)
-        return call.result()
+    def multiply_two(x: Any, y: Any, target: Any) -> Any:
+        product = Product.of(x, y, out=target)
+        compute(product, options, watch, session=session, checkpoint=checkpoint, restart=restart)
+        return product.result()
 
-    return matmul_stacked(a, b, out, product)
+    return matmul_stacked(a, b, out, multiply_two)
 
 
 def dgemm(
@@ -96,8 +110,10 @@ def dgemm(
     *,
     out: Any = None,
     options: Options | None = None,
+    session: Session | None = None,
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
+    cancel: threading.Event | None = None,
     checkpoint: Checkpointing = False,
     restart: bool = False,
 ) -> Any:
@@ -108,21 +124,21 @@ def dgemm(
     alpha, beta
         Numbers. beta = 0 never reads C; alpha = 0 never reads A or B.
     a, b, c
-        op(A) is m×k, op(B) k×n and C m×n: arrays of any strides, memmaps, or paths of .npy
-        files. All four BLAS dtypes work; mixed ones are promoted as NumPy does.
+        op(A) is m×k, op(B) k×n and C m×n, as in `matmul`. All four BLAS dtypes work; mixed ones
+        are promoted as NumPy does. Without C, beta multiplies zeros.
     trans_a, trans_b
-        0: as it is; 1: transposed; 2: conjugate transposed.
+        0: not transposed; 1: transposed; 2: conjugate transposed.
     overwrite_c
-        C's memory may be taken for the result.
+        C's memory may be used for the result.
     out
-        Where the result goes: an array, a memmap, a path, or `c` itself.
-    options, progress, observer, checkpoint, restart
+        Where the result goes: an array, a memmap, a stored matrix, a location, or `c` itself.
+    options, session, progress, observer, cancel, checkpoint, restart
         As in `matmul`.
 
     Returns
     -------
     array
-        The result; `out` where it is an array, a read-only memmap of it where it is a path.
+        As `matmul`.
 
     Raises
     ------
@@ -133,10 +149,12 @@ def dgemm(
     """
     if out is None and overwrite_c and _can_hold(c, a, b):
         out = c
-    call = Call.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out)
-    call.run(options, progress=progress, observer=observer,
-             checkpoint=checkpoint, restart=restart)  # fmt: skip
-    return call.result()
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    compute(product, options, Watch(progress, observer, cancel), session=session,
+            checkpoint=checkpoint, restart=restart)  # fmt: skip
+    return product.result()
 
 
 def multiply(
@@ -150,6 +168,7 @@ def multiply(
     trans_b: int = False,
     out: Any = None,
     options: Options | None = None,
+    session: Session | None = None,
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
@@ -158,62 +177,28 @@ def multiply(
 ) -> Report:
     """Do what `dgemm` does, and return the run's `Report` instead of C.
 
-    Parameters
-    ----------
-    cancel
-        Set it to stop the run after at most one operation per stage.
-
     Raises
     ------
+    InputError
+        Arguments that do not fit together, a beta without C among them.
     CancelledRunError
-        When `cancel` was set; a C that is not finished is never published.
+        When `cancel` was set; an unfinished C is never published.
     """
-    call = Call.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out)
-    return call.run(options, progress=progress, observer=observer, cancel=cancel,
-                    checkpoint=checkpoint, restart=restart)  # fmt: skip
-
-
-def execute(
-    plan: Plan,
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    *,
-    trans_a: int = False,
-    trans_b: int = False,
-    progress: ProgressCallback | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-) -> Report:
-    """Run a plan on operands: C := alpha·op(A)·op(B) + beta·C, updated in place.
-
-    Parameters
-    ----------
-    plan
-        From `plan_gemm`. Where these operands lie or are stored in another way than it was made
-        for, it is made anew with the same device, limits, strategy and tile; the report says
-        which plan ran.
-    c
-        An array, a memmap, or a path; a path is created where beta = 0.
-
-    Returns
-    -------
-    Report
-        What was measured.
-    """
-    call = Call.of(
-        a, b, alpha=alpha, beta=beta, c=None if beta == 0 else c,
-        trans_a=trans_a, trans_b=trans_b, out=c,
-    )  # fmt: skip
-    return call.run(None, plan=plan, progress=progress, observer=observer, cancel=cancel)
+    if c is None and isinstance(beta, int | float | complex) and beta != 0:
+        raise InputError(
+            f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
+        )
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    return compute(product, options, Watch(progress, observer, cancel), session=session,
+                   checkpoint=checkpoint, restart=restart)  # fmt: skip
 
 
 def _wants_device(a: Any, b: Any) -> bool:
     """Say whether arrays in RAM should go to an accelerator, asking drivers only if it may pay."""
     size = getattr(a, "size", 0) * (b.shape[-1] if getattr(b, "ndim", 0) > 1 else 1)
-    return size >= _LARGE and best_device() != "host"
+    return 2 * size >= WORTH_AN_ACCELERATOR and best_device() != "host"
 
 
 def _can_hold(c: Any, a: Any, b: Any) -> bool:

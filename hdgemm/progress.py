@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hdgemm.pipeline.plan import Plan, Stage
-    from hdgemm.pipeline.timeline import Event
+    from hdgemm.pipeline.timeline import Event, Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Progress:
         The stage that was busy longest so far: the bottleneck. None before the first event.
     steps, total_steps
         Steps multiplied, and steps in all.
+    phase
+        ``"calibrating"``: rates of this machine are measured, on first use; ``"multiplying"``.
     """
 
     percent: float
@@ -40,6 +42,7 @@ class Progress:
     limit: Stage | None
     steps: int
     total_steps: int
+    phase: str = "multiplying"
 
 
 class ProgressCallback(Protocol):
@@ -50,6 +53,30 @@ class ProgressCallback(Protocol):
 
     def __call__(self, progress: Progress, /) -> None:
         """Show it, store it, or raise to stop the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a caller sees and stops of a run.
+
+    Parameters
+    ----------
+    progress
+        Called with snapshots of the run.
+    observer
+        Called with each event.
+    cancel
+        Set it to stop the run after at most one operation per stage.
+    """
+
+    progress: ProgressCallback | None = None
+    observer: Observer | None = None
+    cancel: threading.Event | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has asked to stop."""
+        return self.cancel is not None and self.cancel.is_set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.pipeline.abft import CheckedTiles
     from hdgemm.pipeline.plan import Plan, Stage
@@ -182,23 +182,22 @@ class Report:
 
 
 def build_report(
-    plan: Plan,
+    plans: Sequence[Plan],
     timeline: Timeline,
     *,
     planned_bytes: Mapping[Stage, int],
     peak_memory_bytes: int | None = None,
-    devices: tuple[str, ...] | None = None,
     resumption: Resumption | None = None,
     checks: CheckedTiles | None = None,
 ) -> Report:
-    """Make the report of a run of `plan` from what happened.
+    """Make the report of a run from its timeline.
 
     Parameters
     ----------
+    plans
+        The plan of each device that took part.
     planned_bytes
         Bytes each stage was to move; a stage that is missing was to move none.
-    devices
-        Names of the devices that took part; None: the plan's own.
     """
     measured = timeline.stages()
     stages: dict[Stage, StageReport] = {}
@@ -217,13 +216,27 @@ def build_report(
         gflops=flops / timeline.seconds / 1e9 if timeline.seconds > 0 else 0.0,
         stages=MappingProxyType(stages),
         peak_memory_bytes=peak_memory_bytes,
-        plan=MappingProxyType(summarize(plan)),
-        devices=devices if devices is not None else (plan.device.name,),
+        plan=MappingProxyType(summarize_all(plans)),
+        devices=tuple(plan.device.name for plan in plans),
         versions=MappingProxyType(versions()),
         timeline=timeline,
         resumption=resumption,
         checks=checks,
     )
+
+
+def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:
+    """Return the summary of a run's plan: of one device, or of each with the limits in all."""
+    first = summarize(plans[0])
+    if len(plans) == 1:
+        return first
+    members = [summarize(plan) for plan in plans]
+    summed = ("host_bytes", "staging_bytes", "device_bytes", "host_limit")
+    return {
+        **{name: first[name] for name in ("m", "n", "k", "dtype", "strategy", "in_place", "tile")},
+        **{name: sum(member[name] for member in members) for name in summed},
+        "members": members,
+    }
 
 
 def summarize(plan: Plan) -> dict[str, Any]:

@@ -30,6 +30,7 @@ LEVELS = {
     "run": 8,
     "simulation": 9,
     "blas": 10,
+    "preflight": 10,
     "profiling": 11,
     "client": 12,
     "__main__": 13,
@@ -108,5 +109,5 @@ def test_a_wrong_import_would_be_seen(tmp_path):
         "def late():\n    from hdgemm import blas\n    import hdgemm.cli.app as app\n"
     )
     assert {"hdgemm.blas", "hdgemm.cli.app"} <= imports(module)
-    assert level("hdgemm.blas") > level("hdgemm.run.call") > level("hdgemm.pipeline.plan")
+    assert level("hdgemm.blas") > level("hdgemm.run.compute") > level("hdgemm.pipeline.plan")
     assert level("hdgemm.pipeline.plan") > level("hdgemm.matrices.base") > level("hdgemm.errors")

@@ -16,9 +16,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.identity import device_differences, plan_differences
+from hdgemm.durable.identity import plan_differences
 from hdgemm.durable.journal import Journal
-from hdgemm.durable.pieces import redo_log, redo_path, sample, slabs_of, units_done
+from hdgemm.durable.pieces import (
+    redo_log,
+    redo_path,
+    redo_size,
+    sample,
+    sample_places,
+    slabs_of,
+    units_done,
+)
 from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
@@ -29,7 +37,7 @@ from hdgemm.planning.resume import remaining
 from hdgemm.report import Resumption, build_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from hdgemm.durable.destination import Destination
@@ -62,8 +70,6 @@ class Checkpoint:
         C as the run writes it.
     finished
         An earlier run has finished: there is nothing to do.
-    plan
-        The earlier run's plan; None when there was none.
 
     Raises
     ------
@@ -84,7 +90,7 @@ class Checkpoint:
         self._draft: Draft[Any] | None = None
         self._redo: RedoLog | None = None
         self._done: dict[Rect, int] = {}
-        self._damaged = 0
+        self._damaged = self._kept = self._tiles = 0
         self.finished = False
         self._journal = Journal(journal)
         try:
@@ -165,9 +171,9 @@ class Checkpoint:
     def _recover(self, earlier: Earlier) -> None:
         found = recover(self._journal, earlier, self.c.matrix, self._destination)
         self._done, self._damaged = dict(found.done), len(found.damaged)
-        whole = len(units_done(slabs_of(earlier.plan), self._done)) == len(earlier.plan.units)
         if self._draft is None and self._destination.in_place is None:
-            if not whole:
+            rows, cols = self._destination.shape
+            if sum(rect.rows * rect.cols for rect in self._done) < rows * cols:
                 raise InputError(
                     f"{self._destination.path} was published, and has changed since; {BEGIN_AGAIN}"
                 )
@@ -175,20 +181,28 @@ class Checkpoint:
 
     @property
     def plan(self) -> Plan | None:
-        """The earlier run's plan, None when this is the first."""
-        return None if self._earlier is None else self._earlier.plan
+        """The earlier run's plan; None for the first run, and where several devices drew tiles."""
+        return None if self._earlier is None or self._earlier.shared else self._earlier.plan
 
-    def plan_for(self, options: Options) -> Plan | None:
-        """Return the earlier run's plan; refuse options that name another device than it."""
-        if self.plan is not None:
-            self._refuse(device_differences(self.plan, options))
-        return self.plan
+    def choose_devices(self, names: tuple[str, ...], options: Options) -> tuple[str, ...]:
+        """Return the earlier run's devices, or `names` for the first run.
 
-    def resumes(self, problem: Problem, options: Options, device: DeviceSpec) -> bool:
-        """Say whether there is an earlier run's plan; refuse what it was not made for."""
+        Raises
+        ------
+        InputError
+            When the options name other devices than the earlier run's.
+        """
+        if self._earlier is None:
+            return names
+        before = self._earlier.devices or (self._earlier.plan.device.name,)
+        if options.devices != "auto" and names != before:
+            self._refuse([f"the device was {', '.join(before)}, is {', '.join(names)}"])
+        return before
+
+    def check(self, problem: Problem, options: Options, device: DeviceSpec) -> None:
+        """Refuse to go on with an earlier run's plan that was made for another problem."""
         if self.plan is not None:
             self._refuse(plan_differences(self.plan, problem, options, device))
-        return self.plan is not None
 
     def _refuse(self, found: list[str]) -> None:
         if found:
@@ -198,27 +212,36 @@ class Checkpoint:
             )  # fmt: skip
 
     def begin(self, plan: Plan) -> Plan:
-        """Make the journal ready for the whole `plan`; return what is left of it."""
+        """Prepare the journal for all of `plan`; return the plan for the units that are left."""
         slabs = slabs_of(plan)
-        if self._earlier is None:
-            self._start(plan, slabs)
-        elif self._destination.updates:
-            self._redo = redo_log(self._journal.path, plan, self._earlier.run)
+        self._start([plan])
         done = units_done(slabs, self._done)
         self._depth = max(map(len, slabs))
-        self._resumption = Resumption(
-            str(self._journal.path), len(plan.units), len(done), self._damaged
-        )
+        self._kept, self._tiles = len(done), len(plan.units)
         return remaining(plan, done)
 
-    def _start(self, plan: Plan, slabs: list[list[Rect]]) -> None:
+    def begin_shared(self, plans: Sequence[Plan]) -> list[Rect]:
+        """Prepare the journal for devices that draw tiles; return the finished pieces of C."""
+        self._start(plans)
+        self._depth = redo_size(plans)[1] - 1
+        self._kept = self._tiles = len(self._done)
+        return sorted(self._done)
+
+    def _start(self, plans: Sequence[Plan]) -> None:
+        """Write the first record, or open the redo log of the run that is resumed."""
+        path, updates = self._journal.path, self._destination.updates
+        if self._earlier is not None:
+            if updates:
+                self._redo = redo_log(path, self._earlier.redo_size, self._earlier.run)
+            return
         run = secrets.token_hex(8)
         samples: list[list[int]] = []
-        if self._destination.updates:
-            self._redo = redo_log(self._journal.path, plan, run, create=True)
-            samples = sample(self.c.matrix, slabs)
-        self._journal.append([first_record(run, plan, self._identity, samples)])
-        sync(self._journal.path.parent)
+        size = redo_size(plans) if updates else None
+        if size is not None:
+            self._redo = redo_log(path, size, run, create=True)
+            samples = sample(self.c.matrix, sample_places(plans[0], shared=len(plans) > 1))
+        self._journal.append([first_record(run, plans, self._identity, samples, size)])
+        sync(path.parent)
 
     @contextmanager
     def recording(self, matrix: Matrix) -> Iterator[Matrix]:
@@ -252,8 +275,8 @@ class Checkpoint:
 
     @property
     def resumption(self) -> Resumption:
-        """What this run found of an earlier one."""
-        return self._resumption
+        """How much of an earlier run this run found finished."""
+        return Resumption(str(self._journal.path), self._tiles, self._kept, self._damaged)
 
     def report(self) -> Report:
         """Return the report of a run that had nothing to do.
@@ -263,12 +286,12 @@ class Checkpoint:
         InputError
             When no earlier run has finished.
         """
-        if self._earlier is None or not self.finished:
+        earlier = self._earlier
+        if earlier is None or not self.finished:
             raise InputError(f"the run of {self._journal.path} is not finished")
-        plan = self._earlier.plan
-        tiles = len(plan.units)
+        tiles = len(earlier.done) if earlier.shared else len(earlier.plan.units)
         return build_report(
-            plan,
+            [earlier.plan],
             Timeline((), 0.0),
             planned_bytes={},
             resumption=Resumption(str(self._journal.path), tiles, tiles, finished=True),

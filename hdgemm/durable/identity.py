@@ -107,16 +107,6 @@ def plan_differences(
     return found
 
 
-def device_differences(plan: Plan, options: Options) -> list[str]:
-    """Say when the options name other devices than the plan was made for."""
-    if options.devices == "auto":
-        return []
-    names = (options.devices,) if isinstance(options.devices, str) else options.devices
-    if tuple(names) == (plan.device.name,):
-        return []
-    return [f"the device was {plan.device.name}, is {', '.join(names)}"]
-
-
 def _stored(problem: Problem) -> Problem:
     """Leave out how the operands meet the device: that is the plan's choice, not the command's."""
     a, b, c = (replace(spec, path="staged") for spec in (problem.a, problem.b, problem.c))

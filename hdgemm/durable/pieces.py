@@ -9,18 +9,21 @@ import numpy as np
 
 from hdgemm.durable.checksums import stored_checksum
 from hdgemm.durable.redo_log import RedoLog
+from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.staging import pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hdgemm.matrices.base import Matrix
-    from hdgemm.pipeline.plan import Plan, Rect
+    from hdgemm.pipeline.plan import Plan
 
 #: Slabs whose old content is sampled, spread evenly, and the elements of each sample.
 _SAMPLES: Final = 4096
 _SAMPLE: Final = 512
+#: Rows and columns of the sampled grid at most.
+_GRID: Final = 64
 
 
 def slabs_of(plan: Plan) -> list[list[Rect]]:
@@ -44,12 +47,49 @@ def redo_path(journal: Path) -> Path:
     return journal.with_name(journal.name + ".redo")
 
 
-def redo_log(journal: Path, plan: Plan, run: str, *, create: bool = False) -> RedoLog:
-    """Open, or create, a redo log for the slabs of one tile of a plan and one more."""
-    slabs = slabs_of(plan)
-    most = max(slab.rows * slab.cols for parts in slabs for slab in parts)
+def redo_size(plans: Sequence[Plan]) -> tuple[int, int]:
+    """Return bytes and count of a redo log's slots: the pieces of one tile of each plan and one.
+
+    One plan's pieces are known; of several devices that draw, any part of a tile may be one.
+    """
+    if len(plans) == 1:
+        slabs = slabs_of(plans[0])
+        most = max(slab.rows * slab.cols for parts in slabs for slab in parts)
+        return most * plans[0].problem.c.itemsize, 1 + max(map(len, slabs))
+    most = max(plan.tile[0] * plan.tile[1] * plan.problem.c.itemsize for plan in plans)
+    return most, 1 + sum(_pieces_of_a_tile(plan) for plan in plans)
+
+
+def _pieces_of_a_tile(plan: Plan) -> int:
+    rows, cols = (min(size, most) for size, most in
+                  zip(plan.tile[:2], (plan.problem.m, plan.problem.n), strict=True))  # fmt: skip
+    return len(pieces_of(plan, "C", Rect(0, 0, rows, cols)))
+
+
+def redo_log(journal: Path, size: tuple[int, int], run: str, *, create: bool = False) -> RedoLog:
+    """Open, or create, a redo log with slots of this size and count."""
     make = RedoLog.create if create else RedoLog
-    return make(redo_path(journal), run, most * plan.problem.c.itemsize, 1 + max(map(len, slabs)))
+    return make(redo_path(journal), run, *size)
+
+
+def sample_places(plan: Plan, *, shared: bool) -> list[Rect]:
+    """Return the places of C whose old content is sampled: pieces, or a grid where tiles vary."""
+    if not shared:
+        return [part for parts in slabs_of(plan) for part in parts]
+    m, n = plan.problem.m, plan.problem.n
+    down, across = max(1, -(-m // _GRID)), max(_SAMPLE, -(-n // _GRID))
+    return [
+        Rect(row, col, 1, min(_SAMPLE, n - col))
+        for row in range(0, m, down)
+        for col in range(0, n, across)
+    ]
+
+
+def untouched(places: Iterable[Rect], done: Collection[Rect], *, shared: bool) -> list[Rect]:
+    """Return the places that no finished piece overlaps; where tiles are fixed, pieces do not."""
+    if not shared:
+        return [place for place in places if place not in done]
+    return [place for place in places if not any(_overlap(place, rect) for rect in done)]
 
 
 def apply(redo: RedoLog, matrix: Matrix) -> dict[Rect, int]:
@@ -64,9 +104,13 @@ def apply(redo: RedoLog, matrix: Matrix) -> dict[Rect, int]:
     return applied
 
 
-def sample(matrix: Matrix, slabs: Iterable[Sequence[Rect]]) -> list[list[int]]:
-    """Return ``[row, col, crc]`` of the beginnings of slabs spread over C, as they are now."""
-    rects = [part for parts in slabs for part in parts]
+def _overlap(x: Rect, y: Rect) -> bool:
+    rows = x.row < y.row + y.rows and y.row < x.row + x.rows
+    return rows and x.col < y.col + y.cols and y.col < x.col + x.cols
+
+
+def sample(matrix: Matrix, rects: Sequence[Rect]) -> list[list[int]]:
+    """Return ``[row, col, crc]`` of the first elements of pieces spread over C, as they are now."""
     step = -(-len(rects) // _SAMPLES)
     return [[rect.row, rect.col, _begins(matrix, rect)] for rect in rects[::step]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.durable.pieces import redo_size
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.planjson import from_json, to_json
@@ -43,6 +44,11 @@ class Earlier:
         All were, and the draft was about to get its name.
     finished
         C's fingerprint when it was finished; None when it was not.
+    devices
+        Names of its devices. Several drew tiles of C from a pool: `plan` is the first one's, and
+        gives the problem only.
+    redo
+        Bytes of a slot and count of slots of the redo log of several devices.
     """
 
     run: str
@@ -52,6 +58,18 @@ class Earlier:
     done: Mapping[Rect, int]
     publishing: bool
     finished: Mapping[str, Any] | None
+    devices: tuple[str, ...] = ()
+    redo: tuple[int, int] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several devices computed C."""
+        return len(self.devices) > 1
+
+    @property
+    def redo_size(self) -> tuple[int, int]:
+        """Bytes and count of the redo log's slots."""
+        return self.redo or redo_size([self.plan])
 
     @property
     def updates(self) -> bool:
@@ -89,6 +107,8 @@ class Earlier:
             done,
             any("publishing" in record for record in records),
             finished,
+            tuple(begin.get("devices", ())),
+            tuple(begin["redo"]) if begin.get("redo") else None,
         )
 
     def check(self, path: Path, identity: Identity) -> None:
@@ -111,7 +131,11 @@ class Earlier:
 
 
 def first_record(
-    run: str, plan: Plan, identity: Identity, samples: Sequence[Sequence[int]]
+    run: str,
+    plans: Sequence[Plan],
+    identity: Identity,
+    samples: Sequence[Sequence[int]],
+    redo: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """Return the record that begins a journal."""
     return {
@@ -119,7 +143,9 @@ def first_record(
             "format": FORMAT,
             "run": run,
             "identity": identity.to_record(),
-            "plan": to_json(plan),
+            "plan": to_json(plans[0]),
+            "devices": [plan.device.name for plan in plans],
+            "redo": redo,
             "samples": [list(each) for each in samples],
         }
     }

@@ -10,7 +10,8 @@ from hdgemm.durable.pieces import (
     damaged,
     redo_log,
     redo_path,
-    slabs_of,
+    sample_places,
+    untouched,
 )  # fmt: skip
 from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError, Earlier
 from hdgemm.errors import InputError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.journal import Journal
-    from hdgemm.durable.redo_log import RedoLog
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import Rect
 
@@ -43,15 +43,19 @@ def recover(
         When a C that is updated in place differs from what the journal says: its old values are
         gone, so that it cannot be computed again.
     """
-    known = {slab for slabs in slabs_of(earlier.plan) for slab in slabs}
+    places = sample_places(earlier.plan, shared=earlier.shared)
+    known = earlier.done.keys() if earlier.shared else set(places)
     done = {rect: crc for rect, crc in earlier.done.items() if rect in known}
     if destination.updates:
         _check_journal(journal)
         done |= _redo(journal, earlier, matrix)
     bad = damaged(matrix, done)
     if destination.updates:
-        untouched = known - done.keys()
-        others = begins_otherwise(matrix, earlier.samples, untouched)
+        sampled = {(row, col) for row, col, _ in earlier.samples}
+        places = [place for place in places if (place.row, place.col) in sampled]
+        others = begins_otherwise(
+            matrix, earlier.samples, untouched(places, done, shared=earlier.shared)
+        )
         if bad or others:
             raise _damaged_error(matrix, (bad + others)[0], "after it was stored" if bad else
                                  "by something else than the run")  # fmt: skip
@@ -71,8 +75,8 @@ def check_restart(journal: Journal, destination: Destination) -> None:
     earlier = Earlier.read(journal.path, journal.records)
     if earlier is None or earlier.finished is not None:
         return
-    slabs = (slab for slabs in slabs_of(earlier.plan) for slab in slabs)
-    if begins_otherwise(destination.in_place.matrix, earlier.samples, slabs):
+    places = sample_places(earlier.plan, shared=earlier.shared)
+    if begins_otherwise(destination.in_place.matrix, earlier.samples, places):
         raise InputError(
             f"{destination.path} is half updated by the run of {journal.path}: finish it with the "
             "same command, or restore the old C first"
@@ -83,7 +87,7 @@ def _redo(journal: Journal, earlier: Earlier, matrix: Matrix) -> dict[Rect, int]
     """Write to C what the redo log keeps, and record it."""
     if not redo_path(journal.path).exists():
         return {}
-    log: RedoLog = redo_log(journal.path, earlier.plan, earlier.run)
+    log = redo_log(journal.path, earlier.redo_size, earlier.run)
     try:
         applied = apply(log, matrix)
     finally:

@@ -1,4 +1,4 @@
-"""A product computed durably: begun, gone on with, or found finished."""
+"""Durable computation of a product: started, resumed, or found finished."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from hdgemm.matrices.base import Operand
-    from hdgemm.product.arguments import Product
+    from hdgemm.product.product import Product
     from hdgemm.report import Report
 
 #: False; True for a journal beside C; or the journal's path.
@@ -27,21 +27,21 @@ Checkpointing: TypeAlias = "bool | str | os.PathLike[str]"
 
 def run_durably(
     product: Product,
-    inputs: Mapping[str, Operand],
-    destination: Destination,
-    compute: Callable[[Operand, Checkpoint], Report],
+    compute: Callable[[Product, Checkpoint], Report],
     *,
     journal: Checkpointing,
     restart: bool = False,
 ) -> Report:
-    """Compute C, or what is left of it, and publish it when it is whole.
+    """Compute C, or the rest of it, and publish it when it is complete.
 
     Parameters
     ----------
-    inputs
-        The operands that are only read, by letter.
     compute
-        Computes C within a checkpoint.
+        Computes C, which is open, within a checkpoint.
+    journal
+        True for a journal beside C, or its path.
+    restart
+        Discard an earlier run's journal and its unfinished C.
 
     Raises
     ------
@@ -50,21 +50,25 @@ def run_durably(
     DamagedError
         When a C that is updated in place was damaged.
     MatrixIOError
-        When a disk is full or fails; what is done stays, and the same command goes on from there.
+        When a disk is full or fails; finished tiles stay, and the same command resumes.
     """
     if not product.reads_product:
         raise InputError(
             "checkpoint is for products, and alpha = 0 or k = 0 leaves beta*C alone: "
             "leave checkpoint out"
         )
+    if product.c is not None:
+        destination = Destination.of_existing(product.c, updates=product.updates)
+    else:
+        destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
     path = destination.journal() if isinstance(journal, bool) else Path(journal)
     identity = Identity.of(
-        product.alpha, product.beta, product.dtype.name, inputs, destination.target()
+        product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
     )
     with Checkpoint(identity, destination, path, restart=restart) as checkpoint:
         if checkpoint.finished:
             return checkpoint.report()
-        report = compute(checkpoint.c, checkpoint)
+        report = compute(product.stored_in(checkpoint.c), checkpoint)
         checkpoint.finish()
     return report
 

@@ -6,7 +6,7 @@ only; `hdgemm.matrices.operands` turns what a caller passes into a `Matrix` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -78,3 +78,7 @@ class Operand:
         """Rows and columns of op(X)."""
         rows, cols = self.matrix.shape
         return (cols, rows) if self.trans else (rows, cols)
+
+    def transposed(self) -> Operand:
+        """Return the same matrix with op(X) transposed."""
+        return replace(self, trans=not self.trans)

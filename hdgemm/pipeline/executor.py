@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.ledger import Ledger
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.slot_cache import SlotCache
     from hdgemm.pipeline.slots import Operands
     from hdgemm.pipeline.timeline import Observer, Timeline
 
@@ -42,6 +43,7 @@ def run_plan(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     tally: Tally | None = None,
+    cache: SlotCache | None = None,
 ) -> Timeline:
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
 
@@ -57,6 +59,8 @@ def run_plan(
         Set it from anywhere to stop after at most one operation per lane.
     tally
         Check each C tile by its sums, and count here what was found; None checks nothing.
+    cache
+        Slots of earlier runs on the device; None allocates and frees all memory.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def run_plan(
     source = _Fixed(plan)
     return _execute(
         plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, tally=tally,
+        observer=observer, cancel=cancel, tally=tally, cache=cache,
     )  # fmt: skip
 
 
@@ -90,6 +94,7 @@ def run_feed(
     cancel: threading.Event | None = None,
     start: float | None = None,
     tally: Tally | None = None,
+    cache: SlotCache | None = None,
 ) -> Timeline:
     """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
 
@@ -103,7 +108,7 @@ def run_feed(
     source = GrowingSchedule(plan, feed)
     return _execute(
         plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, start=start, tally=tally,
+        observer=observer, cancel=cancel, start=start, tally=tally, cache=cache,
     )  # fmt: skip
 
 
@@ -135,11 +140,12 @@ def _execute(
     observer: Observer | None,
     cancel: threading.Event | None,
     tally: Tally | None,
+    cache: SlotCache | None,
     start: float | None = None,
 ) -> Timeline:
     board = Board()
     with ExitStack() as stack:
-        memory = stack.enter_context(SlotMemory(plan, device, operands))
+        memory = stack.enter_context(SlotMemory(plan, device, operands, cache))
         bound = Bound(plan, source.ledger, device, memory, operands, *factors)
         stages = stack.enter_context(open_stages(bound, tally))
         clock = Clock(plan.device.name, observer, start)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.devices.protocol import Buffer, Device, HostBuffer
+    from hdgemm.pipeline.slot_cache import Kind, SlotCache
     from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Slots
 
 
@@ -54,13 +55,19 @@ class Operands:
 class SlotMemory:
     """Device slots, staging rings and scratch of one run; freed together, also after errors."""
 
-    def __init__(self, plan: Plan, device: Device, operands: Operands) -> None:
+    def __init__(
+        self, plan: Plan, device: Device, operands: Operands, cache: SlotCache | None = None
+    ) -> None:
         self._plan = plan
         self._device = device
+        self._cache = cache
+        self._source: Device | SlotCache = device if cache is None else cache
         self._operands = operands
-        self._taken: list[Buffer] = []
+        self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
         try:
+            if cache is not None:
+                cache.retain(plan)
             self._slots: dict[Operand, list[Any]] = {
                 "A": self._take(plan.a_slots, staging=False),
                 "B": self._take(plan.b_slots, staging=False),
@@ -79,12 +86,12 @@ class SlotMemory:
         taken = []
         for _ in range(slots.count):
             taken.append(self._allocate(slots.nbytes))
-            self._taken.append(taken[-1])
+            self._taken.append(("device", taken[-1]))
         return taken
 
     def _allocate(self, nbytes: int) -> Buffer:
         try:
-            return self._device.allocate(nbytes)
+            return self._source.allocate(nbytes)
         except DoesNotFitError as error:
             if self._plan.device.unified:
                 raise
@@ -94,8 +101,8 @@ class SlotMemory:
     def _take_staging(self, nbytes: int) -> HostBuffer | None:
         if nbytes == 0:
             return None
-        buffer = self._device.allocate_staging(nbytes)
-        self._taken.append(buffer)
+        buffer = self._source.allocate_staging(nbytes)
+        self._taken.append(("staging", buffer))
         return buffer
 
     def __enter__(self) -> Self:
@@ -107,14 +114,18 @@ class SlotMemory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None and self._cache is not None:
+            self._device.synchronize()
+            while self._taken:
+                self._cache.keep(*self._taken.pop())
         self.free()
 
     def free(self) -> None:
-        """Give everything back, once; what is still enqueued is waited for first."""
+        """Free all memory, once; enqueued operations are waited for first."""
         if self._taken:
             self._device.synchronize()
         while self._taken:
-            self._device.free(self._taken.pop())
+            self._device.free(self._taken.pop()[1])
 
     def load_tile(self, load: Load) -> Tile:
         """Return the tile of A or B that a load makes."""

@@ -1,136 +1,300 @@
-"""One product as the caller asked for it, turned the way the pipeline takes it."""
+"""One product, checked and immutable: C (m×n) := alpha·op(A)·op(B) + beta·C."""
 
 from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hdgemm.errors import InputError
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.transposed import Transposed
-from hdgemm.pipeline.plan import OperandSpec, Problem
+from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.pipeline.slots import Operands
+from hdgemm.product.aliasing import same_elements
+from hdgemm.product.arguments import (
+    as_scalar,
+    check_shape,
+    check_shapes,
+    result_dtype,
+    trans_flags,
+)
+from hdgemm.product.target import (
+    check_location,
+    check_out,
+    file_of,
+    is_location,
+    open_target,
+    single,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hdgemm.matrices.base import Matrix, Operand
-    from hdgemm.pipeline.plan import DeviceSpec, Path
+    from hdgemm.pipeline.plan import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Multiplication:
-    """C := alpha·op(A)·op(B) + beta·old C, its operands opened and checked.
+class Product:
+    """C := alpha·op(A)·op(B) + beta·old C, with opened and checked operands.
 
     Parameters
     ----------
-    a, b, c
-        In op-space: m×k, k×n, m×n.
+    a, b
+        op(A), m×k, and op(B), k×n.
+    c
+        The opened matrix that C is written into; None while C is a file that does not exist yet.
     old
-        The C that beta multiplies; None when beta is zero, `c` when C is updated in place.
+        The C that beta multiplies: `c` itself where C is updated in place; None for beta = 0.
+    alpha, beta
+        Rounded to `dtype`, as BLAS would see them.
+    dtype
+        Type of the arithmetic, in native byte order; C may be stored in another.
+    target
+        `out` as the caller gave it: an array, a stored matrix or a location.
     """
 
     a: Operand
     b: Operand
-    c: Operand
+    c: Operand | None
     old: Operand | None
     alpha: complex
     beta: complex
-    dtype: np.dtype[np.inexact]
+    dtype: np.dtype[Any]
+    target: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        a: Any,
+        b: Any,
+        *,
+        alpha: Any = 1.0,
+        beta: Any = 0.0,
+        c: Any = None,
+        trans_a: int = False,
+        trans_b: int = False,
+        out: Any = None,
+    ) -> Product:
+        """Open and check the arguments of `hdgemm.dgemm`; nothing is read or written.
+
+        Raises
+        ------
+        InputError
+            For shapes that do not fit together, and for an `out` that overlaps A or B or, unless
+            it is C element for element, a C that is read.
+        InputTypeError
+            For scalars that are no numbers, and an `out` that cannot hold the product's dtype.
+        """
+        left = _op(a, "a", trans_a)
+        right = _op(b, "b", trans_b)
+        out = single(out)
+        updates = out is not None and out is c and not is_location(out)
+        old = None if c is None else open_operand(c, what="c", writable=updates)
+        place = old if updates else open_target(out)
+        if place is None and out is not None:
+            check_location(parse_location(out), a, b)
+        target = parse_location(out) if place is None and out is not None else None
+        product = check_product(alpha, left, right, beta, old, place or file_of(target))
+        if place is not None and old is not None and same_elements(place, old):
+            old = place
+        if out is None:
+            out = np.empty((product.m, product.n), product.dtype)
+            place = open_operand(out, what="out", writable=True)
+        # An absolute location: the caller may change the working directory during the run.
+        return replace(product, c=place, old=old if product.beta != 0 else None,
+                       target=out if target is None else target)  # fmt: skip
 
     @property
-    def extents(self) -> tuple[int, int, int]:
-        """m, n and k."""
-        (m, k), (_, n) = self.a.shape, self.b.shape
-        return m, n, k
+    def m(self) -> int:
+        """Rows of op(A) and C."""
+        return self.a.shape[0]
+
+    @property
+    def n(self) -> int:
+        """Columns of op(B) and C."""
+        return self.b.shape[1]
+
+    @property
+    def k(self) -> int:
+        """Columns of op(A), rows of op(B)."""
+        return self.a.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Extents of C."""
+        return self.m, self.n
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations; a complex multiply-add counts 8."""
+        return self.m * self.n * self.k * flops_per_multiply_add(self.dtype.name)
+
+    @property
+    def reads_product(self) -> bool:
+        """Whether A and B are read: not for alpha = 0, nor for k = 0."""
+        return self.alpha != 0 and min(self.m, self.n, self.k) > 0
+
+    @property
+    def reads_c(self) -> bool:
+        """Whether the old C is read: not for beta = 0."""
+        return self.beta != 0 and min(self.m, self.n) > 0
+
+    @property
+    def updates(self) -> bool:
+        """Whether C is read where it is written."""
+        return self.old is not None and self.old is self.c
+
+    @property
+    def destination(self) -> Operand:
+        """The opened C."""
+        if self.c is None:
+            raise InputError(f"C ({self.target}) is not open yet")
+        return self.c
 
     @property
     def folder(self) -> pathlib.Path | None:
-        """Where its files lie; of several folders, C's. None when all operands are in memory."""
-        stores = (self.c.matrix, self.a.matrix, self.b.matrix)
-        files = (pathlib.Path(store.name).absolute() for store in stores if store.array is None)
+        """Folder of its files, C's first; None when all operands are in memory."""
+        operands = (self.c, self.a, self.b)
+        stores = [x.matrix for x in operands if x is not None and x.matrix.array is None]
+        files = [pathlib.Path(store.name).absolute() for store in stores]
+        if self.c is None and isinstance(self.target, Location) and not self.target.url:
+            files.insert(0, self.target.path.absolute())
         return next((file.parent for file in files if file.parent.is_dir()), None)
 
-    def row_major(self) -> Multiplication:
+    def inputs(self) -> dict[str, Operand]:
+        """Return the operands that are only read, by letter."""
+        found = {"A": self.a, "B": self.b}
+        if self.old is not None and not self.updates:
+            found["C"] = self.old
+        return found
+
+    def stored_in(self, c: Operand) -> Product:
+        """Return the same product, written into an opened C."""
+        return replace(self, c=c)
+
+    def row_major(self) -> Product:
         """Return the same product with a row-major C: of a column-major one, the transpose."""
-        if not self.c.trans:
+        c = self.destination
+        if not c.trans:
             return self
         return replace(
             self,
-            a=_transposed(self.b),
-            b=_transposed(self.a),
-            c=_transposed(self.c),
-            old=None if self.old is None else _transposed(self.old),
+            a=self.b.transposed(),
+            b=self.a.transposed(),
+            c=c.transposed(),
+            old=None if self.old is None else self.old.transposed(),
         )
 
     def problem(self, device: DeviceSpec) -> Problem:
-        """Describe it to the planner; C must be row-major."""
-        m, n, k = self.extents
+        """Describe it to the planner; C is row-major, or a file that will be."""
+        c = OperandSpec(False, "file", "staged", self.dtype.itemsize)
+        if self.c is not None:
+            in_place = self.old is None or self.old.matrix is self.c.matrix
+            c = self._spec(self.c, device, in_place=in_place)
         return Problem(
-            m,
-            n,
-            k,
-            self.dtype.name,
-            self._spec(self.a, device),
-            self._spec(self.b, device),
-            self._spec(self.c, device),
-            reads_c=self.beta != 0,
-        )
+            self.m, self.n, self.k, self.dtype.name,
+            self._spec(self.a, device), self._spec(self.b, device), c, reads_c=self.beta != 0,
+        )  # fmt: skip
 
-    def _spec(self, operand: Operand, device: DeviceSpec) -> OperandSpec:
+    def _spec(self, operand: Operand, device: DeviceSpec, *, in_place: bool = True) -> OperandSpec:
         matrix = operand.matrix
+        on_gpu = isinstance(matrix, DeviceArrayMatrix)
+        resident = in_place and not operand.conj and self._in_reach(matrix, device)
         return OperandSpec(
             operand.trans,
-            "memory" if matrix.array is not None or _on_gpu(matrix) else "file",
-            self._path(operand, device),
+            "memory" if matrix.array is not None or on_gpu else "file",
+            "resident" if resident else "staged",
             matrix.dtype.itemsize,
             matrix.chunk,
             getattr(matrix, "encoded", False),
         )
 
-    def _path(self, operand: Operand, device: DeviceSpec) -> Path:
-        if operand.conj or not self._in_reach(operand.matrix, device):
-            return "staged"
-        in_place = operand is not self.c or self.old is None or self.old.matrix is self.c.matrix
-        return "resident" if in_place else "staged"
-
     def _in_reach(self, matrix: Matrix, device: DeviceSpec) -> bool:
-        """Say whether the kernel can take a store where it lies."""
+        """Say whether the kernel can take a matrix where it lies."""
         if isinstance(matrix, DeviceArrayMatrix):
             lies_on = matrix.device_array.device
             at_home = device.name == f"cuda:{lies_on or 0}"
             return at_home and matrix.dtype == self.dtype
-        return device.unified and self._usable(matrix)
-
-    def _usable(self, matrix: Matrix) -> bool:
-        """Say whether BLAS can take a store as it lies."""
-        array = matrix.array
-        if array is None or array.dtype != self.dtype or not array.flags.aligned:
-            return False
-        rows, cols = array.shape
-        return (cols <= 1 or array.strides[1] == array.itemsize) and (
-            rows <= 1
-            or (
-                array.strides[0] >= cols * array.itemsize and array.strides[0] % array.itemsize == 0
-            )
-        )
+        return device.unified and _usable(matrix, self.dtype)
 
     def operands(self) -> Operands:
-        """Return the stores as the pipeline takes them; C must be row-major."""
-        old = self.old or self.c
+        """Return the matrices as the pipeline takes them; C must be row-major."""
+        c = self.destination
+        old = self.old or c
         return Operands(
             self.a.matrix,
             self.b.matrix,
-            self.c.matrix,
+            c.matrix,
             Transposed(old.matrix) if old.trans else old.matrix,
             conj_a=self.a.conj,
             conj_b=self.b.conj,
         )
 
+    def result(self) -> Any:
+        """Return C as the caller gave it; a .npy file as a read-only memmap."""
+        if not isinstance(self.target, Location):
+            return self.target
+        if self.target.format == "npy":
+            return np.load(self.target.path, mmap_mode="r")
+        return str(self.target)
 
-def _on_gpu(matrix: Matrix) -> bool:
-    return isinstance(matrix, DeviceArrayMatrix)
+
+def check_product(
+    alpha: Any,
+    a: Operand,
+    b: Operand,
+    beta: Any = 0.0,
+    c: Operand | None = None,
+    out: Operand | pathlib.Path | None = None,
+) -> Product:
+    """Check a whole call by BLAS's rules; nothing is read and nothing is written.
+
+    Parameters
+    ----------
+    alpha, beta
+        Python or NumPy numbers, or 0-d arrays.
+    a, b
+        op(A), m×k, and op(B), k×n.
+    c
+        The old C, m×n; None stands for zeros, as in SciPy, so that beta is then 0.
+    out
+        The matrix that C is written into: `c` itself, another one, a path that is created or
+        replaced, or None for a new array.
+
+    Raises
+    ------
+    InputError
+        As `Product.of`.
+    """
+    m, n, _ = check_shapes(a.shape, b.shape)
+    dtype = result_dtype(*(x.matrix.dtype for x in (a, b, c) if x is not None))
+    product = Product(
+        a, b, out if not isinstance(out, pathlib.Path) else None, c,
+        alpha=as_scalar(alpha, dtype, "alpha"),
+        beta=0.0 if c is None else as_scalar(beta, dtype, "beta"),
+        dtype=dtype,
+    )  # fmt: skip
+    if c is not None:
+        check_shape(c.shape, (m, n), "c")
+    if out is not None:
+        check_out(out, product)
+    return product
 
 
-def _transposed(operand: Operand) -> Operand:
-    return replace(operand, trans=not operand.trans)
+def _op(x: Any, what: str, code: int) -> Operand:
+    trans, conj = trans_flags(code, f"trans_{what}")
+    return open_operand(x, what=what, trans=trans, conj=conj)
+
+
+def _usable(matrix: Matrix, dtype: np.dtype[Any]) -> bool:
+    """Say whether BLAS can take a matrix as it lies."""
+    x = matrix.array
+    if x is None or x.dtype != dtype or not x.flags.aligned:
+        return False
+    (rows, cols), size = x.shape, x.itemsize
+    whole = x.strides[0] >= cols * size and x.strides[0] % size == 0
+    return (cols <= 1 or x.strides[1] == size) and (rows <= 1 or whole)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.blas import execute, multiply
+from hdgemm.blas import multiply
 from hdgemm.machine.limits import available_bytes
 from hdgemm.matrices.npy import create_npy
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.planning.planner import plan_problem
+from hdgemm.preflight import execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

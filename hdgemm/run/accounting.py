@@ -1,11 +1,10 @@
-"""After a run on several devices: one timeline, the bytes that were due, and who did what."""
+"""Accounting of a run on several devices: shares of C, and the bytes that were to be moved."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
-from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.run.split_report import Dropped, Share, SplitReport
 
 if TYPE_CHECKING:
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.dynamic_schedule import Batch
     from hdgemm.pipeline.plan import Plan, Rect, Stage
+    from hdgemm.pipeline.timeline import Timeline
     from hdgemm.run.balance import Refusal
-    from hdgemm.run.members import Seat
     from hdgemm.run.shared_pool import SharedPool
 
 
@@ -24,7 +23,7 @@ _EARLY: Final = 0.05
 
 
 def describe_split(
-    seats: Sequence[Seat],
+    plans: Mapping[str, Plan],
     shared: SharedPool,
     timelines: Mapping[str, Timeline],
     seconds: float,
@@ -32,7 +31,7 @@ def describe_split(
     alone: Mapping[str, float],
     regions: Mapping[str, Rect] | None,
 ) -> SplitReport:
-    """Sum up who computed what, and how evenly it ended.
+    """Describe which device computed which part of C, and how evenly the run ended.
 
     Parameters
     ----------
@@ -41,20 +40,20 @@ def describe_split(
     regions
         The parts of C of a fixed split.
     """
-    problem = seats[0].plan.problem
+    problem = next(iter(plans.values())).problem
     per_cell = problem.k * flops_per_multiply_add(problem.dtype)
     if regions is None:
-        weights = {seat.name: seat.member.rate for seat in seats}
+        weights = {name: shared.first_rate(name) for name in plans}
     else:
         weights = {name: float(rect.rows * rect.cols) for name, rect in regions.items()}
     expected = sum(weights.values())
     shares = {}
-    for seat in seats:
-        record = shared.records[seat.name]
-        began, finished = shared.seconds(seat.name)
-        busy = _busy(timelines.get(seat.name))
-        shares[seat.name] = Share(
-            planned=weights[seat.name] / expected,
+    for name in plans:
+        record = shared.records[name]
+        began, finished = shared.seconds(name)
+        busy = _busy(timelines.get(name))
+        shares[name] = Share(
+            planned=weights[name] / expected,
             used=record.cells / (problem.m * problem.n),
             cells=record.cells,
             flop_rate=record.cells * per_cell / (finished - began) if finished > began else 0.0,
@@ -62,9 +61,9 @@ def describe_split(
             began=began,
             finished=finished,
             tiles=tuple(record.tiles),
-            failed=seat.name not in timelines,
-            alone=alone.get(seat.name),
-            dropped=_dropped(shared.refusal(seat.name), per_cell, seconds),
+            failed=name not in timelines,
+            alone=alone.get(name),
+            dropped=_dropped(shared.refusal(name), per_cell, seconds),
         )
     ends = [
         share.finished
@@ -90,18 +89,14 @@ def _busy(timeline: Timeline | None) -> float:
     return stats.flops / stats.seconds if stats is not None and stats.seconds > 0 else 0.0
 
 
-def merge_timelines(timelines: Mapping[str, Timeline], seconds: float) -> Timeline:
-    """Return the events of all devices as one run of this length."""
-    events: list[Event] = [event for one in timelines.values() for event in one.events]
-    return Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds)
-
-
-def moved_bytes(seats: Sequence[Seat], batches: Mapping[str, Sequence[Batch]]) -> dict[Stage, int]:
+def moved_bytes(
+    plans: Mapping[str, Plan], batches: Mapping[str, Sequence[Batch]]
+) -> dict[Stage, int]:
     """Return the bytes that each stage was to move for the tiles that were drawn."""
     moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
-    for seat in seats:
-        for batch in batches[seat.name]:
-            _add_batch(moved, seat.plan, batch)
+    for name, plan in plans.items():
+        for batch in batches[name]:
+            _add_batch(moved, plan, batch)
     return moved
 
 

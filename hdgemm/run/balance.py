@@ -9,14 +9,15 @@ finish together whatever their speeds turn out to be. Pure state: no clock, no t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, area, rounded_up
+from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, area, remainder, rounded_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Member", "Pool", "Refusal", "Wait"]
 
@@ -49,22 +50,28 @@ class Pool:
     regions
         Which part of C each device computes, where the split is fixed: together all of C. The
         same regions give the same pieces each time; only a failed device's go to others.
+    done
+        Disjoint rectangles of C that are stored already.
     """
 
     def __init__(
         self, m: int, n: int, members: Mapping[str, Member],
-        regions: Mapping[str, Rect] | None = None,
+        regions: Mapping[str, Rect] | None = None, done: Sequence[Rect] = (),
     ) -> None:  # fmt: skip
         self.members = dict(members)
         self._states = {
             name: State(member.rate, trials=TRIALS if member.measured else 0)
             for name, member in members.items()
         }
-        self._cells = m * n
+        self._cells = m * n - sum(map(area, done))
         self._balances = regions is None
-        self._free = [Rect(0, 0, m, n)] if regions is None else []
+        self._free = remainder(Rect(0, 0, m, n), done) if regions is None else []
         for name, rect in (regions or {}).items():
-            self._states[name].own = [rect] if area(rect) else []
+            self._states[name].own = remainder(rect, done)
+
+    def resize(self, name: str, tile: tuple[int, int]) -> None:
+        """Set the largest tile of a device that has not drawn yet."""
+        self.members[name] = replace(self.members[name], tile=tile)
 
     def rate(self, name: str) -> float:
         """Return cells per second, as last told."""
@@ -228,14 +235,7 @@ class Pool:
         """Note that a device has stored a rectangle of a tile that it drew."""
         out = self._states[name].out
         place = next(i for i, tile in enumerate(out) if tile.covers(rect))
-        tile = out.pop(place)
-        above = tile._replace(rows=rect.row - tile.row)
-        last = rect.row + rect.rows
-        below = tile._replace(row=last, rows=tile.row + tile.rows - last)
-        beside = rect._replace(col=tile.col, cols=rect.col - tile.col)
-        last = rect.col + rect.cols
-        behind = rect._replace(col=last, cols=tile.col + tile.cols - last)
-        out[place:place] = [part for part in (above, beside, behind, below) if area(part)]
+        out[place : place + 1] = remainder(out[place], [rect])
 
     def fail(self, name: str) -> None:
         """Give back all that a device has drawn and not stored; it draws no more."""

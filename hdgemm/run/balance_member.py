@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hdgemm.pipeline.plan import Rect
 
 #: Tiles that a device is timed on before it may be found too slow. The first ones also pay for
@@ -142,3 +144,26 @@ def area(rect: Rect | None) -> int:
 def rounded_up(value: float, quantum: int) -> int:
     """Return the next multiple of `quantum`; very many for infinity."""
     return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum
+
+
+def remainder(rect: Rect, taken: Sequence[Rect]) -> list[Rect]:
+    """Return disjoint rectangles that make up `rect` without those taken."""
+    left = [rect] if area(rect) else []
+    for hole in taken:
+        left = [part for whole in left for part in _without(whole, hole)]
+    return left
+
+
+def _without(rect: Rect, hole: Rect) -> list[Rect]:
+    top, bottom = max(rect.row, hole.row), min(rect.row + rect.rows, hole.row + hole.rows)
+    first, last = max(rect.col, hole.col), min(rect.col + rect.cols, hole.col + hole.cols)
+    if top >= bottom or first >= last:
+        return [rect]
+    middle = rect._replace(row=top, rows=bottom - top)
+    parts = (
+        rect._replace(rows=top - rect.row),
+        middle._replace(cols=first - rect.col),
+        middle._replace(col=last, cols=rect.col + rect.cols - last),
+        rect._replace(row=bottom, rows=rect.row + rect.rows - bottom),
+    )
+    return [part for part in parts if area(part)]

@@ -1,4 +1,4 @@
-"""A split that the caller fixes: which rows of C each device computes."""
+"""Fixed split of C: the rows that each device computes, from shares that the caller gives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from hdgemm.pipeline.plan import Rect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hdgemm.run.members import Seat
-
 
 def fixed_regions(
-    m: int, n: int, split: Mapping[str, float] | None, seats: Sequence[Seat]
+    m: int, n: int, split: Mapping[str, float] | None, names: Sequence[str]
 ) -> dict[str, Rect] | None:
     """Cut C into bars by the caller's shares; None leaves the split to the pool.
 
@@ -32,7 +30,6 @@ def fixed_regions(
     """
     if split is None:
         return None
-    names = [seat.name for seat in seats]
     unknown = [name for name in split if name not in names]
     if unknown:
         raise InputError(f"split names {', '.join(unknown)}; the devices are {', '.join(names)}")

@@ -1,79 +1,205 @@
-"""Each device of a run with its plan: memory, tile, and the speed it is expected to have."""
+"""The devices of a run, each with its plan: the preflight of every product."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
-from hdgemm.machine.assumed import assumed
-from hdgemm.machine.calibration import machine_for
-from hdgemm.pipeline.plan import flops_per_multiply_add
+import numpy as np
+
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.pipeline.devices.registry import first_accelerator, parts_of
+from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.planning.planner import plan_for
-from hdgemm.run.balance import Member
-from hdgemm.run.reach import reach
+from hdgemm.run.reach import direct_operands, home, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path as FilePath
 
+    from hdgemm.errors import AllocationError
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import DeviceSpec, Plan
-    from hdgemm.product.product import Multiplication
-    from hdgemm.run.learned_rates import Rates
+    from hdgemm.pipeline.plan import Path, Place, Plan
+    from hdgemm.product.product import Product
+    from hdgemm.run.session import Session
+
+#: Products below this many flop are not worth asking drivers for an accelerator.
+WORTH_AN_ACCELERATOR: Final = 10**10
+#: Part of the memory that was refused which is asked for next.
+_NEXT: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A device that takes part.
+class Member:
+    """A device that takes part in a run.
 
     Parameters
     ----------
     plan
-        Its slots, rings, paths and tile; the units of the plan play no part.
-    member
-        How it draws from the pool.
+        With several members only its slots, rings, paths and tile count: units are drawn.
+    refused
+        Allocations that the device refused, for which the product was planned again.
     """
 
     name: str
     device: Device
     plan: Plan
-    member: Member
+    refused: tuple[AllocationError, ...] = ()
+
+    def replanned(self) -> dict[str, Any]:
+        """Describe the refused allocations for a report; empty where there were none."""
+        found = [{"refused_bytes": e.planned, "because": str(e)} for e in self.refused]
+        return {"replanned": found} if found else {}
 
 
-def seat_devices(
-    product: Multiplication, devices: Sequence[Device], options: Options, rates: Rates
-) -> list[Seat]:
-    """Plan a product for each of several devices; the host memory limit is shared equally.
+def device_names(options: Options, product: Product) -> tuple[str, ...]:
+    """Return the names of the devices that compute a product; see `names_for`."""
+    return names_for(options, product.flops, home(product))
+
+
+def names_for(options: Options, flops: int, home: str | None = None) -> tuple[str, ...]:
+    """Return the names of the devices that compute a product of so many flop.
+
+    ``"auto"`` takes the GPU that an operand lies on; else an accelerator with memory of its own,
+    where there is one and the product is large enough; else the host. The strategy ``"hybrid"``
+    adds the host to accelerators.
+    """
+    if options.devices == "auto":
+        large = flops >= WORTH_AN_ACCELERATOR
+        names: tuple[str, ...] = (home or (best_device() if large else "host"),)
+    else:
+        given = (options.devices,) if isinstance(options.devices, str) else options.devices
+        names = tuple(part for name in given for part in parts_of(name))
+    if not names:
+        raise InputError("no device is named; devices='auto' chooses one")
+    if options.strategy == "hybrid" and "host" not in names:
+        names = (*names, "host")
+    if len(set(names)) < len(names):
+        raise InputError(f"each device once, got {', '.join(names)}")
+    return names
+
+
+@cache
+def best_device() -> str:
+    """Return the first usable accelerator with memory of its own, else the host; asks once."""
+    return first_accelerator() or "host"
+
+
+def plan_members(
+    problem_for: Callable[[Device], Problem],
+    names: Sequence[str],
+    options: Options,
+    session: Session,
+    *,
+    folder: FilePath | None = None,
+) -> list[Member]:
+    """Open the devices and plan the product for each.
+
+    The run, `hdgemm plan` and the service's dry run all plan here, with the same inputs.
+
+    Parameters
+    ----------
+    problem_for
+        Describes the product to the planner, as a device reaches its operands.
+    folder
+        Folder of the product's files: the speed of its disk counts.
 
     Raises
     ------
     DoesNotFitError
-        When one of them cannot hold a tile.
-    InputError
-        When a device is named twice.
+        When a device cannot hold a tile.
     """
-    names = [device.spec.name for device in devices]
-    if len(set(names)) < len(names):
-        raise InputError(f"each device once, got {', '.join(names)}")
-    seats = []
-    for device in devices:
-        # C is staged: what store2 has written is what a device is known to have finished.
-        problem = reach(product, device, direct="AB")
-        machine = machine_for(problem, device.spec, product.folder)
-        plan = plan_for(problem, options, device.spec, machine, members=len(devices))
-        seats.append(Seat(device.spec.name, device, plan, _member(plan, device.spec, rates)))
-    return seats
+    members = []
+    for name in names:
+        device = session.device(name, options)
+        problem = problem_for(device)
+        machine = session.machine(device.spec, problem, folder)
+        plan = plan_for(problem, options, device.spec, machine, members=len(names))
+        members.append(Member(device.spec.name, device, plan))
+    if len({member.name for member in members}) < len(members):
+        raise InputError(f"each device once, got {', '.join(member.name for member in members)}")
+    return members
 
 
-def _member(plan: Plan, spec: DeviceSpec, rates: Rates) -> Member:
-    learned = rates.learned(spec.name)
-    flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.dtype)
-    per_cell = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
-    return Member(
-        plan.tile[:2],
-        flops / per_cell,
-        measured=learned is not None and learned.known,
-        side="bottom" if spec.name == "host" else "top",
-        granularity=spec.granularity[:2],
-    )
+def preflight(product: Product, options: Options, session: Session) -> list[Plan]:
+    """Return the plans that a run of this product would execute, one for each device.
+
+    Devices are opened, nothing is read and nothing is computed. With several devices a plan says
+    how its device cuts the tiles that it draws.
+    """
+    if not product.reads_product:
+        return []
+    product = product.row_major()
+    names = device_names(options, product)
+    direct = direct_operands(shared=len(names) > 1, durable=False)
+    with session.running(options):
+        members = plan_members(
+            partial(reach, product, direct=direct), names, options, session,
+            folder=product.folder,
+        )  # fmt: skip
+    return [member.plan for member in members]
+
+
+def plan_shape(
+    m: int, n: int, k: int, dtype: str, options: Options, session: Session
+) -> list[Plan]:
+    """Return the plans for C (m×n) := A (m×k) · B (k×n), all row-major, for each device.
+
+    The matrices are taken to lie in memory where all three fit the host memory limit, else in
+    files.
+
+    Raises
+    ------
+    InputError
+        For extents below 1 or a dtype that BLAS does not have.
+    """
+    if min(m, n, k) < 1:
+        raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
+    kind = np.dtype(dtype)
+    check_dtype(kind, "the product")
+    nbytes = (m * k + k * n + m * n) * kind.itemsize
+    in_memory = nbytes <= (options.host_bytes or default_host_bytes())
+
+    def problem_for(device: Device) -> Problem:
+        path: Path = "resident" if in_memory and device.spec.unified else "staged"
+        place: Place = "memory" if in_memory else "file"
+        spec = OperandSpec(False, place, path, kind.itemsize)
+        return Problem(m, n, k, kind.name, spec, spec, spec)
+
+    with session.running(options):
+        names = names_for(options, 2 * m * n * k)
+        members = plan_members(problem_for, names, options, session)
+    return [member.plan for member in members]
+
+
+def with_less_memory(
+    member: Member,
+    error: AllocationError,
+    options: Options,
+    session: Session,
+    folder: FilePath | None,
+    members: int,
+) -> Member:
+    """Plan again for a device that refused an allocation, with the memory that is free now.
+
+    Nothing was computed when an allocation is refused, so nothing is computed twice.
+
+    Raises
+    ------
+    DoesNotFitError
+        When no smaller plan fits; the cause is the refusal.
+    """
+    # The traceback's frames refer to the device that is closed now.
+    refused = (*member.refused, error.with_traceback(None))
+    device = session.reopen(member.device)
+    smaller = replace(options, device_memory=max(1, int(error.planned * _NEXT)))
+    machine = session.machine(device.spec, member.plan.problem, folder)
+    try:
+        plan = plan_for(member.plan.problem, smaller, device.spec, machine, members=members)
+    except DoesNotFitError as too_large:
+        raise too_large from refused[-1]
+    return Member(member.name, device, plan, refused)

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.device_arrays import DeviceArray
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Operand as Letter
     from hdgemm.pipeline.plan import OperandSpec, Problem
-    from hdgemm.product.product import Multiplication
+    from hdgemm.product.product import Product
 
 
 @runtime_checkable
@@ -34,16 +33,16 @@ class TakesArrays(Protocol):
         """Check that an array lies on this device, and wait for the work that writes it."""
 
 
-def home(product: Multiplication) -> str | None:
+def home(product: Product) -> str | None:
     """Return the name of the GPU that an operand lies on: C's first, then A's, then B's."""
     for operand in (product.c, product.a, product.b):
-        if isinstance(operand.matrix, DeviceArrayMatrix):
+        if operand is not None and isinstance(operand.matrix, DeviceArrayMatrix):
             # An array without a device id is assumed to be on GPU 0; `accept` asks the driver.
             return f"cuda:{operand.matrix.device_array.device or 0}"
     return None
 
 
-def reach(product: Multiplication, device: Device, *, direct: str = "ABC") -> Problem:
+def reach(product: Product, device: Device, *, direct: str = "ABC") -> Problem:
     """Describe a product to the planner, with the path of each operand to one device.
 
     An operand in the device's own memory is used in place, after its producer's work is done.
@@ -55,8 +54,7 @@ def reach(product: Multiplication, device: Device, *, direct: str = "ABC") -> Pr
     product
         With a row-major C.
     direct
-        The operands that may move by DMA without staging. A run that must see each stored tile
-        of C (a durable or a shared one) leaves C out.
+        The operands that may move by DMA without staging, see `direct_operands`.
 
     Raises
     ------
@@ -68,15 +66,23 @@ def reach(product: Multiplication, device: Device, *, direct: str = "ABC") -> Pr
         return problem
     if problem.reads_c:
         direct = direct.replace("C", "")
-    specs = {
-        name: _reached(operand, problem.spec(name), problem, device, direct=name in direct)
-        for name, operand in _operands(product).items()
-    }
-    return replace(problem, a=specs["A"], b=specs["B"], c=specs["C"])
+    a = _reached(product.a, problem.a, problem, device, direct="A" in direct)
+    b = _reached(product.b, problem.b, problem, device, direct="B" in direct)
+    c = problem.c
+    if product.c is not None:
+        c = _reached(product.c, c, problem, device, direct="C" in direct)
+    return replace(problem, a=a, b=b, c=c)
 
 
-def _operands(product: Multiplication) -> dict[Letter, Operand]:
-    return {"A": product.a, "B": product.b, "C": product.c}
+def direct_operands(*, shared: bool, durable: bool) -> str:
+    """Return the operands that may move by DMA without staging.
+
+    Devices that share C report each tile that store2 writes. A durable run stores its plan, and a
+    later process may have the same operands in memory that is not page-locked.
+    """
+    if durable:
+        return ""
+    return "AB" if shared else "ABC"
 
 
 def _reached(

@@ -146,6 +146,10 @@ class SharedPool:
         """Return a device's speed in cells per second, as last measured."""
         return self._pool.rate(name)
 
+    def first_rate(self, name: str) -> float:
+        """Return the speed that a device was expected to have, in elements per second."""
+        return self._pool.members[name].rate
+
     def refusal(self, name: str) -> Refusal | None:
         """Return why a device was too slow to go on, None where it went on to the end."""
         return self._pool.refusal(name)

@@ -35,7 +35,7 @@ class HdgemmLibrary:
         from hdgemm.pipeline.plan import Problem as PlannedProblem
         from hdgemm.planning.planner import plan_for
         from hdgemm.report import summarize
-        from hdgemm.run.engine import choose_devices
+        from hdgemm.run.members import names_for
 
         if 0 in {problem.m, problem.n, problem.k}:
             extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
@@ -45,7 +45,7 @@ class HdgemmLibrary:
             problem.m, problem.n, problem.k, problem.dtype, file, file, file,
             reads_c=problem.reads_c,
         )  # fmt: skip
-        names = choose_devices(options, 2 * problem.m * problem.n * problem.k)
+        names = names_for(options, 2 * problem.m * problem.n * problem.k)
         specs = [_device_spec(name, options) for name in names]
         plans = [
             plan_for(planned, options, spec, machine_for(planned, spec), members=len(specs))

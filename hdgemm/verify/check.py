@@ -11,7 +11,8 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.options import parse_size
-from hdgemm.product.arguments import check_product, check_shape, trans_flags
+from hdgemm.product.arguments import check_shape, trans_flags
+from hdgemm.product.product import check_product
 from hdgemm.verify.freivalds import Check
 
 if TYPE_CHECKING:

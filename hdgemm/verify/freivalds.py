@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Operand
-    from hdgemm.product.arguments import Product
+    from hdgemm.product.product import Product
 
 #: Probability that a correct product fails, at most.
 FALSE_ALARM: Final = 1e-12

@@ -258,10 +258,10 @@ def test_a_c_that_was_overwritten_is_verified_too(tmp_path, how):
 
 
 def test_a_product_that_fails_its_check_is_not_published(tmp_path, monkeypatch):
-    def compute_wrongly(work, *_args, **_keywords):
-        work.c.matrix.write(0, 0, np.ones(work.c.matrix.shape))
+    def compute_wrongly(product, *_args, **_keywords):
+        product.c.matrix.write(0, 0, np.ones(product.c.matrix.shape))
 
-    monkeypatch.setattr("hdgemm.run.call.run_multiplication", compute_wrongly)
+    monkeypatch.setattr("hdgemm.run.compute.run_product", compute_wrongly)
     a = np.random.default_rng(8).standard_normal((30, 30))
     with pytest.raises(HdgemmError, match="failed its check: C is not the product: 30 rows fail"):
         matmul(a, a, tmp_path / "c.npy", options=Options(verify=True))

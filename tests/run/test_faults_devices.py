@@ -26,7 +26,7 @@ def lend(monkeypatch):
     """Make the library's next calls run on a given recording device."""
 
     def use(device):
-        monkeypatch.setattr("hdgemm.run.engine.open_device", lambda *_args, **_keywords: device)
+        monkeypatch.setattr("hdgemm.run.session.open_device", lambda *_args, **_keywords: device)
         return device
 
     return use

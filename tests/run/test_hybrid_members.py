@@ -1,4 +1,4 @@
-"""How each of several devices is planned for: pieces to balance with, in the memory there is."""
+"""Plans of several devices that share a product: tiles to balance with, within each memory."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,10 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.recording import RecordingDevice
-from hdgemm.product.product import Multiplication
-from hdgemm.run.learned_rates import load_rates
-from hdgemm.run.members import seat_devices
+from hdgemm.product.product import Product
+from hdgemm.run import session as sessions
+from hdgemm.run.members import plan_members
+from hdgemm.run.session import Session
 
 N = 4096
 
@@ -18,19 +19,20 @@ N = 4096
 def product():
     # Pages that are never touched take no memory.
     a, b, c = (Operand(ArrayMatrix(np.empty((N, N)))) for _ in range(3))
-    return Multiplication(a, b, c, None, 1.0, 0.0, np.dtype("float64"))
+    return Product(a, b, c, None, 1.0, 0.0, np.dtype("float64"))
 
 
 def seats(product, *memory, monkeypatch, tmp_path, **options):
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
-    devices = [RecordingDevice(limit, name=f"x{i}") for i, limit in enumerate(memory)]
-    names = [device.spec.name for device in devices]
-    try:
-        rates = load_rates(names, product.problem(devices[0].spec))
-        return seat_devices(product, devices, Options(host_memory="8GB", **options), rates)
-    finally:
-        for device in devices:
-            device.close()
+    limits = {f"x{i}": limit for i, limit in enumerate(memory)}
+    monkeypatch.setattr(
+        sessions, "open_device", lambda name, _limit: RecordingDevice(limits[name], name=name)
+    )
+    chosen = Options(host_memory="8GB", **options)
+    with Session(chosen) as session:
+        return plan_members(
+            lambda device: product.problem(device.spec), list(limits), chosen, session
+        )
 
 
 def a_depth(plan):

@@ -15,7 +15,7 @@ from hdgemm.pictures.tilemap import save_tilemap
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.plan import Problem
-from hdgemm.run import hybrid as hybrid_run
+from hdgemm.run import session as sessions
 from hdgemm.run.learned_rates import Learned, learn_alone, load_rates
 from hdgemm.run.split_report import LeftOut
 from tests.reference import assert_close_in_eps
@@ -38,7 +38,7 @@ def machine(monkeypatch):
         opened[name] = devices[name]()
         return opened[name]
 
-    monkeypatch.setattr(hybrid_run, "open_device", open_device)
+    monkeypatch.setattr(sessions, "open_device", open_device)
     devices["opened"] = opened
     return devices
 
@@ -183,14 +183,6 @@ def test_damaged_rates_are_no_error(machine, tmp_path):
     (tmp_path / "cache" / "rates.json").write_text('{"a": [1], "b": {"x": "fast"}}')
     run(("x", "y"), product())
     run(("x", "y"), product())
-
-
-def test_a_durable_run_takes_one_device(machine, tmp_path):
-    machine["x"], machine["y"] = paced("x", 10.0), paced("y", 10.0)
-    a, b, _, _ = product()
-    options = hdgemm.Options(devices=("x", "y"))
-    with pytest.raises(hdgemm.InputError, match="one device"):
-        hdgemm.multiply(a, b, out=tmp_path / "c.npy", options=options, checkpoint=True)
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -6,7 +6,7 @@ import pytest
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.devices.host import HostDevice
-from hdgemm.product.product import Multiplication
+from hdgemm.product.product import Product
 from hdgemm.run.reach import reach
 from tests.pipeline.devices.cuda.cuda_bench import Bench, own_pages, page_locked
 
@@ -15,7 +15,7 @@ def product(a, b, c, *, beta=0.0, conj=False):
     old = Operand(ArrayMatrix(c)) if beta else None
     left = Operand(ArrayMatrix(a), conj=conj)
     right, out = Operand(ArrayMatrix(b)), Operand(ArrayMatrix(c))
-    return Multiplication(left, right, out, old, 1.0, beta, np.dtype(c.dtype))
+    return Product(left, right, out, old, 1.0, beta, np.dtype(c.dtype))
 
 
 def arrays(n=64, dtype="float64"):

@@ -15,7 +15,7 @@ from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.cuda.standin.standin import Fault
 from hdgemm.pipeline.devices.recording import Fault as RecordedFault
 from hdgemm.pipeline.devices.recording import RecordingDevice
-from hdgemm.run.replanning import REPLANS
+from hdgemm.run.engine import REPLANS
 from tests.pipeline.devices.cuda.cuda_bench import random
 from tests.reference import assert_close_in_eps
 
@@ -128,7 +128,7 @@ def shrinking(monkeypatch):
         opened.append(Shrinking(min(4 * MB, memory_bytes or 4 * MB), 700_000, **more))
         return opened[-1]
 
-    monkeypatch.setattr("hdgemm.run.engine.open_device", open_device)
+    monkeypatch.setattr("hdgemm.run.session.open_device", open_device)
     return opened
 
 
@@ -155,7 +155,7 @@ def test_after_two_more_plans_the_refusal_is_the_callers(shrinking, monkeypatch)
 def test_a_fault_that_is_no_lack_of_memory_is_not_planned_again(shrinking, monkeypatch):
     monkeypatch.setattr(Shrinking, "allocate", RecordingDevice.allocate)
     monkeypatch.setattr(
-        "hdgemm.run.engine.open_device",
+        "hdgemm.run.session.open_device",
         lambda *_: shrinking.append(RecordingDevice(fault=RecordedFault(0))) or shrinking[-1],
     )
     with pytest.raises(DeviceError, match="injected"):

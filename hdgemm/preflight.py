@@ -1,0 +1,129 @@
+"""The public preflight: plans of products before they run, and runs of given plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.options import Options
+from hdgemm.product.product import Product
+from hdgemm.progress import Watch
+from hdgemm.run.compute import compute
+from hdgemm.run.members import plan_shape, preflight
+from hdgemm.run.session import session_for
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+    from hdgemm.run.session import Session
+
+
+def plan(
+    a: Any,
+    b: Any,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+) -> list[Plan]:
+    """Return the plans that `multiply` would execute for the same arguments, one for each device.
+
+    Nothing is computed and nothing is written; `out` is checked as for a run. With several devices
+    each draws tiles of C while the run lasts: a plan then gives its device's tile, slots and paths.
+
+    Returns
+    -------
+    list of Plan
+        Empty where A and B are not read: alpha = 0 or an extent of zero.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together.
+    DoesNotFitError
+        No plan fits the limits, with `requested`, `available` and `missing` in bytes.
+    """
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    with session_for(session, options) as (opened, chosen):
+        return preflight(product, chosen, opened)
+
+
+def plan_gemm(
+    m: int, n: int, k: int, dtype: str = "float64", options: Options | None = None
+) -> Plan:
+    """Plan C (m×n) := A (m×k) · B (k×n), all row-major, from the extents alone.
+
+    The matrices are taken to lie in memory where all three fit the host memory limit, else in
+    files; `hdgemm.execute` plans again where they do not. With several devices this is the first
+    one's plan.
+
+    Parameters
+    ----------
+    m, n, k
+        At least 1.
+    dtype
+        float32, float64, complex64 or complex128.
+
+    Raises
+    ------
+    InputError
+        For extents below 1 or a dtype that BLAS does not have.
+    DoesNotFitError
+        With `requested`, `available` and `missing`, in bytes.
+    """
+    with session_for(None, options) as (session, chosen):
+        return plan_shape(m, n, k, dtype, chosen, session)[0]
+
+
+def execute(
+    plan: Plan,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    *,
+    trans_a: int = False,
+    trans_b: int = False,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Report:
+    """Run a plan on operands: C := alpha·op(A)·op(B) + beta·C, updated in place.
+
+    Parameters
+    ----------
+    plan
+        From `plan_gemm` or `plan`. Where these operands are stored in another way than it was made
+        for, the product is planned again with the same device, limits, strategy and tile; the
+        report says which plan ran.
+    c
+        An array, a memmap, a stored matrix, or a location, which is created where beta = 0.
+
+    Returns
+    -------
+    Report
+        What was measured.
+    """
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=None if beta == 0 else c,
+        trans_a=trans_a, trans_b=trans_b, out=c,
+    )  # fmt: skip
+    options = Options(
+        devices=plan.device.name, strategy=plan.strategy, tile=plan.tile,
+        host_memory=plan.host_limit or None,
+        device_memory=None if plan.device.unified else plan.device_limit,
+    )  # fmt: skip
+    watch = Watch(progress, observer, cancel)
+    return compute(product, options, watch, session=session, plan=plan)

@@ -1,0 +1,86 @@
+"""The target of a product: where C is written, and what it must not overlap."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import InputError
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open_operand
+from hdgemm.product.aliasing import overlaps, same_elements
+from hdgemm.product.arguments import check_out_dtype, check_shape
+
+if TYPE_CHECKING:
+    from hdgemm.matrices.base import Matrix, Operand
+    from hdgemm.product.product import Product
+
+
+def single(out: Any) -> Any:
+    """Return `out`, also from a tuple of one, as NumPy's functions take it."""
+    if not isinstance(out, tuple):
+        return out
+    if len(out) != 1:
+        raise InputError(f"out must be one matrix or a tuple of one, got a tuple of {len(out)}")
+    return out[0]
+
+
+def is_location(x: Any) -> bool:
+    """Say whether `x` names a file or an item of a store."""
+    return isinstance(x, str | os.PathLike | Location)
+
+
+def open_target(out: Any) -> Operand | None:
+    """Open an `out` that exists already; a location is created when C is computed."""
+    if out is None or is_location(out):
+        return None
+    return open_operand(out, what="out", writable=True)
+
+
+def file_of(target: Location | None) -> pathlib.Path | None:
+    """Return the file that a target takes whole; None for an item of a store."""
+    return target.path if target is not None and target.format in ("npy", "raw") else None
+
+
+def check_location(where: Location, a: Any, b: Any) -> None:
+    """Refuse an item of a store that is an operand; files are compared by `check_product`."""
+    if where.format in ("npy", "raw"):
+        return
+    for operand, what in ((a, "a"), (b, "b")):
+        if not is_location(operand):
+            continue
+        there = parse_location(operand)
+        if there == where:
+            raise InputError(f"out is {what} ({where}): write C under another name")
+        if where.format == "hdf5" and there.path.exists() and there.path == where.path:
+            raise InputError(
+                f"{where.path} holds {what}, and HDF5 does not read and write one file at once: "
+                "write C to another file"
+            )
+
+
+def check_out(out: Operand | pathlib.Path, product: Product) -> None:
+    """Check shape, dtype and overlaps of the matrix, or the file, that C is written into."""
+    place: Matrix | pathlib.Path
+    if isinstance(out, pathlib.Path):
+        place = out
+    else:
+        check_shape(out.shape, product.shape, "out")
+        check_out_dtype(out.matrix.dtype, product.dtype)
+        place = out.matrix
+    for operand, what in ((product.a, "a"), (product.b, "b")):
+        if overlaps(place, operand.matrix):
+            raise InputError(
+                f"out overlaps {what} ({operand.matrix.name}), which is still read while C is "
+                f"written: write to other memory or another file, or copy {what} first"
+            )
+    old = product.old
+    # A file is replaced when the new C is complete, so its path may name the old C.
+    if old is None or not product.reads_c or isinstance(out, pathlib.Path):
+        return
+    if overlaps(place, old.matrix) and not same_elements(out, old):
+        raise InputError(
+            "out overlaps c without being the same elements: pass c itself as out, or memory that "
+            "c does not use"
+        )

@@ -1,0 +1,97 @@
+"""Computes a checked product and publishes C when it is complete."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.durable.run import check_whole, run_durably
+from hdgemm.errors import HdgemmError, InputError
+from hdgemm.matrices.stores import create_matrix
+from hdgemm.run.engine import run_product
+from hdgemm.run.session import session_for
+from hdgemm.verify import MEMORY, conclude, prepare
+
+if TYPE_CHECKING:
+    from hdgemm.durable.checkpoint import Checkpoint
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.options import Options
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.product.product import Product
+    from hdgemm.progress import Watch
+    from hdgemm.report import Report
+    from hdgemm.run.session import Session
+    from hdgemm.verify.freivalds import Check
+
+
+def compute(
+    product: Product,
+    options: Any,
+    watch: Watch,
+    *,
+    session: Session | None = None,
+    plan: Plan | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
+) -> Report:
+    """Compute C; a file appears under its name only when it is complete (and verified).
+
+    Parameters
+    ----------
+    options
+        `Options`, or None for the session's, or the defaults.
+    session
+        Opened devices; None opens them for this call.
+    plan, checkpoint, restart
+        As in `hdgemm.execute` and `hdgemm.multiply`.
+
+    Raises
+    ------
+    HdgemmError
+        When the finished product fails the check that `Options.verify` asks for.
+    """
+    if restart and not checkpoint:
+        raise InputError("restart goes with checkpoint: only a journal can be begun again")
+    with session_for(session, options) as (opened, chosen):
+        if chosen.checks_product and checkpoint and product.updates:
+            raise InputError(
+                "verify needs the old C, which a run that goes on later finds overwritten: write "
+                "the result elsewhere (out=...), or choose verify='tiles' or False"
+            )
+        run = partial(_verified, options=chosen, session=opened, watch=watch, plan=plan)
+        if checkpoint:
+            return run_durably(product, run, journal=checkpoint, restart=restart)
+        if product.c is not None:
+            check_whole(product.c)
+            return run(product)
+        with create_matrix(product.target, product.shape, product.dtype) as draft:
+            report = run(product.stored_in(draft.operand))
+            draft.publish()
+        return report
+
+
+def _verified(
+    product: Product,
+    checkpoint: Checkpoint | None = None,
+    *,
+    options: Options,
+    session: Session,
+    watch: Watch,
+    plan: Plan | None,
+) -> Report:
+    """Compute C, then check it where the options ask for that."""
+    check = _prepare_check(product, options) if options.checks_product else None
+    report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
+    if check is not None and not (verified := conclude(check)).passed:
+        raise HdgemmError(f"the product failed its check: {verified}", check=verified)
+    return report
+
+
+def _prepare_check(product: Product, options: Options) -> Check:
+    check = prepare(
+        product.a, product.b, product.destination, alpha=product.alpha, beta=product.beta,
+        old=product.old, memory=min(options.host_bytes or MEMORY, MEMORY),
+    )  # fmt: skip
+    if product.updates:
+        check.remember_old()
+    return check

@@ -1,0 +1,156 @@
+"""Opened devices, their slots and learned rates, kept for several calls."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from threadpoolctl import threadpool_limits
+
+from hdgemm.errors import InputError
+from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
+from hdgemm.options import Options
+from hdgemm.pipeline.devices.registry import open_device
+from hdgemm.pipeline.slot_cache import SlotCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.machine.rates import Machine
+    from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.pipeline.plan import DeviceSpec, Problem
+
+
+class Session:
+    """Devices and their memory, kept open for several calls.
+
+    The first call that needs a device opens it (driver context, compiled programs) and allocates
+    its slots; later calls reuse both, so that a second product of the same shape starts within
+    milliseconds. Slots of a shape that is no longer used are freed before new ones are allocated:
+    memory never exceeds the options of the call that runs. One call runs at a time; calls from
+    other threads wait.
+
+    Parameters
+    ----------
+    options
+        Defaults for the calls of the session; a call's own `options` replace them.
+
+    Examples
+    --------
+    >>> with hdgemm.Session(hdgemm.Options(host_memory="1GB")) as session:
+    ...     for path in paths:
+    ...         hdgemm.matmul(path, b, out=path.with_suffix(".c.npy"), session=session)
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = check_options(options)
+        self._devices: dict[tuple[str, int | None], Device] = {}
+        self._slots: dict[Device, SlotCache] = {}
+        self._machines: dict[tuple[DeviceSpec, Path | None, bool, bool], Machine] = {}
+        self._running = threading.RLock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all slots and close all devices; further calls are refused."""
+        with self._running:
+            self._closed = True
+            while self._devices:
+                self._close_device(next(iter(self._devices)))
+
+    @contextmanager
+    def running(self, options: Options) -> Iterator[None]:
+        """Hold the session for one call, with the BLAS threads of its options."""
+        with self._running:
+            if self._closed:
+                raise InputError("the session is closed: open a new one")
+            if options.threads is None:
+                yield
+                return
+            with threadpool_limits(options.threads, user_api="blas"):
+                yield
+
+    def device(self, name: str, options: Options) -> Device:
+        """Return an opened device.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            When there is no such device, or it cannot be used.
+        """
+        key = (name, options.device_bytes)
+        if key not in self._devices:
+            self._devices[key] = open_device(name, options.device_bytes)
+        return self._devices[key]
+
+    def slots(self, device: Device) -> SlotCache:
+        """Return the slots kept on an opened device."""
+        return self._slots.setdefault(device, SlotCache(device))
+
+    def reopen(self, device: Device) -> Device:
+        """Close a device and open it again: a device reports its free memory when it opens."""
+        key = next(key for key, opened in self._devices.items() if opened is device)
+        self._close_device(key)
+        self._devices[key] = open_device(*key)
+        return self._devices[key]
+
+    def machine(
+        self,
+        device: DeviceSpec,
+        problem: Problem,
+        folder: Path | None,
+    ) -> Machine:
+        """Return the rates to plan a problem with, measured where that is worth its time.
+
+        They stay the same for the session, so that the same product has the same plan.
+        """
+        key = (device, folder, problem.in_place, problem.flops >= WORTH_MEASURING)
+        if key not in self._machines:
+            self._machines[key] = machine_for(problem, device, folder)
+        return self._machines[key]
+
+    def _close_device(self, key: tuple[str, int | None]) -> None:
+        device = self._devices.pop(key, None)
+        if device is None:
+            return
+        cache = self._slots.pop(device, None)
+        try:
+            if cache is not None:
+                cache.clear()
+        finally:
+            device.close()
+
+
+def check_options(options: Any) -> Options:
+    """Return options, the defaults for None.
+
+    Raises
+    ------
+    InputError
+        For anything but `Options`.
+    """
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise InputError(
+            f"options must be hdgemm.Options, got {type(options).__name__}: "
+            "write options=hdgemm.Options(host_memory='1GB', ...)"
+        )
+    return options
+
+
+@contextmanager
+def session_for(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
+    """Yield a session and the options of one call; a session of its own where none is given."""
+    if session is not None:
+        yield session, session.options if options is None else check_options(options)
+        return
+    with Session(check_options(options)) as own:
+        yield own, own.options

@@ -1,0 +1,101 @@
+"""Sessions: devices opened once, slots reused within the limits, everything freed."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
+from hdgemm.run import session as sessions
+from tests.reference import assert_close_in_eps
+
+RNG = np.random.default_rng(2)
+A, B = RNG.standard_normal((60, 50)), RNG.standard_normal((50, 70))
+OPTIONS = hdgemm.Options(devices="x", tile=(16, 24, 32), host_memory="64MB")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    devices = []
+
+    def open_device(name, memory=None):
+        devices.append(RecordingDevice(memory or 1 << 30, name=name))
+        return devices[-1]
+
+    monkeypatch.setattr(sessions, "open_device", open_device)
+    return devices
+
+
+def allocations(device):
+    return sum(call.kind in {"allocate", "allocate_staging"} for call in device.calls)
+
+
+def test_a_second_product_opens_and_allocates_nothing(opened):
+    with hdgemm.Session(OPTIONS) as session:
+        first = hdgemm.matmul(A, B, session=session)
+        before = allocations(opened[0])
+        second = hdgemm.matmul(A, B, session=session)
+        assert len(opened) == 1
+        assert allocations(opened[0]) == before
+    assert_close_in_eps(first, A, B)
+    assert first.tobytes() == second.tobytes()
+    assert opened[0].buffers == 0
+
+
+def test_slots_of_another_shape_are_freed_first(opened):
+    limits = hdgemm.Options(devices="x", device_memory="40kB", host_memory="64MB")
+    with hdgemm.Session(limits) as session:
+        for n in (60, 20, 45, 60):
+            a, b = RNG.standard_normal((n, n)), RNG.standard_normal((n, n))
+            assert_close_in_eps(hdgemm.matmul(a, b, session=session), a, b)
+    assert opened[0].buffers == 0
+
+
+def test_a_failed_run_keeps_no_slots_and_the_session_goes_on(opened):
+    with hdgemm.Session(OPTIONS) as session:
+        hdgemm.matmul(A, B, session=session)
+        opened[0].fault = Fault(len(opened[0].calls) + 5)
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(hdgemm.CancelledRunError):
+            hdgemm.multiply(A, B, session=session, cancel=cancel)
+        opened[0].fault = None
+        assert_close_in_eps(hdgemm.matmul(A, B, session=session), A, B)
+    assert opened[0].buffers == 0
+
+
+def test_a_closed_session_is_refused(opened):
+    session = hdgemm.Session(OPTIONS)
+    session.close()
+    with pytest.raises(hdgemm.InputError, match="session is closed"):
+        hdgemm.matmul(A, B, session=session)
+
+
+def test_options_must_be_options():
+    with pytest.raises(hdgemm.InputError, match=r"options must be hdgemm\.Options, got dict"):
+        hdgemm.multiply(A, B, options={"host_memory": "1GB"})
+    with pytest.raises(hdgemm.InputError, match="got str"):
+        hdgemm.Session("1GB")
+
+
+def test_calls_from_several_threads_take_turns(opened):
+    results = {}
+    with hdgemm.Session(OPTIONS) as session:
+
+        def work(number):
+            results[number] = hdgemm.matmul(A * number, B, session=session)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for number, result in results.items():
+        assert_close_in_eps(result, A * number, B)
+    assert len(opened) == 1
