@@ -13,6 +13,7 @@ from hdgemm.errors import (
     InputTypeError,
     MatrixIOError,
 )
+from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import list_devices as devices
 from hdgemm.preflight import execute, plan, plan_gemm
@@ -34,11 +35,13 @@ __all__ = [
     "Options",
     "Session",
     "Verification",
+    "create",
     "devices",
     "dgemm",
     "execute",
     "matmul",
     "multiply",
+    "open",
     "plan",
     "plan_gemm",
     "verify",

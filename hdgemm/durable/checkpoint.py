@@ -31,7 +31,7 @@ from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
 from hdgemm.errors import InputError
-from hdgemm.matrices.durability import sync
+from hdgemm.matrices.files import sync
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.resume import remaining
 from hdgemm.report import Resumption, build_report

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.fingerprint import file_of, home_of
 from hdgemm.errors import InputError
-from hdgemm.matrices.durability import sync
+from hdgemm.matrices.files import sync
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.matrices.stores import create_matrix, reopen_draft

@@ -6,12 +6,12 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.durable.checksums import as_stored, checksum
+from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.durable.journal import Journal
@@ -25,8 +25,8 @@ class _Written(NamedTuple):
     slot: int
 
 
-class JournaledMatrix:
-    """Implements `Matrix` around C, and writes what is durable into a journal.
+class JournaledMatrix(Wrapper):
+    """C with a journal: writes what is durable into a journal.
 
     `write` returns when the slab is in C; a thread then makes C durable, and after that appends
     the slab's record to the journal and makes that durable. A lane that gets `depth` slabs ahead
@@ -56,7 +56,8 @@ class JournaledMatrix:
         depth: int = 1,
         redo: RedoLog | None = None,
     ) -> None:
-        self._matrix = matrix
+        super().__init__(matrix)
+        self.array = None  # every write must go through `write`
         self._journal = journal
         self._done = frozenset(done)
         self._depth = depth
@@ -70,39 +71,6 @@ class JournaledMatrix:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._record, name="hdgemm-journal", daemon=True)
         self._thread.start()
-
-    @property
-    def name(self) -> str:
-        """C's name."""
-        return self._matrix.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """C's rows and columns."""
-        return self._matrix.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """C's dtype."""
-        return self._matrix.dtype
-
-    @property
-    def array(self) -> NDArray[Any] | None:
-        """None: every write must come by."""
-        return None
-
-    @property
-    def chunk(self) -> tuple[int, int] | None:
-        """C's chunk."""
-        return self._matrix.chunk
-
-    def phase(self, row: int, col: int) -> int:
-        """C's phase."""
-        return self._matrix.phase(row, col)
-
-    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
-        """Read from C."""
-        self._matrix.read(row, col, out)
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store a slab of C, and see to it that it is recorded once it is durable."""

@@ -16,8 +16,7 @@ import numpy as np
 from hdgemm.durable.checksums import checksum
 from hdgemm.durable.journal import decode, encode
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.durability import sync
-from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.files import BlockFile, sync
 from hdgemm.matrices.transfer import ALIGNMENT, address, aligned_bytes
 from hdgemm.pipeline.plan import Rect
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.transfer import Bounce, copy_pool
 
 if TYPE_CHECKING:
@@ -16,30 +17,16 @@ if TYPE_CHECKING:
 _SLAB: Final = 4 << 20
 
 
-class ArrayMatrix:
-    """A 2-D array of any strides, implementing `Matrix`; it is used in place, never copied."""
+class ArrayMatrix(Matrix):
+    """A 2-D array of any strides; it is used in place, never copied."""
 
     name = "array"
-    chunk: tuple[int, int] | None = None
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self.array: NDArray[Any] | None = array
-        self._array = array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the array."""
-        rows, cols = self._array.shape
-        return rows, cols
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The array's dtype, byte order included."""
-        return self._array.dtype
-
-    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
-        """Return 0: an array is not on disk."""
-        return 0
+        self.array = self._array = array
+        rows, cols = array.shape
+        self.shape = rows, cols
+        self.dtype = array.dtype
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
@@ -51,11 +38,10 @@ class ArrayMatrix:
         rows, cols = tile.shape
         _copy(self._array[row : row + rows, col : col + cols], tile)
 
-    def flush(self) -> None:
-        """Do nothing: an array is never durable."""
-
-    def close(self) -> None:
-        """Do nothing: the array is the caller's."""
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> ArrayMatrix:
+        """Return the rectangle as a view of the array."""
+        rows, cols = shape
+        return ArrayMatrix(self._array[row : row + rows, col : col + cols])
 
 
 def _copy(target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -1,71 +1,179 @@
-"""The protocol of a stored matrix: read and written by rectangles, row-major.
+"""The base class of matrices that are read and written by rectangles, row-major.
 
-A column-major store is the same thing as its row-major transpose, so implementations know rows
-only; `hdgemm.matrices.operands` turns what a caller passes into a `Matrix` and a `trans` flag.
+A column-major matrix is its row-major transpose with a flag (`Operand.trans`), so that
+implementations know rows only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Hashable
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
+#: Bytes that `Transposed` reads at a time.
+_BLOCK: Final = 8 << 20
 
-class Matrix(Protocol):
-    """Rows × columns of one dtype, somewhere: in RAM, in a file, behind another library."""
+
+class Matrix:
+    """Rows × columns of one dtype: in RAM, in a file, in device memory or in another library.
+
+    Subclasses set `name`, `shape` and `dtype` and implement `read` and `write`.
+    """
+
+    #: The name in error messages: a path, or ``"array"``.
+    name: str
+    #: Stored rows and columns.
+    shape: tuple[int, int]
+    #: As stored, byte order included.
+    dtype: np.dtype[Any]
+    #: The matrix itself where it lies in RAM, in its stored orientation.
+    array: NDArray[Any] | None = None
+    #: Rows and columns of a chunk, for formats that are read and written by chunks.
+    chunk: tuple[int, int] | None = None
+    #: A chunk can only be decoded or encoded as a whole.
+    encoded: bool = False
+    #: The identity of a dataset or array within its library: equal values name the same store.
+    source: Hashable = None
+    #: Row and column of element ``[0, 0]`` in the whole store; not ``(0, 0)`` in a part.
+    origin: tuple[int, int] = (0, 0)
+    #: The file, or the folder of files, that holds all elements.
+    home: Path | None = None
 
     @property
-    def name(self) -> str:
-        """What an error calls it: a path, or ``"array"``."""
+    def chunk_origin(self) -> tuple[int, int]:
+        """Row and column of element ``[0, 0]`` within its chunk."""
+        if self.chunk is None:
+            return 0, 0
+        (row, col), (high, wide) = self.origin, self.chunk
+        return row % high, col % wide
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Stored rows and columns."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As stored, byte order included."""
-
-    @property
-    def array(self) -> NDArray[Any] | None:
-        """The matrix itself where it lies in RAM, in its stored orientation; else None."""
-
-    @property
-    def chunk(self) -> tuple[int, int] | None:
-        """Rows and columns of a chunk, for formats that are read and written by chunks."""
-
-    def phase(self, row: int, col: int) -> int:
-        """Bytes past a 4096-byte boundary at which this element lies on disk; 0 where it does not.
+    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - overridden
+        """Return this element's file offset modulo 4096, 0 where it has no file offset.
 
         Memory that starts at the same phase can take direct (O_DIRECT) reads without a copy.
         """
+        return 0
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
-        """Fill `out` (2-D, any native dtype that the stored one casts to, unit stride in rows)
-        from the rectangle whose first element is ``[row, col]``; several threads may read at once.
+        """Fill `out` (2-D, of a native dtype that the stored one can be cast to) from the
+        rectangle that begins at ``[row, col]``; several threads may read at once.
 
         Raises
         ------
         MatrixIOError
             With path, offset and length: a read that failed or came back short.
         """
+        raise NotImplementedError
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``; disjoint rectangles may be written at once."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Return when everything written is durable."""
 
     def close(self) -> None:
-        """Give up files and threads."""
+        """Close the files that were opened for this matrix."""
+
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> Matrix:
+        """Return a rectangle as a matrix of its own; no data is copied, and closing it leaves
+        this matrix open.
+        """
+        return _Part(self, row, col, shape)
+
+
+class Wrapper(Matrix):
+    """A matrix that forwards everything to another one; subclasses override what differs."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+        self.name = matrix.name
+        self.shape = matrix.shape
+        self.dtype = matrix.dtype
+        self.array = matrix.array
+        self.chunk = matrix.chunk
+        self.encoded = matrix.encoded
+        self.source = matrix.source
+        self.origin = matrix.origin
+        self.home = matrix.home
+
+    def phase(self, row: int, col: int) -> int:
+        """Return the matrix's own phase."""
+        return self._matrix.phase(row, col)
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Read from the matrix."""
+        self._matrix.read(row, col, out)
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Write to the matrix."""
+        self._matrix.write(row, col, tile)
+
+    def flush(self) -> None:
+        """Return when everything written is durable."""
+        self._matrix.flush()
+
+
+class _Part(Wrapper):
+    """A rectangle of a chunked or opaque matrix."""
+
+    def __init__(self, whole: Matrix, row: int, col: int, shape: tuple[int, int]) -> None:
+        super().__init__(whole)
+        self._row, self._col = row, col
+        self.shape = shape
+        self.origin = whole.origin[0] + row, whole.origin[1] + col
+
+    def phase(self, row: int, col: int) -> int:
+        """Return the phase of the element in the whole."""
+        return self._matrix.phase(self._row + row, self._col + col)
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the rectangle at ``[row, col]`` of the part."""
+        self._matrix.read(self._row + row, self._col + col, out)
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Store `tile` at ``[row, col]`` of the part."""
+        self._matrix.write(self._row + row, self._col + col, tile)
+
+
+class Transposed(Wrapper):
+    """The transpose of a matrix, for readers that take no `trans` flag; in bounded memory."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(matrix)
+        self.shape = matrix.shape[1], matrix.shape[0]
+        self.array = None if matrix.array is None else matrix.array.T
+        self.chunk = None
+        self.source = None
+
+    def phase(self, row: int, col: int) -> int:
+        """Return the phase of the stored element."""
+        return self._matrix.phase(col, row)
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the transpose's rectangle at ``[row, col]``."""
+        rows, cols = out.shape
+        height = max(1, _BLOCK // max(1, rows * out.itemsize))
+        for first in range(0, cols, height):
+            stored = np.empty((min(height, cols - first), rows), out.dtype)
+            self._matrix.read(col + first, row, stored)
+            out[:, first : first + height] = stored.T
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Store the transpose of `tile`."""
+        self._matrix.write(col, row, np.ascontiguousarray(tile.T))
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix and how the product sees it: op(X) is the stored matrix, transposed when `trans`,
+    """A matrix and its role in the product: op(X) is the stored matrix, transposed when `trans`,
     conjugated when `conj`.
     """
 

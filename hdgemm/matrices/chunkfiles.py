@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.transfer import disk_pool
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 
 
-class ChunkFiles:
-    """A grid of row-major chunks, implementing `Matrix`; chunks on the edge are stored whole.
+class ChunkFiles(Matrix):
+    """A grid of row-major chunks; chunks on the edge are stored whole.
 
     Parameters
     ----------
@@ -41,12 +42,10 @@ class ChunkFiles:
     open_chunk
         Finds a chunk.
     source
-        What tells the store from others: equal sources are the same elements.
+        The identity of the store: equal sources are the same elements.
     home
         The file, or the folder of files, that the chunks are in.
     """
-
-    array: NDArray[Any] | None = None
 
     def __init__(
         self,
@@ -65,18 +64,13 @@ class ChunkFiles:
         self.name = name
         self.shape = shape
         self.dtype = dtype
-        self.chunk: tuple[int, int] | None = chunk
+        self.chunk = chunk
         self.source = source
         self.home = home
         self._extents = chunk
         self._fill = fill
         self._open_chunk = open_chunk
-        self.flush = flush
-        self.close = close
-
-    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
-        """Return 0: rows of a rectangle come from several places."""
-        return 0
+        self._flush, self._close = flush, close
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
@@ -101,6 +95,14 @@ class ChunkFiles:
                     if chunk is not None:
                         pieces += chunk.write_pieces(top, left, part)
                 disk_pool().run(pieces)
+
+    def flush(self) -> None:
+        """Return when everything written is durable."""
+        self._flush()
+
+    def close(self) -> None:
+        """Close the file of the chunks."""
+        self._close()
 
     def _find(self, index: tuple[int, int], stack: ExitStack, *, write: bool) -> FileMatrix | None:
         try:

@@ -6,15 +6,15 @@ to look at it, only to copy out of it or into it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.base import Operand
+from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.dlpack import KDL_CUDA, Exported, from_dlpack
-from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.layout import check_dtype, row_pitch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,29 +59,15 @@ class DeviceArray:
         return self.strides[0] // self.dtype.itemsize
 
 
-class DeviceArrayMatrix:
-    """A matrix in device memory, implementing `Matrix`; a plan uses it in place ("resident")."""
+class DeviceArrayMatrix(Matrix):
+    """A matrix in device memory; a plan uses it in place ("resident")."""
 
     name = "device array"
-    array: NDArray[Any] | None = None
-    chunk: tuple[int, int] | None = None
 
     def __init__(self, device_array: DeviceArray) -> None:
         self.device_array = device_array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Stored rows and columns."""
-        return self.device_array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The array's dtype."""
-        return self.device_array.dtype
-
-    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
-        """Return 0: device memory is not on disk."""
-        return 0
+        self.shape = device_array.shape
+        self.dtype = device_array.dtype
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Copy the rectangle at ``[row, col]`` to host memory; needs CuPy."""
@@ -111,11 +97,11 @@ class DeviceArrayMatrix:
         pointer = cupy.cuda.MemoryPointer(memory, 0)
         return cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
 
-    def flush(self) -> None:
-        """Do nothing: device memory is never durable."""
-
-    def close(self) -> None:
-        """Do nothing: the array is the caller's."""
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> DeviceArrayMatrix:
+        """Return a rectangle in the same memory."""
+        pitch, itemsize = self.device_array.strides
+        pointer = self.device_array.pointer + row * pitch + col * itemsize
+        return DeviceArrayMatrix(replace(self.device_array, pointer=pointer, shape=shape))
 
 
 def is_device_array(x: object) -> bool:
@@ -158,11 +144,10 @@ def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
     rows, cols = exported.shape
     itemsize = exported.dtype.itemsize
     strides = exported.strides or (cols * itemsize, itemsize)
-    if (pitch := _row_pitch(exported.shape, strides, itemsize)) is not None:
-        shape, trans = (rows, cols), False
-    elif (pitch := _row_pitch((cols, rows), strides[::-1], itemsize)) is not None:
-        shape, trans = (cols, rows), True
-    else:
+    trans = row_pitch((rows, cols), strides, itemsize) is None
+    shape = (cols, rows) if trans else (rows, cols)
+    pitch = row_pitch(shape, strides[::-1] if trans else strides, itemsize)
+    if pitch is None or pitch % itemsize:
         raise InputError(
             f"{what} has strides {strides} bytes for shape {exported.shape}; cuBLAS needs "
             "contiguous rows or columns: pass a contiguous copy"
@@ -177,17 +162,6 @@ def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
         exported.owner,
     )
     return Operand(DeviceArrayMatrix(array), trans)
-
-
-def _row_pitch(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:
-    """Return the bytes from row to row where rows are contiguous and do not overlap, else None."""
-    rows, cols = shape
-    if cols > 1 and strides[1] != itemsize:
-        return None
-    if rows <= 1:
-        return cols * itemsize
-    fits = strides[0] >= cols * itemsize and strides[0] % itemsize == 0
-    return strides[0] if fits else None
 
 
 def _export(x: Any, what: str) -> Exported:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
-from hdgemm.matrices.durability import sync
+from hdgemm.matrices.files import sync
 
 if TYPE_CHECKING:
     from pathlib import Path

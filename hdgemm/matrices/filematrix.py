@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.files import SHORT
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, Bounce, disk_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -47,13 +47,13 @@ class _Line(NamedTuple):
     memory: NDArray[Any]
 
 
-class FileMatrix:
-    """Rows × columns at a byte offset of a file, implementing `Matrix`.
+class FileMatrix(Matrix):
+    """Rows × columns at a byte offset of a file.
 
     Parameters
     ----------
     file
-        The open file; closed with the matrix.
+        The open file.
     shape
         Stored rows and columns.
     dtype
@@ -62,17 +62,16 @@ class FileMatrix:
         Bytes from the file's start to element ``[0, 0]``.
     pitch
         Bytes from one row to the next, at least a row's own (the default).
+    source
+        The identity of the HDF5 dataset that has these elements.
+    owner
+        Closing the matrix closes the file.
 
     Raises
     ------
     InputError
         When the file is too short: `expected` and `found` in bytes.
     """
-
-    chunk: tuple[int, int] | None = None
-    array: NDArray[Any] | None = None
-    #: Names the dataset that the elements are, where another library may write it too.
-    source: Hashable = None
 
     def __init__(
         self,
@@ -81,8 +80,15 @@ class FileMatrix:
         dtype: np.dtype[Any],
         offset: int = 0,
         pitch: int | None = None,
+        *,
+        source: Hashable = None,
+        owner: bool = True,
     ) -> None:
         self.file = file
+        self.path = self.home = file.path
+        self.name = str(file.path)
+        self.source = source
+        self._owner = owner
         self.shape = shape
         self.dtype = dtype
         self.offset = offset
@@ -94,16 +100,6 @@ class FileMatrix:
                 f"{offset} needs {self.end} bytes, the file has {found}",
                 expected=self.end, found=found, path=str(file.path),
             )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The file's path."""
-        return str(self.file.path)
-
-    @property
-    def path(self) -> Path:
-        """The file's path."""
-        return self.file.path
 
     @property
     def end(self) -> int:
@@ -141,8 +137,20 @@ class FileMatrix:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Close the file, unless this matrix is a part of another."""
+        if self._owner:
+            self.file.close()
+
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> FileMatrix:
+        """Return a rectangle: the same file at another offset."""
+        # An empty rectangle after the last row would lie beyond the end of the file.
+        offset = self._position(row, col) if min(shape) else self.offset
+        found = FileMatrix(
+            self.file, shape, self.dtype, offset, self.pitch, source=self.source, owner=False
+        )
+        found.name = self.name
+        found.origin = self.origin[0] + row, self.origin[1] + col
+        return found
 
     def _check(self, row: int, col: int, extents: tuple[int, ...]) -> None:
         rows, cols = extents

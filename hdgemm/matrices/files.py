@@ -12,14 +12,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.transfer import ALIGNMENT, address
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -217,3 +216,26 @@ class BlockFile:
             f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}{hint}",
             path=str(self.path), offset=offset, length=length,
         )  # fmt: skip
+
+
+def sync(path: Path) -> None:
+    """Return when a file's content, or the names in a folder, are durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Return when a file and its name are durable."""
+    sync(path)
+    sync(path.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when all files and names under a folder are durable."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(place, name))
+        sync(Path(place))

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
-from hdgemm.matrices.dtypes import check_dtype
-from hdgemm.matrices.durability import sync_file
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, check_regular
+from hdgemm.matrices.files import BlockFile, check_regular, sync_file
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:
@@ -116,8 +115,10 @@ def _from_dataset(dataset: Any, path: Path, *, writable: bool, opened: bool = Tr
         offset = None if dataset.is_virtual or dataset.external else dataset.id.get_offset()
         if offset is not None:
             file = BlockFile(path, writable=writable)
-            matrix = FileMatrix(file, dataset.shape, dataset.dtype, offset)
-            matrix.source = _source(dataset, path)
+            matrix = FileMatrix(
+                file, dataset.shape, dataset.dtype, offset, source=_source(dataset, path)
+            )
+            matrix.name = name
             return matrix
     elif not writable and dataset.id.get_create_plist().get_nfilters() == 0:
         return _plain_chunks(dataset, name, path)

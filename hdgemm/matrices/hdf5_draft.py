@@ -10,11 +10,10 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.draft import Draft, allocate, aside, no_space, require_space
-from hdgemm.matrices.dtypes import check_dtype
-from hdgemm.matrices.durability import sync_file
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, check_regular
+from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.hdf5 import LIBRARY_LOCK, load_h5py, open_file
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:

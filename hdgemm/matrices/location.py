@@ -1,4 +1,4 @@
-"""Names of matrices: a file, and what in it."""
+"""Locations of matrices: a file or store, and the item in it."""
 
 from __future__ import annotations
 
@@ -6,50 +6,23 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
-
-import numpy as np
+from typing import Final, Literal
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.raw import RawLayout, parse_layout
 
 Format = Literal["npy", "raw", "hdf5", "zarr"]
 _SUFFIXES: Final[dict[str, Format]] = {
     ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".he5": "hdf5",
     ".zarr": "zarr",
 }  # fmt: skip
-_RAW: Final = re.compile(
-    r"(?P<rows>\d+)[x×](?P<cols>\d+):(?P<dtype>[<>=]?\w+)(:(?P<order>[CF]))?(:(?P<offset>\d+))?"
-)
 #: Object stores that are reached by a URL; a `Path` of one has lost a slash.
 _URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/].*?)(::(?P<item>.*))?")
 
 
 @dataclass(frozen=True, slots=True)
-class RawLayout:
-    """How a matrix lies in a file without a header.
-
-    Parameters
-    ----------
-    shape
-        Rows and columns.
-    dtype
-        Element type, byte order included, as `numpy.dtype` reads it.
-    order
-        ``"C"``, row by row, or ``"F"``, column by column.
-    offset
-        Bytes before the first element.
-    """
-
-    shape: tuple[int, int]
-    dtype: str = "float64"
-    order: str = "C"
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Location:
-    """Where a matrix is kept.
+    """The file or store, the format, and the item in it.
 
     Parameters
     ----------
@@ -97,8 +70,8 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
     if not separator or Path(whole).exists():
         name, item = whole, ""
     path = Path(name)
-    if item and (match := _RAW.fullmatch(item)):
-        return Location(path, "raw", raw=_raw_layout(match, whole))
+    if item and (layout := parse_layout(item, whole)):
+        return Location(path, "raw", raw=layout)
     kind = _format(path)
     if kind == "hdf5" and not item.strip("/"):
         raise InputError(f"{whole} names no dataset; write it like '{path}::/group/A'")
@@ -121,13 +94,3 @@ def _format(path: Path) -> Format:
             if stream.read(8) == b"\x89HDF\r\n\x1a\n":
                 return "hdf5"
     return "npy"
-
-
-def _raw_layout(match: re.Match[str], text: str) -> RawLayout:
-    try:
-        dtype: np.dtype[Any] = np.dtype(match["dtype"])
-    except TypeError as error:
-        raise InputError(f"{text} has an unknown dtype {match['dtype']!r}") from error
-    check_dtype(dtype, text)
-    shape = (int(match["rows"]), int(match["cols"]))
-    return RawLayout(shape, match["dtype"], match["order"] or "C", int(match["offset"] or 0))

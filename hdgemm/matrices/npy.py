@@ -13,9 +13,9 @@ import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import Draft, reserve
-from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:

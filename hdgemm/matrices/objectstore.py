@@ -13,7 +13,7 @@ import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft
-from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.zarrs import CHUNK, from_zarr, load_zarr
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""From what a caller passes to what the pipeline reads and writes."""
+"""Arguments of the public calls opened as matrices; `hdgemm.open` and `hdgemm.create`."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +13,20 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
-from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.layout import check_dtype, row_pitch
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.memmaps import find_mapping
-from hdgemm.matrices.stores import from_store, open_location
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.stores import create_matrix, from_store, open_location
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from hdgemm.matrices.base import Matrix
 
-__all__ = ["Operand", "open_operand"]
+__all__ = ["Operand", "create", "open", "open_operand"]
 
 
 def open_operand(
@@ -36,11 +39,11 @@ def open_operand(
     x
         A 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
         through its file rather than by page faults where it lies there as rows or columns; an
-        array on a GPU; an h5py dataset, a Zarr array or anything with `shape`, `dtype` and
-        rectangle indexing; or a `Location` or its text: ``A.npy``, ``file.h5::/group/A``,
-        ``store.zarr::A``, ``A.bin::2000x3000:float64``.
+        array on a GPU; a `StoredMatrix` or a view of one; an h5py dataset, a Zarr array or
+        anything with `shape`, `dtype` and rectangle indexing; or a `Location` or its text:
+        ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A``, ``A.bin::2000x3000:float64``.
     what
-        What errors call it.
+        The operand's name in error messages.
     trans, conj
         The product uses the transpose, the conjugate, of `x`.
     writable
@@ -60,6 +63,14 @@ def open_operand(
         When its dtype is not float32, float64, complex64 or complex128, or it is no matrix.
     """
     matrix: Matrix | None
+    if isinstance(x, StoredMatrix):
+        if writable and not x.writable:
+            raise InputError(
+                f"{what} is to be overwritten, but it was opened for reading only: open it with "
+                "mode='r+'"
+            )
+        stored = x.operand
+        return replace(stored, trans=trans != stored.trans, conj=conj)
     if isinstance(x, str | os.PathLike | Location):
         matrix, flipped = open_location(x, writable=writable)
     elif isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
@@ -84,7 +95,7 @@ def _from_array(x: NDArray[Any], what: str, *, writable: bool) -> tuple[Matrix, 
     if writable:
         _check_writable(x, what)
     plain = x.view(np.ndarray)
-    flipped = not _has_rows(plain) and _has_rows(plain.T)
+    flipped = _pitch(plain) is None and _pitch(plain.T) is not None
     stored = plain.T if flipped else plain
     return _from_mapping(stored, writable=writable) or ArrayMatrix(stored), flipped
 
@@ -98,23 +109,91 @@ def _check_writable(x: NDArray[Any], what: str) -> None:
         raise InputError(f"{what} is to be overwritten, but its elements share memory: pass a copy")
 
 
-def _has_rows(x: NDArray[Any]) -> bool:
-    """Say whether each row is contiguous and the rows follow one another without overlap."""
-    rows, cols = x.shape
-    row_bytes = cols * x.itemsize
-    return (cols <= 1 or x.strides[1] == x.itemsize) and (rows <= 1 or x.strides[0] >= row_bytes)
+def _pitch(x: NDArray[Any]) -> int | None:
+    return row_pitch(x.shape, x.strides, x.itemsize)
 
 
 def _from_mapping(x: NDArray[Any], *, writable: bool) -> FileMatrix | None:
     """Return `x` as a part of its file, None where it must be treated as an array."""
-    if not _has_rows(x) or (mapping := find_mapping(x)) is None or mapping.mode == "c":
+    pitch = _pitch(x)
+    if pitch is None or (mapping := find_mapping(x)) is None or mapping.mode == "c":
         return None
     if mapping.mode != "r":
         mapping.mapped.flush()
     rows, cols = x.shape
-    pitch = x.strides[0] if rows > 1 else cols * x.itemsize
     try:
         file = BlockFile(mapping.path, writable=writable)
     except InputError:
         return None
     return FileMatrix(file, (rows, cols), x.dtype, mapping.offset, pitch)
+
+
+def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgemm.open`
+    """Open a stored matrix; nothing is read.
+
+    Parameters
+    ----------
+    location
+        A path or text: ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A``,
+        ``A.bin::2000x3000:float64``, ``s3://bucket/store.zarr::A``; or an array, a memmap, an
+        h5py dataset or a Zarr array.
+    mode
+        ``"r"`` for reading, ``"r+"`` for reading and writing in place.
+
+    Returns
+    -------
+    StoredMatrix
+        With `shape`, `dtype`, `.T`, views ``[r0:r1, c0:c1]``, `numpy.asarray`, and, for
+        ``"r+"``, assignment. Close it, or use it as a context manager.
+
+    Raises
+    ------
+    InputError
+        When it is missing, truncated, no matrix, or cannot be opened for writing.
+    InputTypeError
+        When its dtype cannot be multiplied.
+    """
+    if mode not in ("r", "r+"):
+        raise InputError(f"mode must be 'r' or 'r+', got {mode!r}; hdgemm.create makes new files")
+    operand = open_operand(location, what="the matrix", writable=mode == "r+")
+    return StoredMatrix(operand, writable=mode == "r+")
+
+
+def create(
+    location: str | os.PathLike[str],
+    shape: tuple[int, int],
+    dtype: DTypeLike = np.float64,
+    order: str = "C",
+) -> StoredMatrix:
+    """Create a matrix of zeros with its disk space reserved, and open it for writing.
+
+    A matrix that had this location is replaced.
+
+    Parameters
+    ----------
+    location
+        As in `hdgemm.open`. HDF5 and Zarr arrays are created inside existing files and groups.
+    shape
+        Rows and columns.
+    dtype
+        float32, float64, complex64 or complex128.
+    order
+        ``"C"`` stores rows one after the other, ``"F"`` columns (.npy files; raw files have it
+        in their location).
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to, or the format has no such order.
+    MatrixIOError
+        When the disk is too full (`requested` and `available` in bytes).
+    """
+    try:
+        rows, cols = map(index, shape)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"shape must be two integers, got {shape!r}") from error
+    if min(rows, cols) < 0:
+        raise InputError(f"shape must not be negative, got {shape!r}")
+    with create_matrix(location, (rows, cols), dtype, order=order) as draft:
+        draft.publish()
+    return open(location, "r+")

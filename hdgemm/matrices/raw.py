@@ -1,20 +1,66 @@
-"""Matrices in files without a header, whose layout the caller knows."""
+"""Matrices in files without a header, in a layout that the location states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.errors import InputError
 from hdgemm.matrices.draft import Draft, reserve
-from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.layout import check_dtype
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hdgemm.matrices.location import RawLayout
+_LAYOUT: Final = re.compile(
+    r"(?P<rows>\d+)[x×](?P<cols>\d+):(?P<dtype>[<>=]?\w+)(:(?P<order>[CF]))?(:(?P<offset>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RawLayout:
+    """The layout of a matrix in a file without a header.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns.
+    dtype
+        Element type, byte order included, as `numpy.dtype` reads it.
+    order
+        ``"C"``, row by row, or ``"F"``, column by column.
+    offset
+        Bytes before the first element.
+    """
+
+    shape: tuple[int, int]
+    dtype: str = "float64"
+    order: str = "C"
+    offset: int = 0
+
+
+def parse_layout(text: str, location: str) -> RawLayout | None:
+    """Read ``ROWSxCOLS:DTYPE[:F][:BYTES]``; None for any other text.
+
+    Raises
+    ------
+    InputError
+        When the dtype is unknown.
+    """
+    if (match := _LAYOUT.fullmatch(text)) is None:
+        return None
+    try:
+        dtype: np.dtype[Any] = np.dtype(match["dtype"])
+    except TypeError as error:
+        raise InputError(f"{location} has an unknown dtype {match['dtype']!r}") from error
+    check_dtype(dtype, location)
+    shape = (int(match["rows"]), int(match["cols"]))
+    return RawLayout(shape, match["dtype"], match["order"] or "C", int(match["offset"] or 0))
 
 
 def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[FileMatrix, bool]:

@@ -1,4 +1,4 @@
-"""Whatever has a shape, a dtype and rectangle indexing: HDF5 datasets, Zarr arrays, one's own."""
+"""Objects with shape, dtype and rectangle indexing: HDF5 datasets, Zarr arrays, user classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from hdgemm.errors import HdgemmError, MatrixIOError
+from hdgemm.matrices.base import Matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -21,7 +22,7 @@ BLOCK_BYTES: Final = 16 << 20
 
 
 class Rectangles(Protocol):
-    """What a store must offer to be an operand; ``store[r0:r1, c0:c1] = tile`` to be an out."""
+    """The interface of an operand; an output also takes ``store[r0:r1, c0:c1] = tile``."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,14 +30,14 @@ class Rectangles(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """What `numpy.dtype` understands."""
+        """A dtype, or anything that `numpy.dtype` takes."""
 
     def __getitem__(self, key: tuple[slice, slice], /) -> Any:
-        """Return a rectangle that `numpy.asarray` understands."""
+        """Return a rectangle as an array, or anything that `numpy.asarray` takes."""
 
 
-class RectangleMatrix:
-    """A store that speaks `Rectangles`, implementing `Matrix`.
+class RectangleMatrix(Matrix):
+    """A store that implements `Rectangles`.
 
     Parameters
     ----------
@@ -48,19 +49,17 @@ class RectangleMatrix:
         Rows and columns of a chunk: blocks are cut on its grid, so that no chunk is decoded twice
         for one rectangle.
     keeps
-        Nobody writes while this matrix is read: the chunk that was last read in part is kept, so
-        that the rest of it needs no second decoding. Holds one chunk of memory from then on.
+        Keep the chunk that was last read in part, so that the rest of it is not decoded again:
+        for a matrix that is never written while it is open. Holds one chunk of memory.
     source
-        What tells the store from others: equal sources are the same elements.
+        The identity of the store: equal sources are the same elements.
     home
-        The file, or the folder of files, that the store keeps all its elements in, if any.
+        The file, or the folder of files, that holds all elements, if any.
     lock
         Held while the store reads or writes; None where reads may overlap.
     flush, close
         Called for the `Matrix` methods of these names.
     """
-
-    array: NDArray[Any] | None = None
 
     def __init__(
         self,
@@ -77,27 +76,19 @@ class RectangleMatrix:
     ) -> None:
         self._store = store
         self.name = name
+        rows, cols = store.shape
+        self.shape = int(rows), int(cols)
         self.chunk = chunk
         self.encoded = chunk is not None
         self._keeps = keeps and chunk is not None
         self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
         self.home = home
         self.source = id(store) if source is None else source
-        self.dtype: np.dtype[Any] = np.dtype(store.dtype)
+        self.dtype = np.dtype(store.dtype)
         self._reading: AbstractContextManager[Any] = lock or nullcontext()
         # Two tiles in one chunk must not be merged into it at once.
         self._writing: AbstractContextManager[Any] = lock or threading.Lock()
         self._flush, self._close = flush, close
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        rows, cols = self._store.shape
-        return int(rows), int(cols)
-
-    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - the protocol's signature
-        """Return 0: elements have no place that could be read directly."""
-        return 0
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
@@ -142,7 +133,7 @@ class RectangleMatrix:
         rows, cols = chunk
         place, kept = (rows.start, cols.start), self._kept
         if kept is None or kept[0] != place:
-            # Two chunks at once would be more than was promised.
+            # Drop the old chunk first: the memory limit counts one.
             self._kept = kept = None
             kept = place, self._fetch(rows, cols)
             self._kept = kept
@@ -159,7 +150,7 @@ class RectangleMatrix:
                 self._store[rows, cols] = block
 
     def flush(self) -> None:
-        """Return when everything written is durable, as far as the store can say."""
+        """Return when everything written is durable, as far as the store tells."""
         if self._flush is not None:
             self._flush()
 

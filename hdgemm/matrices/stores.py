@@ -11,13 +11,13 @@ import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import Draft
-from hdgemm.matrices.dtypes import check_dtype
 from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
 from hdgemm.matrices.hdf5_draft import create_hdf5
-from hdgemm.matrices.location import Location, RawLayout, parse_location
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.npy import create_npy, open_npy
 from hdgemm.matrices.objectstore import create_objects, open_objects
-from hdgemm.matrices.raw import create_raw, open_raw
+from hdgemm.matrices.raw import RawLayout, create_raw, open_raw
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr, reopen_zarr
 
@@ -73,9 +73,7 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
         return from_dataset(x, what, writable=writable)
     if _is(x, "zarr", "Array"):
         return from_zarr(x, what, writable=writable)
-    if isinstance(x, np.ndarray | np.generic):
-        return None
-    if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
+    if not _has_rectangles(x):
         return None
     if len(x.shape) != 2:
         raise InputError(f"{what} must be a matrix (2-D), it has shape {tuple(x.shape)}")
@@ -84,6 +82,22 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
         raise InputError(f"{what} is to be overwritten, but a {type(x).__name__} takes no elements")
     return RectangleMatrix(
         x, name=type(x).__name__, chunk=_chunk(x), keeps=not writable, lock=threading.Lock()
+    )
+
+
+def is_stored(x: Any) -> bool:
+    """Return whether `x` is read by rectangles: it is no NumPy array, has two dimensions or more
+    and a dtype that NumPy knows.
+    """
+    try:
+        return _has_rectangles(x) and len(x.shape) >= 2 and np.dtype(x.dtype) is not None
+    except TypeError:
+        return False
+
+
+def _has_rectangles(x: Any) -> bool:
+    return not isinstance(x, np.ndarray | np.generic) and all(
+        hasattr(x, name) for name in ("shape", "dtype", "__getitem__")
     )
 
 
@@ -115,20 +129,30 @@ def create_matrix(
     shape: tuple[int, int],
     dtype: DTypeLike,
     part: Path | None = None,
+    order: str = "C",
 ) -> Draft[Any]:
     """Begin a new matrix that gets its name when it is published, its space reserved.
 
-    What has the name is replaced then: a whole file, one dataset of an HDF5 file, one array of a
-    Zarr store. `part` is the name that it has until then, beside its final one; None for any.
+    Publishing replaces a matrix of that name: a whole file, one dataset of an HDF5 file, one array
+    of a Zarr store. `part` is its name until then, beside the final one; None for any. `order` is
+    that of a .npy file; ``"F"`` stores columns one after the other.
 
     Raises
     ------
     InputError
-        When the place cannot be written to, or a raw location has another shape or dtype.
+        When the place cannot be written to, a raw location has another shape or dtype, or the
+        format does not have this order.
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes).
     """
     place = where if isinstance(where, Location) else parse_location(where)
+    if order not in ("C", "F"):
+        raise InputError(f"order must be 'C' or 'F', got {order!r}")
+    if order == "F" and place.format != "npy" and (place.raw is None or place.raw.order != "F"):
+        raise InputError(
+            f"{place} cannot be created in order 'F': .npy files can, and raw files whose location "
+            "ends in ':F'"
+        )
     if place.url:
         return create_objects(place, shape, dtype)
     if place.format == "raw":
@@ -143,7 +167,7 @@ def create_matrix(
         return create_hdf5(place.path, place.item, shape, dtype, part)
     if place.format == "zarr":
         return create_zarr(place.path, place.item, shape, dtype, part)
-    return create_npy(place.path, shape, dtype, part=part)
+    return create_npy(place.path, shape, dtype, order, part)
 
 
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:

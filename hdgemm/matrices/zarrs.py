@@ -12,10 +12,9 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.draft import Draft, aside, require_space, reserve
-from hdgemm.matrices.dtypes import check_dtype
-from hdgemm.matrices.durability import sync, sync_tree
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.files import BlockFile, sync, sync_tree
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:

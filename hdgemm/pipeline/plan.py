@@ -61,6 +61,9 @@ class OperandSpec:
         Bytes of an element as stored; differs from the product's where load1 converts.
     chunk, encoded
         Stored rows and columns of a chunk, and whether it can only be decoded as a whole.
+    chunk_origin
+        Stored row and column of the operand's first element within its chunk; not ``(0, 0)`` in
+        a view that begins inside a chunk.
     """
 
     trans: bool = False
@@ -69,6 +72,7 @@ class OperandSpec:
     itemsize: int = 8
     chunk: tuple[int, int] | None = None
     encoded: bool = False
+    chunk_origin: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ def _problem(fields: dict[str, Any]) -> Problem:
 
 
 def _spec(fields: dict[str, Any]) -> OperandSpec:
-    chunk = fields["chunk"]
-    return OperandSpec(**fields | {"chunk": None if chunk is None else tuple(chunk)})
+    pairs = {name: tuple(fields[name]) for name in ("chunk", "chunk_origin") if fields.get(name)}
+    return OperandSpec(**fields | pairs)
 
 
 def _device(fields: dict[str, Any]) -> DeviceSpec:

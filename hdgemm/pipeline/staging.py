@@ -35,26 +35,37 @@ def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
     spec = plan.problem.spec(operand)
     return pieces(
         rect, trans=spec.trans, itemsize=plan.problem.itemsize, most=piece_bytes(plan, operand),
-        chunk=spec.chunk,
+        chunk=spec.chunk, origin=spec.chunk_origin,
     )  # fmt: skip
 
 
 def pieces(
-    rect: Rect, *, trans: bool, itemsize: int, most: int, chunk: tuple[int, int] | None = None
+    rect: Rect,
+    *,
+    trans: bool,
+    itemsize: int,
+    most: int,
+    chunk: tuple[int, int] | None = None,
+    origin: tuple[int, int] = (0, 0),
 ) -> list[Rect]:
     """Cut a tile along its stored rows into pieces of at most `most` bytes.
 
     A piece holds at least one stored row, of the tile or of a chunk. Rectangles are in op-space;
     `trans` says that the tile is stored as its transpose. Pieces of chunked operands end where
     chunks (stored rows and columns) end; one that holds less than a chunk is followed by the rest
-    of that chunk.
+    of that chunk. `origin` is the stored row and column of the operand's first element in its chunk.
     """
     stored = _turned(rect) if trans else rect
     if chunk is None or stored.rows * stored.cols * itemsize <= most:
         step = max(1, most // max(1, stored.cols * itemsize))
         found = list(_bands(stored, step, step, start=stored.row))
     else:
-        found = list(_whole_chunks(stored, itemsize, most, *chunk))
+        row, col = origin
+        shifted = stored._replace(row=stored.row + row, col=stored.col + col)
+        found = [
+            part._replace(row=part.row - row, col=part.col - col)
+            for part in _whole_chunks(shifted, itemsize, most, *chunk)
+        ]
     return [_turned(part) for part in found] if trans else found
 
 

@@ -34,9 +34,12 @@ _SIDES: Final[dict[Dimension, tuple[tuple[Operand, int], ...]]] = {
 
 def op_chunk(spec: OperandSpec) -> tuple[int, int] | None:
     """Return an operand's chunk in op-space, None where it has none."""
-    if spec.chunk is None or not spec.trans:
-        return spec.chunk
-    return spec.chunk[1], spec.chunk[0]
+    return spec.chunk[::-1] if spec.chunk is not None and spec.trans else spec.chunk
+
+
+def _op_origin(spec: OperandSpec) -> tuple[int, int]:
+    """Return the row and column in op-space of the first element within its chunk."""
+    return spec.chunk_origin[::-1] if spec.trans else spec.chunk_origin
 
 
 def chunk_along(problem: Problem, dimension: Dimension) -> int:
@@ -87,8 +90,9 @@ def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
         zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
     ):
         step = min(chunk[side], whole)
-        # Tiles that begin at the multiples of `tile` touch so much on average.
-        touched = tile + step - np.gcd(tile, step)
+        # The average extent of the chunks touched by tiles that begin at the multiples of `tile`.
+        common = np.gcd(tile, step)
+        touched = tile + step - np.where(_op_origin(spec)[side] % common == 0, common, 0)
         factor = factor * np.where(tile >= whole, 1.0, touched / tile)
     return factor
 
@@ -101,8 +105,9 @@ def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
         return rect.rows * rect.cols
     whole = op_extents(problem)[operand]
     area = 1
-    for first, extent, step, end in zip(
-        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, strict=True
+    for first, extent, step, end, origin in zip(
+        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, _op_origin(spec), strict=True
     ):
-        area *= min(end, -(-(first + extent) // step) * step) - first // step * step
+        begin, until = first + origin, first + origin + extent
+        area *= min(end + origin, -(-until // step) * step) - begin // step * step
     return area

@@ -33,7 +33,7 @@ def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
         identity = _identity(x)
         return identity is not None and identity == _identity(y)
     if _one_store(x, y):
-        return True
+        return _chunks_meet(x, y)
     if x.array is not None and y.array is not None and share_memory(x.array, y.array):
         return True
     in_x, in_y = _in_file(x), _in_file(y)
@@ -47,7 +47,7 @@ def same_elements(x: Operand, y: Operand) -> bool:
     if x.shape != y.shape or x.matrix.dtype != y.matrix.dtype:
         return False
     if _one_store(x.matrix, y.matrix):
-        return x.trans == y.trans
+        return x.trans == y.trans and x.matrix.origin == y.matrix.origin
     spans = [_in_file(operand.matrix) or ("memory", operand.matrix.array) for operand in (x, y)]
     (x_space, x_array), (y_space, y_array) = spans
     if x_space != y_space or x_array is None or y_array is None:
@@ -57,9 +57,22 @@ def same_elements(x: Operand, y: Operand) -> bool:
 
 
 def _one_store(x: Matrix, y: Matrix) -> bool:
-    """Say whether both are one HDF5 dataset, Zarr array or other store that has a name."""
-    source = getattr(x, "source", None)
-    return source is not None and source == getattr(y, "source", None)
+    """Return whether both are parts of one HDF5 dataset, Zarr array or other store."""
+    return x.source is not None and x.source == y.source
+
+
+def _chunks_meet(x: Matrix, y: Matrix) -> bool:
+    """Return whether two rectangles of one store share an element, or a chunk that can only be
+    encoded as a whole.
+    """
+    chunk = next((m.chunk for m in (x, y) if m.chunk is not None and m.encoded), (1, 1))
+    for axis, step in enumerate(chunk):
+        (first, last), (begin, end) = (
+            (m.origin[axis] // step, -(-(m.origin[axis] + m.shape[axis]) // step)) for m in (x, y)
+        )
+        if last <= begin or end <= first:
+            return False
+    return bool(min(*x.shape, *y.shape))
 
 
 def share_memory(x: NDArray[Any], y: NDArray[Any]) -> bool:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
-from hdgemm.matrices.transposed import Transposed
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.pipeline.slots import Operands
 from hdgemm.product.aliasing import same_elements
@@ -159,11 +161,11 @@ class Product:
     def folder(self) -> pathlib.Path | None:
         """Folder of its files, C's first; None when all operands are in memory."""
         operands = (self.c, self.a, self.b)
-        stores = [x.matrix for x in operands if x is not None and x.matrix.array is None]
-        files = [pathlib.Path(store.name).absolute() for store in stores]
+        homes = [x.matrix.home for x in operands if x is not None and x.matrix.home is not None]
         if self.c is None and isinstance(self.target, Location) and not self.target.url:
-            files.insert(0, self.target.path.absolute())
-        return next((file.parent for file in files if file.parent.is_dir()), None)
+            homes.insert(0, self.target.path)
+        folders = (home if home.is_dir() else home.parent for home in homes)
+        return next((folder for folder in folders if folder.is_dir()), None)
 
     def inputs(self) -> dict[str, Operand]:
         """Return the operands that are only read, by letter."""
@@ -210,7 +212,8 @@ class Product:
             "resident" if resident else "staged",
             matrix.dtype.itemsize,
             matrix.chunk,
-            getattr(matrix, "encoded", False),
+            matrix.encoded,
+            matrix.chunk_origin,
         )
 
     def _in_reach(self, matrix: Matrix, device: DeviceSpec) -> bool:
@@ -219,7 +222,7 @@ class Product:
             lies_on = matrix.device_array.device
             at_home = device.name == f"cuda:{lies_on or 0}"
             return at_home and matrix.dtype == self.dtype
-        return device.unified and _usable(matrix, self.dtype)
+        return device.unified and blas_takes(matrix.array, self.dtype)
 
     def operands(self) -> Operands:
         """Return the matrices as the pipeline takes them; C must be row-major."""
@@ -235,12 +238,14 @@ class Product:
         )
 
     def result(self) -> Any:
-        """Return C as the caller gave it; a .npy file as a read-only memmap."""
+        """Return C as the caller gave it; a .npy file as a read-only memmap, a matrix at any other
+        location as a stored matrix that is open for reading.
+        """
         if not isinstance(self.target, Location):
             return self.target
         if self.target.format == "npy":
             return np.load(self.target.path, mmap_mode="r")
-        return str(self.target)
+        return open_stored(self.target)
 
 
 def check_product(
@@ -288,13 +293,3 @@ def check_product(
 def _op(x: Any, what: str, code: int) -> Operand:
     trans, conj = trans_flags(code, f"trans_{what}")
     return open_operand(x, what=what, trans=trans, conj=conj)
-
-
-def _usable(matrix: Matrix, dtype: np.dtype[Any]) -> bool:
-    """Say whether BLAS can take a matrix as it lies."""
-    x = matrix.array
-    if x is None or x.dtype != dtype or not x.flags.aligned:
-        return False
-    (rows, cols), size = x.shape, x.itemsize
-    whole = x.strides[0] >= cols * size and x.strides[0] % size == 0
-    return (cols <= 1 or x.strides[1] == size) and (rows <= 1 or whole)

@@ -9,7 +9,8 @@ import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.device_arrays import is_device_array
-from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.stores import is_stored
 from hdgemm.product.aliasing import share_memory
 from hdgemm.product.arguments import check_out_dtype, check_shape, result_dtype
 
@@ -70,7 +71,7 @@ def _blas(x: NDArray[Any]) -> bool:
 
 def _refuse_overlap(out: Any, a: Any, b: Any) -> None:
     for operand, what in ((a, "a"), (b, "b")):
-        if np.may_share_memory(out, operand) and share_memory(out, operand):
+        if isinstance(operand, np.ndarray) and share_memory(out, operand):
             raise InputError(
                 f"out overlaps {what}, which is still read while C is written: pass an out of its "
                 f"own, or copy {what} first"
@@ -83,7 +84,8 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
     Parameters
     ----------
     a, b
-        Arrays of one dimension or more (what `numpy.asarray` takes), or paths of matrices.
+        Arrays of one dimension or more (anything that `numpy.asarray` takes), stored matrices,
+        HDF5 datasets, Zarr arrays, or paths of matrices.
     out
         None, an array of the result's shape, or, for a product of two matrices, a path.
     product2d
@@ -145,11 +147,18 @@ def _stack(
         check_out_dtype(out.dtype, computed)
         _refuse_overlap(out, a, b)
         result = _widened(out, rows=rows, columns=columns)
-    a = np.broadcast_to(a, shape[:-2] + a.shape[-2:])
-    b = np.broadcast_to(b, shape[:-2] + b.shape[-2:])
     for place in np.ndindex(shape[:-2]):
-        product2d(a[place], b[place], result[place])
+        product2d(_matrix_at(a, place), _matrix_at(b, place), result[place])
     return result
+
+
+def _matrix_at(stack: Any, place: tuple[int, ...]) -> Any:
+    """Return the matrix of a stack that broadcasting puts at this place of the result."""
+    axes = stack.shape[:-2]
+    if not axes:
+        return stack
+    last = place[len(place) - len(axes) :]
+    return stack[tuple(0 if extent == 1 else i for i, extent in zip(last, axes, strict=True))]
 
 
 def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -185,12 +194,12 @@ def _dropped(shape: tuple[int, ...], vector: tuple[bool, bool]) -> tuple[int, ..
 def _operand(x: Any, what: str) -> Any:
     if _is_path(x):
         return x
-    array = x if isinstance(x, np.ndarray) else np.asarray(x)
-    if array.ndim == 0:
+    array = x if isinstance(x, np.ndarray) or is_stored(x) else np.asarray(x)
+    if not array.shape:
         raise InputError(
             f"{what} is a scalar; matmul takes vectors, matrices and stacks: use * for a scalar"
         )
-    check_dtype(array.dtype, what)
+    check_dtype(np.dtype(array.dtype), what)
     return array
 
 
@@ -207,4 +216,4 @@ def _is_path(x: Any) -> bool:
 
 
 def _ndim(x: Any) -> int:
-    return 2 if _is_path(x) else int(x.ndim)
+    return 2 if _is_path(x) else len(x.shape)

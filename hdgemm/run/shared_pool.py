@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
 from hdgemm.run.balance import Wait
 
@@ -197,34 +198,14 @@ class PoolFeed:
             self._shared.stored(self._name, unit.rect)
 
 
-class StoringMatrix:
-    """C as one device sees it: every rectangle that it has written is reported to the pool."""
+class StoringMatrix(Wrapper):
+    """C as one device writes it: every written rectangle is reported to the pool."""
 
     def __init__(self, matrix: Matrix, stored: Callable[[Rect], None]) -> None:
-        self._matrix = matrix
+        super().__init__(matrix)
         self._stored = stored
-        self.name = matrix.name
-        self.shape = matrix.shape
-        self.dtype = matrix.dtype
-        self.array = matrix.array
-        self.chunk = matrix.chunk
-
-    def phase(self, row: int, col: int) -> int:
-        """Return C's own phase."""
-        return self._matrix.phase(row, col)
-
-    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
-        """Read C."""
-        self._matrix.read(row, col, out)
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Write a rectangle, then report it."""
         self._matrix.write(row, col, tile)
         self._stored(Rect(row, col, *tile.shape))
-
-    def flush(self) -> None:
-        """Return when everything written is durable."""
-        self._matrix.flush()
-
-    def close(self) -> None:
-        """Leave C open: the run closes it."""

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hdgemm.errors import InputError, InputTypeError, MatrixIOError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.location import Location, RawLayout, parse_location
+from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.raw import RawLayout
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.product.aliasing import overlaps, same_elements

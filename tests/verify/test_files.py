@@ -5,13 +5,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.verify import verify, verify_operands
 from hdgemm.verify.projection import Placement, project
 from tests.reference import DTYPES
 
 
-class Counting:
+class Counting(Matrix):
     """A stored matrix that counts the elements read from it; never an array to its reader."""
 
     array = None

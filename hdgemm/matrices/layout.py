@@ -1,0 +1,63 @@
+"""Element types and row layouts that BLAS takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import InputTypeError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SUPPORTED: Final = ("float32", "float64", "complex64", "complex128")
+_ADVICE: Final = {
+    "f": "convert it with .astype('float32') or .astype('float64')",
+    "c": "convert it with .astype('complex128')",
+    "i": "convert it with .astype('float64')",
+    "u": "convert it with .astype('float64')",
+    "b": "convert it with .astype('float64')",
+    "O": "give it a number type with .astype('float64')",
+    "V": "take one field of it",
+}
+
+
+def check_dtype(dtype: np.dtype[Any], what: str) -> None:
+    """Raise unless `dtype`, in whatever byte order, is one of BLAS's four.
+
+    Raises
+    ------
+    InputTypeError
+        With the dtype of `what` and a way to convert it.
+    """
+    if dtype.newbyteorder("=").name in SUPPORTED and dtype.kind in "fc":
+        return
+    advice = _ADVICE.get(dtype.kind, "a matrix holds numbers")
+    raise InputTypeError(
+        f"{what} has dtype {dtype}; it must be one of {', '.join(SUPPORTED)}: {advice}",
+        dtype=str(dtype),
+    )
+
+
+def row_pitch(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:
+    """Return the bytes from one row to the next where every row is contiguous and rows do not
+    overlap; None for any other layout.
+    """
+    rows, cols = shape
+    row_bytes = cols * itemsize
+    if cols > 1 and strides[1] != itemsize:
+        return None
+    if rows <= 1:
+        return row_bytes
+    return strides[0] if strides[0] >= row_bytes else None
+
+
+def blas_takes(array: NDArray[Any] | None, dtype: np.dtype[Any]) -> bool:
+    """Return whether BLAS can use an array in place, row-major with a leading dimension: it has
+    the product's dtype in native byte order, aligned elements, and contiguous rows whose distance
+    is a whole number of elements.
+    """
+    if array is None or array.dtype != dtype or not array.dtype.isnative:
+        return False
+    pitch = row_pitch(array.shape, array.strides, array.itemsize)
+    return array.flags.aligned and pitch is not None and pitch % array.itemsize == 0
