@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from hdgemm.errors import InputTypeError
 
@@ -52,7 +52,7 @@ def row_pitch(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -
     return strides[0] if strides[0] >= row_bytes else None
 
 
-def blas_takes(array: NDArray[Any] | None, dtype: np.dtype[Any]) -> bool:
+def blas_takes(array: NDArray[Any] | None, dtype: np.dtype[Any]) -> TypeGuard[NDArray[Any]]:
     """Return whether BLAS can use an array in place, row-major with a leading dimension: it has
     the product's dtype in native byte order, aligned elements, and contiguous rows whose distance
     is a whole number of elements.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+from hdgemm.matrices.layout import blas_takes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,16 +102,6 @@ def _reached(
     array = matrix.array
     return (
         replace(spec, path="direct")
-        if _is_plain(array, problem) and device.reaches(array)
+        if blas_takes(array, np.dtype(problem.dtype)) and device.reaches(array)
         else spec
-    )
-
-
-def _is_plain(array: NDArray[Any] | None, problem: Problem) -> TypeGuard[NDArray[Any]]:
-    """Say whether an array has the product's dtype and rows that a copy by pitch can take."""
-    if array is None or array.dtype != problem.dtype or not array.dtype.isnative:
-        return False
-    (rows, cols), itemsize = array.shape, array.itemsize
-    return (cols <= 1 or array.strides[1] == itemsize) and (
-        rows <= 1 or (array.strides[0] >= cols * itemsize and array.strides[0] % itemsize == 0)
     )
