@@ -51,19 +51,16 @@ class OperandSpec:
     Parameters
     ----------
     trans
-        Stored row-major as the transpose of op(X). Never for C: a product whose C is
-        column-major is planned as the transposed product.
+        Stored row-major as the transpose of op(X). Never for C: the transposed product is planned.
     place
         Where the caller keeps it.
     path
         How it meets the device.
     itemsize
         Bytes of an element as stored; differs from the product's where load1 converts.
-    chunk, encoded
-        Stored rows and columns of a chunk, and whether it can only be decoded as a whole.
-    chunk_origin
-        Stored row and column of the operand's first element within its chunk; not ``(0, 0)`` in
-        a view that begins inside a chunk.
+    chunk, encoded, chunk_origin
+        Stored rows and columns of a chunk, whether it can only be decoded as a whole, and where
+        in its chunk the operand's first element is (a view may begin inside a chunk).
     """
 
     trans: bool = False
