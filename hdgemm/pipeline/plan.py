@@ -52,10 +52,8 @@ class OperandSpec:
     ----------
     trans
         Stored row-major as the transpose of op(X). Never for C: the transposed product is planned.
-    place
-        Where the caller keeps it.
-    path
-        How it meets the device.
+    place, path
+        Where the caller keeps it, and how it meets the device.
     itemsize
         Bytes of an element as stored; differs from the product's where load1 converts.
     chunk, encoded, chunk_origin
