@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import default_host_bytes
-from hdgemm.matrices.dtypes import check_dtype
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.pipeline.devices.registry import first_accelerator, parts_of
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.planning.planner import plan_for
