@@ -13,7 +13,7 @@ def command(
     memory: Annotated[
         str, typer.Option(help="Memory the run may add; at most a quarter of --size.")
     ] = "400MB",
-    out: Annotated[Path, typer.Option(help="Folder for what the run leaves.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-out"),
     *,
     device: Device = None,
     device_memory: DeviceMemory = None,
@@ -21,16 +21,13 @@ def command(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the matrices too.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same matrices.")] = 1,
 ) -> None:
-    """Multiply two random files larger than the memory allowed, verify, and show what happened.
+    """Multiply two random files larger than the memory allowed, verify, compare with BLAS.
 
     Leaves gantt.png, trace.json and report.json in the folder. Runs on the host unless --device
     names another.
     """
     options = make_options(
-        host_memory=memory,
-        device_memory=device_memory,
-        device=device or ["host"],
-        threads=threads,
+        host_memory=memory, device_memory=device_memory, device=device or ["host"], threads=threads
     )
 
     from hdgemm.cli.demonstration import Demonstration, square_order

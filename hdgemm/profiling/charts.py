@@ -81,20 +81,24 @@ def _render(draw: Draw, report: Report, theme: str) -> bytes:
     return stream.getvalue()
 
 
-def _bars(
-    axes: Axes,
-    names: Sequence[str],
-    values: Sequence[float],
-    labels: Sequence[str],
-    spreads: Sequence[float],
-) -> None:
-    """Draw bars whose error bars are as long as the spread."""
-    half = [value * spread / 2 for value, spread in zip(values, spreads, strict=True)]
-    bars = axes.bar(range(len(names)), values, color=_COLOURS[0], width=0.6, yerr=half,
+def _bars(axes: Axes, rows: Report, values: Sequence[float], labels: Sequence[str]) -> None:
+    """Draw a bar for each row; its error bar is as long as the row's spread."""
+    half = [value * row["spread"] / 2 for value, row in zip(values, rows.values(), strict=True)]
+    bars = axes.bar(range(len(rows)), values, color=_COLOURS[0], width=0.6, yerr=half,
                     error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4})  # fmt: skip
     axes.bar_label(bars, labels, padding=2, fontsize=8)
-    axes.set_xticks(range(len(names)), [name.replace(" ", "\n", 1) for name in names], fontsize=8)
+    _names(axes, rows)
     axes.margins(y=0.15)
+
+
+def _names(axes: Axes, rows: Report) -> None:
+    names = [name.replace("-", "\n").replace(" ", "\n", 1) for name in rows]
+    axes.set_xticks(range(len(names)), names, fontsize=8)
+
+
+def _percentages(axes: Axes, rows: Report, key: str) -> None:
+    values = [100 * row[key] for row in rows.values()]
+    _bars(axes, rows, values, [f"{value:.0f} %" for value in values])
 
 
 def _ladder(axes: Axes, report: Report) -> None:
@@ -103,37 +107,29 @@ def _ladder(axes: Axes, report: Report) -> None:
     labels = [f"{value:.4g}" for value in values]
     for number, (old, new) in enumerate(pairwise(values), 1):
         labels[number] += f"\n{new / old - 1:+.0%}" if old > 0 else ""
-    names = [name.replace("-", "\n") for name in rows]
-    _bars(axes, names, values, labels, [row["spread"] for row in rows.values()])
+    _bars(axes, rows, values, labels)
     axes.set_ylabel("speed (GFLOP/s)")
 
 
 def _scaling(axes: Axes, report: Report) -> None:
-    rows = report["scaling"]
-    values = [100 * row["efficiency"] for row in rows.values()]
-    labels = [f"{value:.0f} %" for value in values]
-    _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
+    _percentages(axes, report["scaling"], "efficiency")
     axes.set_ylabel("speed (% of the peak)")
 
 
 def _stages(axes: Axes, report: Report) -> None:
     rows = report["ladder"]
-    names = list(rows)
     width = 0.8 / len(STAGES)
     for place, stage in enumerate(STAGES):
-        shares = [100 * rows[name]["stage_shares"].get(stage, 0.0) for name in names]
-        left = [number - 0.4 + width * (place + 0.5) for number in range(len(names))]
+        shares = [100 * row["stage_shares"].get(stage, 0.0) for row in rows.values()]
+        left = [number - 0.4 + width * (place + 0.5) for number in range(len(rows))]
         axes.bar(left, shares, width=width, color=_COLOURS[place], label=stage)
-    axes.set_xticks(range(len(names)), [name.replace("-", "\n") for name in names], fontsize=8)
+    _names(axes, rows)
     axes.set_ylabel("busy time (% of the run)")
     axes.legend(ncols=5, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.15))
 
 
 def _bandwidth(axes: Axes, report: Report) -> None:
-    rows = report["bandwidth"]
-    values = [100 * row["kept"] for row in rows.values()]
-    labels = [f"{value:.0f} %" for value in values]
-    _bars(axes, list(rows), values, labels, [row["spread"] for row in rows.values()])
+    _percentages(axes, report["bandwidth"], "kept")
     axes.axhline(100.0, color=_GREY, linewidth=0.8, linestyle="--")
     axes.set_ylabel("rate (% of the rate alone)")
 

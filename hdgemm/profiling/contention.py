@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Bandwidth:
     """Rate of one stage alone and with all stages running, in 10⁹ bytes/s (mult1: flop/s)."""
 
+    stage: str
     alone: Sample
     contended: Sample
-    unit: str = "GB/s"
 
     @property
     def kept(self) -> float:
@@ -38,7 +38,7 @@ class Bandwidth:
             "alone": self.alone.median,
             "contended": self.contended.median,
             "kept": self.kept,
-            "unit": self.unit,
+            "unit": "GFLOP/s" if self.stage == "mult1" else "GB/s",
             "spread": max(self.alone.spread, self.contended.spread),
         }
 
@@ -163,5 +163,5 @@ class Contention:
                 for sample in (self.alone(name), self._sample(self._stages, name))
             )
             if contended.values:
-                found[name] = Bandwidth(alone, contended, self._probes[name].unit)
+                found[name] = Bandwidth(name, alone, contended)
         return found

@@ -38,8 +38,7 @@ ROUND_SECONDS: Final = 0.12
 #: Bytes of one read, and reads of one slice: about a millisecond, less than a scheduler's turn.
 _PIECE: Final = 2 << 20
 _SLICE: Final = 12
-#: A thread counts as running in a slice if it had a core for at least this part of it, and as
-#: parked if it had one for less than that part.
+#: Parts of a slice with a core above which a thread counts as running, below which as parked.
 _RUNNING: Final = 0.9
 _PARKED: Final = 0.1
 #: Slices of either kind that a result needs.
@@ -92,17 +91,8 @@ class Slice(NamedTuple):
     beside: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bus:
-    """Rate of a reader on the memory bus, in bytes per CPU second.
-
-    Parameters
-    ----------
-    alone
-        Without another thread of this process.
-    beside
-        While a thread of this process copied on another core.
-    """
+class Bus(NamedTuple):
+    """Bytes per CPU second of a reader on the memory bus, alone and beside a copying thread."""
 
     alone: float
     beside: float

@@ -89,7 +89,6 @@ class _Counters(NamedTuple):
     own: float
     disk: float
     disk_busy: float
-    own_disk: float
 
 
 class LoadMeter:
@@ -97,71 +96,54 @@ class LoadMeter:
 
     def __init__(self, folder: Path) -> None:
         self._disks = _disks_below(folder)
-        self._used = _cpu_seconds()
+        self._processes = _processes()
         self._began = self._count()
 
     def _count(self) -> _Counters:
-        busy, stolen = _processor_seconds()
         own = os.times()
-        disk, disk_busy = _disk_work(self._disks)
+        cores = _core_seconds()
         return _Counters(
-            time.perf_counter(), busy, stolen, own.user + own.system, disk, disk_busy,
-            _own_disk_bytes(),
-        )  # fmt: skip
+            time.perf_counter(), *cores, own.user + own.system, *_disk_work(self._disks)
+        )
 
     def read(self) -> OtherLoad:
-        """Return the load since construction, less that of this process."""
+        """Return the load since construction, less the CPU time of this process."""
         now = self._count()
         passed = _Counters(*(new - old for new, old in zip(now, self._began, strict=True)))
         seconds = max(1e-9, passed.wall)
-        foreign = max(0.0, passed.disk - passed.own_disk) / seconds
+        busy = []
+        for pid, (name, spent, memory) in _processes().items():
+            cores = (spent - self._processes.get(pid, (name, spent, 0))[1]) / seconds
+            # Threads of the kernel have no memory of their own.
+            if cores >= _IDLE and memory > 0:
+                busy.append(BusyProcess(pid, name, cores, memory))
         return OtherLoad(
             cores=max(0.0, passed.busy - passed.own) / seconds,
             stolen=max(0.0, passed.stolen) / seconds,
-            disk=foreign if self._disks else None,
-            disk_busy=min(1.0, passed.disk_busy / seconds) if passed.own_disk == 0 else 0.0,
-            processes=self._busy_processes(seconds),
+            disk=passed.disk / seconds if self._disks else None,
+            disk_busy=min(1.0, passed.disk_busy / seconds),
+            processes=tuple(sorted(busy, key=lambda each: -each.cores)),
         )
 
-    def _busy_processes(self, seconds: float) -> tuple[BusyProcess, ...]:
-        found = []
-        for each in psutil.process_iter(["name", "cpu_times", "memory_info"]):
-            used, memory = each.info["cpu_times"], each.info["memory_info"]
-            if each.pid == os.getpid() or used is None or memory is None:
-                continue
-            spent = used.user + used.system
-            cores = (spent - self._used.get(each.pid, spent)) / seconds
-            # Threads of the kernel have no resident memory.
-            if cores >= _IDLE and memory.rss > 0:
-                own = memory.rss - memory.shared
-                found.append(BusyProcess(each.pid, each.info["name"], cores, own))
-        return tuple(sorted(found, key=lambda each: -each.cores))
+
+def _processes() -> dict[int, tuple[str, float, int]]:
+    """Return name, CPU seconds and bytes of own memory of every visible process but this one."""
+    found = {}
+    for each in psutil.process_iter(["name", "cpu_times", "memory_info"]):
+        used, memory = each.info["cpu_times"], each.info["memory_info"]
+        if each.pid != os.getpid() and used is not None and memory is not None:
+            own = memory.rss - memory.shared
+            found[each.pid] = (each.info["name"], used.user + used.system, own)
+    return found
 
 
-def _cpu_seconds() -> dict[int, float]:
-    """Return the CPU seconds of every visible process by its id."""
-    return {
-        each.pid: used.user + used.system
-        for each in psutil.process_iter(["cpu_times"])
-        if (used := each.info["cpu_times"]) is not None
-    }
-
-
-def _processor_seconds() -> tuple[float, float]:
+def _core_seconds() -> tuple[float, float]:
     """Return busy and stolen seconds of the usable cores since the machine started."""
     every = psutil.cpu_times(percpu=True)
     usable = os.sched_getaffinity(0)
     own = [times for number, times in enumerate(every) if number in usable] or every
     stolen = sum(getattr(times, "steal", 0.0) for times in own)
     return sum(times.user + times.nice + times.system for times in own), stolen
-
-
-def _own_disk_bytes() -> int:
-    try:
-        io = psutil.Process().io_counters()
-    except (psutil.Error, OSError, AttributeError):
-        return 0
-    return int(io.read_bytes + io.write_bytes)
 
 
 def _disks_below(folder: Path) -> tuple[str, ...]:
@@ -188,7 +170,7 @@ def _file_system(folder: Path) -> str:
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
 
 
-def _disk_work(disks: tuple[str, ...]) -> tuple[float, float]:
+def _disk_work(disks: Sequence[str]) -> tuple[float, float]:
     """Return the bytes that the disks moved, and the busy seconds of the busiest."""
     counters = psutil.disk_io_counters(perdisk=True)
     found = [counters[disk] for disk in disks if disk in counters]

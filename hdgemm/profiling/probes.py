@@ -56,13 +56,10 @@ class Probe:
         A stage, ``"disk"`` or ``"cores"``.
     step
         Performs it once; returns the bytes moved or the flops done.
-    unit
-        ``"GB/s"`` or ``"GFLOP/s"``.
     """
 
     name: str
     step: Callable[[], int]
-    unit: str
 
 
 class ProbeSet:
@@ -103,8 +100,8 @@ class ProbeSet:
         self._device.synchronize()
         self._stack.close()
 
-    def _add(self, name: str, step: Callable[[], int], unit: str = "GB/s") -> None:
-        self.probes[name] = Probe(name, step, unit)
+    def _add(self, name: str, step: Callable[[], int]) -> None:
+        self.probes[name] = Probe(name, step)
 
     def _staging(self, rows: int = _PIECE[0], cols: int = _PIECE[1]) -> NDArray[np.float64]:
         buffer = self._device.allocate_staging(rows * cols * _DTYPE.itemsize)
@@ -198,7 +195,7 @@ class ProbeSet:
             return 2 * m * n * k
 
         mult1()
-        self._add("mult1", mult1, "GFLOP/s")
+        self._add("mult1", mult1)
 
     def _add_cores(self) -> None:
         """Multiply matrices that stay in the caches: it needs cores and nothing else."""
@@ -210,7 +207,7 @@ class ProbeSet:
             multiply()
             return 2 * _SMALL**3
 
-        self._add("cores", cores, "GFLOP/s")
+        self._add("cores", cores)
 
 
 def _by_pieces(move: Callable[[int], int]) -> Callable[[], int]:

@@ -169,13 +169,11 @@ class _Session:
         )
         if self.unified:
             self.notes.append(
-                f"{name} works on the matrices in place: it has no PCIe link, and so "
-                "neither load2 nor store1; its matrices are kept in files"
+                f"{name} works in place on matrices in files: no PCIe link, no load2, no store1"
             )
         elif on_cores:
             self.notes.append(
-                f"{name} is the host's own processor: its kernel shares the cores, and "
-                "its link is a copy in host memory"
+                f"{name} is the host's own processor: kernel and copies share the cores"
             )
 
     def _probe(self, device: Device) -> None:

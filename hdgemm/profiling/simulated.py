@@ -162,8 +162,7 @@ def _bandwidths(alone: Sequence[Run], together: Sequence[Run]) -> dict[str, Band
             for runs in (alone, together)
         )
         if before > 0:
-            unit = "GFLOP/s" if stage == "mult1" else "GB/s"
-            found[stage] = Bandwidth(Sample((before,)), Sample((after,)), unit)
+            found[stage] = Bandwidth(stage, Sample((before,)), Sample((after,)))
     return found
 
 

@@ -99,8 +99,10 @@ def judge(profile: Profile, findings: Findings) -> Verdict:
     gain = gains.get(limit, 0.0)
     if gain < _LITTLE:
         limit = "device"
-    load = _other_load(profile, findings)
-    text = load or (*_action(profile, findings), *_limit(profile, limit, gains))
+    text = _other_load(profile, findings.unsteady) or (
+        *_action(profile, unified=findings.unified),
+        *_limit(profile, limit, gains),
+    )
     observed = (
         _link_contention(profile, findings),
         _memory_and_device(gains),
@@ -109,38 +111,32 @@ def judge(profile: Profile, findings: Findings) -> Verdict:
     return Verdict(limit, gain, text, findings.advice, observed)
 
 
-def _other_load(profile: Profile, findings: Findings) -> tuple[str, ...]:
+def _other_load(profile: Profile, unsteady: Sequence[str]) -> tuple[str, ...]:
     """Say what others take, and ask to repeat; nothing on a quiet machine."""
-    text = [
-        f"Other processes take {_part(each.taken)} {RESOURCE_NAMES[each.resource]} "
-        f"({each.evidence})."
-        for each in profile.interference
-    ]
-    text += findings.unsteady
+    text = []
+    for each in profile.interference:
+        part = "a part" if each.taken is None else f"about {each.taken:.0%}"
+        name = RESOURCE_NAMES[each.resource]
+        text.append(f"Other processes take {part} of {name} ({each.evidence}).")
+    text = text or [*unsteady]
     if not text:
         return ()
     return (*text, "Repeat the profile on a quiet machine: this load changes every figure.")
 
 
-def _part(taken: float | None) -> str:
-    return "a part of" if taken is None else f"about {taken:.0%} of"
-
-
-def _action(profile: Profile, findings: Findings) -> tuple[str, ...]:
+def _action(profile: Profile, *, unified: bool) -> tuple[str, ...]:
     """Name the fastest configuration, and its gain over the next one."""
     rates: dict[str, Sample] = {
         name: profile.scaling[label].gflops
         for label, name in _CONFIGURATIONS.items()
         if label in profile.scaling
     }
-    if findings.unified:
+    if unified:
         # The CPU's own product lies in RAM, the strategies' in files: not to be compared.
         rates = {name: rung.rate.gflops for name, rung in profile.ladder.items()}
-    if not rates:
-        return ()
-    best, *others = sorted(rates, key=lambda name: -rates[name].median)
+    best, *others = sorted(rates, key=lambda name: -rates[name].median) or [""]
     if not others:
-        return (f"Use {best}.",)
+        return ()
     change = Change.between(rates[others[0]], rates[best])
     if change.clear:
         return (f"Use {best}: {percent(change.effect)} over {others[0]}.",)
@@ -149,30 +145,17 @@ def _action(profile: Profile, findings: Findings) -> tuple[str, ...]:
 
 
 def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[str, ...]:
+    """Name the limiting resource, and the gain from twice of it (or of the next one)."""
     if not gains:
         return ()
-    others = {name: gain for name, gain in gains.items() if name != limit}
-    following = max(others, key=lambda name: others[name], default=None)
-    if limit != "device":
-        text = (
-            f"{_capitalized(limit)} limits the run: twice of it would gain {percent(gains[limit])}"
-        )
-    elif following is not None and others[following] >= _LITTLE:
-        text = (
-            f"The device's kernel limits the run, as it should; next is "
-            f"{RESOURCE_NAMES[following]}: twice of it would gain {percent(others[following])}"
-        )
-    else:
-        text = (
-            "The device's kernel limits the run, as it should: twice of any other resource would "
-            f"gain less than {_LITTLE:.0%}"
-        )
-    return (f"{text} ({_certainty(profile)}).",)
-
-
-def _capitalized(resource: str) -> str:
-    name = RESOURCE_NAMES[resource]
-    return name[0].upper() + name[1:]
+    name = RESOURCE_NAMES[limit]
+    text, doubled = f"{name[0].upper()}{name[1:]} limits the run", limit
+    if limit == "device":
+        text += ", as it should"
+        others = [each for each in gains if each != "device"]
+        doubled = max(others, key=lambda each: gains[each], default=limit)
+    gain = f"twice of {RESOURCE_NAMES[doubled]} would gain {percent(gains.get(doubled, 0.0))}"
+    return (f"{text}; {gain} ({_certainty(profile)}).",)
 
 
 def _certainty(profile: Profile) -> str:

@@ -7,7 +7,7 @@ draws its next piece while it works on the one before, as the pipelines do.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hdgemm.pipeline.dynamic_schedule import AHEAD
@@ -63,27 +63,31 @@ class Speed:
             place += 1
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds until C was complete; the end and the elements of each device."""
+    """Seconds until each device stored its last element, and the elements that it stored."""
 
-    seconds: float = 0.0
-    finished: dict[str, float] = field(default_factory=dict)
-    elements: dict[str, int] = field(default_factory=dict)
+    finished: Mapping[str, float]
+    elements: Mapping[str, int]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until C was complete."""
+        return max(self.finished.values())
 
     @property
     def imbalance(self) -> float:
         """Time from the first device's end to the last one's, relative to the run."""
-        return (max(self.finished.values()) - min(self.finished.values())) / self.seconds
+        return (self.seconds - min(self.finished.values())) / self.seconds
 
 
 def run_pool(m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str, Speed]) -> Outcome:
     """Compute an m×n C on devices that draw from one pool, in virtual seconds."""
     events = _Events(m, n, members, speeds)
     events.run()
-    finished = {name: events.shared.seconds(name)[1] for name in members}
-    elements = {name: record.cells for name, record in events.shared.records.items()}
-    return Outcome(max(finished.values()), finished, elements)
+    shared = events.shared
+    finished = {name: shared.seconds(name)[1] for name in members}
+    return Outcome(finished, {name: record.cells for name, record in shared.records.items()})
 
 
 class _Events:

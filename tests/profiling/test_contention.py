@@ -9,7 +9,7 @@ from hdgemm.profiling.probes import Probe
 
 
 def probes(*names):
-    return {name: Probe(name, lambda: 1, "GB/s") for name in names}
+    return {name: Probe(name, lambda: 1) for name in names}
 
 
 def test_probes_run_alone_in_pairs_and_together():
@@ -51,7 +51,7 @@ def test_a_probe_that_fails_ends_the_measurement():
     def fail():
         raise InputError("no")
 
-    failing = {"disk": Probe("disk", fail, "GB/s"), **probes("load1")}
+    failing = {"disk": Probe("disk", fail), **probes("load1")}
     with pytest.raises(InputError, match="no"):
         list(Contention(failing, 60.0, 1).run())
     with pytest.raises(InputError, match="no"):

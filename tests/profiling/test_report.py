@@ -36,7 +36,7 @@ def made_up(scale=1.0):
         ladder={"initial": rung(50.0 * scale, 51.0 * scale), "data-reuse": rung(70.0, 80.0)},
         scaling={"kernel": Rate(Sample((90.0,)), 100.0)},
         sizes=(SizePoint(8, 8, 4, Rate(Sample((9.0,)), 10.0), "k = m/2"),),
-        bandwidth={"store1": Bandwidth(Sample((10.0, 10.1)), Sample((5.6, 5.7)))},
+        bandwidth={"store1": Bandwidth("store1", Sample((10.0, 10.1)), Sample((5.6, 5.7)))},
         matrix={"load1": {"all": Sample((0.5,))}},
         cpu={"alone": 20.0, "within": 15.0},
         imbalance=0.02,

@@ -14,6 +14,11 @@ from hdgemm.profiling.session import Effort
 SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(1, 1))
 
 
+@pytest.fixture(autouse=True)
+def _small_caches(monkeypatch):
+    monkeypatch.setattr("hdgemm.profiling.interference.cache_bytes", lambda: 1 << 20)
+
+
 def test_the_host_is_profiled_from_end_to_end(tmp_path):
     seen = []
     found = profile(
