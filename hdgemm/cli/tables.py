@@ -112,7 +112,7 @@ def plan_lines(plan: Plan) -> list[str]:
 
 def planned_stage_table(plan: Plan) -> Table:
     """Return the bytes that each stage will move and the seconds it is expected to be busy."""
-    from hdgemm.planning.memory import planned_bytes
+    from hdgemm.planning.byte_counts import planned_bytes
 
     moved = planned_bytes(plan)
     busy = plan.expected.stage_seconds if plan.expected is not None else {}

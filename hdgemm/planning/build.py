@@ -1,114 +1,84 @@
-"""From a shape to a plan: units in order, steps, and the loads that bring their tiles."""
+"""From a shape to a plan: work units in order, steps, and the loads that bring their tiles."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from hdgemm.pipeline.plan import (
-    NO_SLOTS,
-    Expectation,
-    Load,
-    Overlap,
-    Plan,
-    Rect,
-    Slots,
-    Step,
-    WorkUnit,
-)
-from hdgemm.planning.memory import ceil_div, scratch_bytes, slot_bytes, staging
+from hdgemm.pipeline.plan import NO_SLOTS, Expectation, Load, Plan, Rect, Slots, Step, WorkUnit
+from hdgemm.planning.byte_counts import ceil_div, scratch_bytes, slot_bytes, staging
 from hdgemm.planning.order import cut, sweep, taper, walk
 from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
+    from hdgemm.pipeline.plan import Operand, Problem
+    from hdgemm.planning.case import Case
     from hdgemm.planning.order import Cell, Span
     from hdgemm.planning.shapes import Shape
 
-#: What each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
-OVERLAPS: Final[Mapping[str, Overlap]] = {
-    "initial": Overlap(loads=False, stores=False, c_on_device=False),
-    "double-buffering": Overlap(loads=False, stores=True, c_on_device=False),
-    "data-reuse": Overlap(loads=True, stores=True, c_on_device=False),
-    "data-placement": Overlap(loads=True, stores=True, c_on_device=True),
-    "hybrid": Overlap(loads=True, stores=True, c_on_device=True),
-}
-
-
-#: Where each load of one operand stands among all loads.
+_Row = TypeVar("_Row")
+#: The index of each load of one operand among all loads.
 Places: TypeAlias = "NDArray[np.int64]"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bytes that a plan may hold in host memory and on its device."""
-
-    host: int
-    device: int
-
-
-def build_plan(
-    problem: Problem, device: DeviceSpec, strategy: str, shape: Shape, limits: Limits
-) -> Plan:
-    """Lay out a product cut into this shape; whether it fits is the caller's question."""
-    overlap = OVERLAPS[strategy]
-    tiles = shape.extents(problem)
-    cells = _cells(problem, device, shape, wriggled=overlap.loads)
+def build_plan(case: Case, shape: Shape) -> Plan:
+    """Lay out a product in this shape, without checking that it fits the limits."""
+    problem, overlap = case.problem, case.overlap
+    cells = _cells(case, shape)
     chunks = cut(problem.k, shape.tile[2])
-    sweeps = [sweep(chunks, unit, wriggled=overlap.loads) for unit in range(len(cells))]
-    a, b = (
-        _residence(problem, operand, shape, cells, sweeps, reuse=overlap.loads)
-        for operand in ("A", "B")
-    )
+    # The order of the k-chunks in units with even and with odd numbers.
+    sweeps = [sweep(chunks, unit, wriggled=overlap.loads) for unit in (0, 1)]
+    a, b = (_residence(case, operand, shape, cells, sweeps) for operand in ("A", "B"))
     loads, a_places, b_places = _merge(
         _loads(problem, "A", shape, a), _loads(problem, "B", shape, b)
     )
     steps = len(cells) * len(chunks)
-    c_slots = _slots(problem, device, "C", tiles, shape.slots[2])
-    room = limits.host - scratch_bytes(problem, c_slots.nbytes, shape.tile[1])
+    slots = {operand: _slots(case, operand, shape) for operand in ("A", "B", "C")}
+    room = case.limits.host - scratch_bytes(problem, slots["C"].nbytes, shape.tile[1])
     if not overlap.c_on_device:
-        room -= c_slots.total
-    rings = staging(problem, device, tiles, room, drained=overlap.c_on_device)
+        room -= slots["C"].total
+    rings = staging(case, shape.extents(problem), room)
     return Plan(
         problem=problem,
-        device=device,
-        strategy=strategy,
+        device=case.device,
+        strategy=case.strategy,
         overlap=overlap,
         tile=shape.tile,
-        a_slots=_slots(problem, device, "A", tiles, shape.slots[0]),
-        b_slots=_slots(problem, device, "B", tiles, shape.slots[1]),
-        c_slots=c_slots,
+        a_slots=slots["A"],
+        b_slots=slots["B"],
+        c_slots=slots["C"],
         up=rings.up,
         down=rings.down,
         loads=loads,
-        units=tuple(_units(cells, len(chunks), c_slots.count)),
-        steps=_steps(sweeps, _reads(a, a_places, steps), _reads(b, b_places, steps)),
-        host_limit=limits.host,
-        device_limit=limits.device,
+        units=_units(cells, len(chunks), slots["C"].count),
+        steps=_steps(
+            [sweeps[number % 2] for number in range(len(cells))],
+            _reads(a, a_places, steps),
+            _reads(b, b_places, steps),
+        ),
+        host_limit=case.limits.host,
+        device_limit=case.limits.device,
     )
 
 
-def in_place_plan(
-    problem: Problem, device: DeviceSpec, strategy: str, limits: Limits, machine: Machine
-) -> Plan:
-    """One BLAS call on the caller's arrays: no loads, no slots, nothing moved."""
+def in_place_plan(case: Case) -> Plan:
+    """Return the plan of one BLAS call on the caller's arrays: no loads, no slots."""
+    problem, machine = case.problem, case.machine
     m, n, k = problem.m, problem.n, problem.k
-    rate = machine.flop_rate(problem.dtype) * machine.efficiency(m, n, k)
-    seconds = problem.flops / rate
+    seconds = problem.flops / machine.flop_rate(problem.dtype) / machine.efficiency(m, n, k)
     return Plan(
         problem=problem,
-        device=device,
-        strategy=strategy,
-        overlap=OVERLAPS[strategy],
+        device=case.device,
+        strategy=case.strategy,
+        overlap=case.overlap,
         tile=(m, n, k),
         a_slots=NO_SLOTS,
         b_slots=NO_SLOTS,
@@ -118,59 +88,57 @@ def in_place_plan(
         loads=(),
         units=(WorkUnit(0, 0, Rect(0, 0, m, n), -1, 0, 0),),
         steps=(Step(0, 0, 0, k, -1, -1),),
-        host_limit=limits.host,
-        device_limit=limits.device,
+        host_limit=case.limits.host,
+        device_limit=case.limits.device,
         in_place=True,
         expected=Expectation(seconds, {"mult1": seconds}, "cores"),
     )
 
 
-def _cells(problem: Problem, device: DeviceSpec, shape: Shape, *, wriggled: bool) -> list[Cell]:
-    mb, nb, _ = shape.tile
-    cells = walk(cut(problem.m, mb), cut(problem.n, nb), shape.bars, wriggled=wriggled)
-    quantum = device.granularity[0]
+def _rows(kind: type[_Row], *columns: Iterable[Any]) -> tuple[_Row, ...]:
+    """Make named tuples from columns, without a Python call for each."""
+    make = partial(tuple.__new__, cast("Any", kind))
+    return tuple(map(make, zip(*columns, strict=True)))
+
+
+def _cells(case: Case, shape: Shape) -> list[Cell]:
+    """List the C tiles in order; with overlapped loads, bars are walked to and fro."""
+    problem, (mb, nb, _) = case.problem, shape.tile
+    rows, cols = cut(problem.m, mb), cut(problem.n, nb)
+    cells = walk(rows, cols, shape.bars, wriggled=case.overlap.loads)
+    quantum = case.device.granularity[0]
     if problem.c.encoded and problem.c.chunk is not None:
-        # Half a chunk would be encoded twice.
+        # Two stores into one chunk would encode it twice.
         quantum = math.lcm(quantum, problem.c.chunk[0])
     return taper(cells, shape.halvings, quantum)
 
 
-def _units(cells: Sequence[Cell], chunks: int, slots: int) -> list[WorkUnit]:
-    return [
-        WorkUnit(
-            number=number,
-            bar=cell.bar,
-            rect=cell.rect,
-            slot=number % slots if slots else -1,
-            first=number * chunks,
-            last=(number + 1) * chunks - 1,
-        )
-        for number, cell in enumerate(cells)
-    ]
+def _units(cells: Sequence[Cell], chunks: int, slots: int) -> tuple[WorkUnit, ...]:
+    numbers = range(len(cells))
+    places = (number % slots if slots else -1 for number in numbers)
+    firsts = range(0, len(cells) * chunks, chunks)
+    lasts = range(chunks - 1, len(cells) * chunks, chunks)
+    bars, rects = zip(*cells, strict=True)
+    return _rows(WorkUnit, numbers, bars, rects, places, firsts, lasts)
 
 
-def _slots(
-    problem: Problem,
-    device: DeviceSpec,
-    operand: Operand,
-    tiles: Mapping[Operand, tuple[int, int]],
-    count: int,
-) -> Slots:
-    if problem.spec(operand).path == "resident":
+def _slots(case: Case, operand: Operand, shape: Shape) -> Slots:
+    if case.problem.spec(operand).path == "resident":
         return NO_SLOTS
-    return Slots(count, int(slot_bytes(problem, device, operand, *tiles[operand])))
+    count = shape.slots["ABC".index(operand)]
+    rows, cols = shape.extents(case.problem)[operand]
+    return Slots(count, int(slot_bytes(case.problem, case.device, operand, rows, cols)))
 
 
 def _residence(
-    problem: Problem,
+    case: Case,
     operand: Operand,
     shape: Shape,
     cells: Sequence[Cell],
     sweeps: Sequence[Sequence[Span]],
-    *,
-    reuse: bool,
 ) -> Residence | None:
-    """Decide which tile of one operand is fetched when; None for one that is used in place."""
+    """Decide which tile of one operand is loaded when; None for one that is used in place."""
+    problem = case.problem
     if problem.spec(operand).path == "resident":
         return None
     mb, nb, _ = shape.tile
@@ -178,33 +146,26 @@ def _residence(
     depth = shape.a_depth if operand == "A" else shape.b_depth
     per_panel = ceil_div(problem.k, depth)
     firsts = [(c.rect.row if operand == "A" else c.rect.col) // across * per_panel for c in cells]
-    tiles = [
-        first + chunk.start // depth
-        for first, chunks in zip(firsts, sweeps, strict=True)
-        for chunk in chunks
-    ]
+    offsets = [np.array([chunk.start // depth for chunk in chunks]) for chunks in sweeps]
+    tiles = np.concatenate([first + offsets[number % 2] for number, first in enumerate(firsts)])
     slots = shape.slots[0 if operand == "A" else 1]
-    if reuse:
+    if case.overlap.loads:
         return keep_nearest(tiles, slots)
-    # Blocks of one work unit share its tiles; without them each C tile is a unit of its own.
+    # Blocks of one work unit share its tiles; without blocks each C tile is a unit of its own.
     work = [(c.rect.row // (mb * shape.blocks), c.rect.col) for c in cells]
-    owners = chain.from_iterable(
-        [owner] * len(chunks) for owner, chunks in zip(work, sweeps, strict=True)
-    )
-    return fetch_always(tiles, list(owners), slots)
+    owners = [owner for owner in work for _ in sweeps[0]]
+    return fetch_always(tiles.tolist(), owners, slots)
 
 
 def _loads(
-    problem: Problem, operand: Operand, shape: Shape, residence: Residence | None
+    problem: Problem, operand: Literal["A", "B"], shape: Shape, residence: Residence | None
 ) -> list[Load]:
-    if residence is None:
+    if residence is None or not residence.fetches:
         return []
-    rects = {
-        tile: _rect(problem, operand, shape, tile)
-        for tile in {fetch.tile for fetch in residence.fetches}
-    }
-    name: Literal["A", "B"] = "A" if operand == "A" else "B"
-    return [Load(name, rects[tile], slot, step) for tile, slot, step in residence.fetches]
+    tiles, slots, steps = zip(*residence.fetches, strict=True)
+    rects = {tile: _rect(problem, operand, shape, tile) for tile in set(tiles)}
+    names = [operand] * len(tiles)
+    return list(_rows(Load, names, map(rects.__getitem__, tiles), slots, steps))
 
 
 def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
@@ -222,25 +183,24 @@ def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
 
 
 def _merge(a: Sequence[Load], b: Sequence[Load]) -> tuple[tuple[Load, ...], Places, Places]:
-    """Put both operands' loads in the order of their first readers, and say where each stands."""
+    """Sort both operands' loads by their first readers; return each load's place too."""
     loads = [*a, *b]
     order = np.argsort(np.array([load.step for load in loads], np.int64), kind="stable")
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    return tuple(loads[i] for i in order.tolist()), places[: len(a)], places[len(a) :]
+    return tuple(map(loads.__getitem__, order.tolist())), places[: len(a)], places[len(a) :]
 
 
 def _steps(
     sweeps: Sequence[Sequence[Span]], reads_a: Sequence[int], reads_b: Sequence[int]
 ) -> tuple[Step, ...]:
-    units = [unit for unit, chunks in enumerate(sweeps) for _ in chunks]
-    chunks = list(chain.from_iterable(sweeps))
-    starts, lengths = (list(column) for column in zip(*chunks, strict=True))
-    return tuple(map(Step, range(len(chunks)), units, starts, lengths, reads_a, reads_b))
+    units = chain.from_iterable([unit] * len(chunks) for unit, chunks in enumerate(sweeps))
+    starts, lengths = zip(*chain.from_iterable(sweeps), strict=True)
+    return _rows(Step, range(len(starts)), units, starts, lengths, reads_a, reads_b)
 
 
 def _reads(residence: Residence | None, places: Places, steps: int) -> list[int]:
-    """Return for each step the number of the load that it reads, -1 for an operand in place."""
+    """Return for each step the index of the load that it reads, -1 for an operand in place."""
     if residence is None:
         return [-1] * steps
     reads: list[int] = places[np.array(residence.reads)].tolist()

@@ -1,23 +1,25 @@
-"""What one operation of a stage costs: its seconds alone, and what it takes of shared resources."""
+"""Seconds of one operation of a plan: alone, and of the resources that it shares with others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.machine.rates import REQUEST_BYTES
-from hdgemm.planning.memory import ceil_div, op_extents
+from hdgemm.planning.byte_counts import ceil_div, op_extents
 from hdgemm.planning.storage_chunks import decoded_area
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
     from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.plan import Plan
-    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.schedule import Op, Schedule
 
 
 class Cost(NamedTuple):
-    """Seconds that an operation takes when alone, and seconds of each resource it uses up.
+    """Seconds that an operation takes when alone, and seconds of each resource that it uses.
 
-    A demand never exceeds `seconds`: an operation alone is held back by no one.
+    No demand exceeds `seconds`: an operation that runs alone never waits for a resource.
     """
 
     seconds: float
@@ -25,7 +27,7 @@ class Cost(NamedTuple):
 
 
 def op_cost(plan: Plan, machine: Machine, op: Op) -> Cost:
-    """Price one operation of a plan's schedule."""
+    """Return the cost of one operation of a plan's schedule."""
     if op.stage == "mult1":
         return _multiply(plan, machine, op)
     if op.stage == "load2":
@@ -95,3 +97,43 @@ def file_requests(plan: Plan, op: Op) -> int:
         return rows
     nbytes = rows * cols * spec.itemsize
     return int(ceil_div(nbytes, REQUEST_BYTES))
+
+
+def first_touch_bytes(
+    plan: Plan, schedule: Schedule, *, on_host_cores: bool
+) -> dict[tuple[Stage, int], int]:
+    """Return by stage and number the bytes of new pages that an operation writes first.
+
+    A run allocates slots, rings and scratch, and the first write to each page is a page fault.
+
+    Parameters
+    ----------
+    on_host_cores
+        The device's memory is the host's, and its pages fault as well.
+    """
+    left: dict[Hashable, int] = {}
+    found: dict[tuple[Stage, int], int] = {}
+    for stage, ops in schedule.items():
+        for op in ops:
+            for place, size, nbytes in _written(plan, op, on_host_cores=on_host_cores):
+                new = min(nbytes, left.get(place, size))
+                if new > 0:
+                    left[place] = left.get(place, size) - new
+                    found[stage, op.number] = found.get((stage, op.number), 0) + new
+    return found
+
+
+def _written(plan: Plan, op: Op, *, on_host_cores: bool) -> Iterator[tuple[Hashable, int, int]]:
+    """Yield the allocations in host memory that an operation writes: key, size, bytes written."""
+    in_host = plan.device.unified or on_host_cores
+    nbytes = op.rect.rows * op.rect.cols * plan.problem.itemsize
+    if op.stage == "load1" and not plan.device.unified:
+        yield ("up", op.ring), plan.up.nbytes, nbytes
+    elif op.stage in {"load1", "load2"} and in_host:
+        yield (op.operand, plan.loads[op.load].slot), plan.slots(op.operand).nbytes, nbytes
+    elif op.stage == "mult1" and (in_host or not plan.overlap.c_on_device):
+        yield ("C", plan.units[op.unit].slot), plan.c_slots.nbytes, nbytes
+    elif op.stage == "store1" and op.ring >= 0:
+        yield ("down", op.ring), plan.down.nbytes, nbytes
+    elif op.stage == "store2" and plan.problem.reads_c:
+        yield "scratch", plan.scratch_bytes, nbytes

@@ -1,4 +1,4 @@
-"""The model: a plan in virtual time, over the very operations that the executor runs."""
+"""The seconds expected of a plan: its schedule, as the executor runs it, in virtual time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from hdgemm.machine.rates import RESOURCES
 from hdgemm.pipeline.plan import Expectation
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.planning.costs import Cost, op_cost
-from hdgemm.planning.first_touch import fresh_bytes
+from hdgemm.planning.costs import Cost, first_touch_bytes, op_cost
 from hdgemm.planning.virtual_time import Task, run_lanes
 
 if TYPE_CHECKING:
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def simulate(plan: Plan, machine: Machine, fresh: float | None = None) -> Timeline:
-    """Return the timeline that this machine would give this plan.
+    """Return the timeline of a plan on this machine.
 
-    Each stage is a lane whose operations run in the schedule's order when what they need is
-    done; operations that run at once share the machine's resources.
+    Each stage is a lane whose operations run in the schedule's order, each when the operations
+    that it needs are done; operations that run at once share the machine's resources.
 
     Parameters
     ----------
     fresh
-        Bytes/s at which the system hands over memory that was never written. None counts no time
-        for it: plans that are compared all begin in fresh memory.
+        Bytes/s at which page faults provide new memory. None leaves their time out, which is the
+        same for all plans that are compared.
     """
     return _timeline(plan, build_schedule(plan), machine, fresh)[0]
 
@@ -43,7 +42,7 @@ def _timeline(
         for stage, ops in schedule.items()
     }
     if fresh is not None:
-        new = fresh_bytes(plan, schedule, on_host_cores=machine.on_host_cores)
+        new = first_touch_bytes(plan, schedule, on_host_cores=machine.on_host_cores)
         for (stage, number), nbytes in new.items():
             cost, needs = lanes[stage][number]
             later = Cost(cost.seconds + nbytes / fresh, cost.demands)
@@ -69,9 +68,9 @@ def _timeline(
 
 
 def expect(plan: Plan, machine: Machine, fresh: float | None = None) -> Expectation:
-    """Return what `simulate` expects: seconds, each stage's busy seconds, and what limits.
+    """Return the total and each stage's busy seconds in virtual time, and the limiting resource.
 
-    The limit is the resource whose operations, run one by one, would take longest.
+    The limit is the resource whose operations would take longest one after the other.
     """
     timeline, lanes = _timeline(plan, build_schedule(plan), machine, fresh)
     busy: dict[str, float] = {stage: stats.seconds for stage, stats in timeline.stages().items()}

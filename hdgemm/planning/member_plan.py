@@ -1,7 +1,7 @@
 """The plan of one of several devices that share a product: slots, tile and rings for its share.
 
 The devices draw C tiles from a common pool while they run, so the units of this plan are not
-executed; its tile, slots and staging are.
+executed; its tile, slots and staging are used.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.byte_counts import ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdgemm.pipeline.plan import Plan, Problem
+    from hdgemm.planning.case import Case
 
-    #: Plans a problem with a forced tile, or with the tile that the search finds where it is None.
-    Planner = Callable[[Problem, tuple[int, int, int] | None], Plan]
+    Tile = tuple[int, int, int]
 
 #: Tiles along each side of C that each device's share has at least, so that the load can be
 #: balanced.
@@ -27,17 +27,22 @@ _LEAST_TILE: Final = 256
 
 
 def member_plan(
-    problem: Problem, tile: tuple[int, int, int] | None, members: int, planner: Planner
+    case: Case, tile: Tile | None, members: int, plan_case: Callable[[Case, Tile | None], Plan]
 ) -> Plan:
     """Plan a share of C that leaves several tiles to each device; return it for all of C.
 
     Parameters
     ----------
+    case
+        The whole product, within one device's part of the host memory.
     tile
         A tile that the options force, or None.
     members
         Devices that share the product, at least 2.
+    plan_case
+        Plans a case with a forced tile, or None for the one that the search finds.
     """
+    problem = case.problem
     part = replace(problem, m=_part(problem.m, _TILES * members), n=_part(problem.n, _TILES))
     if tile is None and problem.in_place:
         # BLAS needs no slots; the tile only says how much of C is drawn at a time.
@@ -45,9 +50,8 @@ def member_plan(
     elif tile is None and not problem.in_files:
         # In a plan for the share alone start and end dominate, and short steps win; in the run
         # they do not. Files are read in whole rows, which a forced tile would prevent.
-        whole = planner(problem, None)
-        tile = _cut_rows(whole.tile, part, whole.device.granularity)
-    plan = planner(part, tile)
+        tile = _cut_rows(plan_case(case, None).tile, part, case.device.granularity)
+    plan = plan_case(replace(case, problem=part), tile)
     return _hold_bar(replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n)))
 
 
@@ -56,9 +60,7 @@ def _part(extent: int, parts: int) -> int:
     return min(extent, size)
 
 
-def _cut_rows(
-    tile: tuple[int, int, int], part: Problem, granularity: tuple[int, int, int]
-) -> tuple[int, int, int]:
+def _cut_rows(tile: Tile, part: Problem, granularity: Tile) -> Tile:
     """Cut a tile to the share's rows and deepen its steps, so that a step keeps its flops.
 
     No slot takes more memory than that of the tile given.

@@ -1,7 +1,7 @@
-"""The order in which C is computed: wriggled, in all three dimensions (HDGEMM, section 3.2).
+"""The order of C tiles and k-chunks: wriggled in all three dimensions (HDGEMM, section 3.2).
 
 Bars are walked alternately down and up, and k is swept alternately forwards and backwards, so
-that every turn finds the tiles that the last step left behind.
+that after every turn the slots hold the tiles that are needed next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One C tile in its place in the order."""
+    """One C tile and the number of its bar."""
 
     bar: int
     rect: Rect
@@ -49,9 +49,9 @@ def walk(rows: Sequence[Span], cols: Sequence[Span], bars: Bars, *, wriggled: bo
 
 
 def taper(cells: Sequence[Cell], halvings: int, quantum: int = 1) -> list[Cell]:
-    """Cut the last tile into ever smaller ones, so that its store hides behind multiplying.
+    """Halve the last tile several times, so that most of its store overlaps with multiplying.
 
-    Each halving splits what is left along its rows, in multiples of `quantum`.
+    Each halving splits the rows that are left, in multiples of `quantum`.
     """
     head, (bar, rect) = list(cells[:-1]), cells[-1]
     for _ in range(halvings):

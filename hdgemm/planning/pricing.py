@@ -1,7 +1,7 @@
-"""Seconds of a shape in closed form: what is busy longest, and the two ends that nothing hides.
+"""Seconds of shapes in closed form: the busiest stage or resource, and the run's two ends.
 
-The formulas take many shapes at once. `simulate` prices one plan operation by operation; tests
-hold this against it.
+The formulas take many shapes at once. `expectation.simulate` runs one plan in virtual time,
+operation by operation; tests compare the two.
 """
 
 from __future__ import annotations
@@ -12,72 +12,58 @@ import numpy as np
 
 from hdgemm.machine.rates import RESOURCES
 from hdgemm.pipeline.plan import STAGES, Expectation
-from hdgemm.planning.load_counts import average_tile, unit_counts, unit_loads
-from hdgemm.planning.memory import PIECE_BYTES, ceil_div
+from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div
 from hdgemm.planning.shapes import BLOCKS
-from hdgemm.planning.transfer_costs import tile_busy
+from hdgemm.planning.tile_costs import average_tile, tile_busy, unit_counts, unit_loads
 
 if TYPE_CHECKING:
-    from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.plan import DeviceSpec, Operand, Overlap, Problem
-    from hdgemm.planning.load_counts import PerUnit
+    from hdgemm.pipeline.plan import Operand
+    from hdgemm.planning.case import Case
     from hdgemm.planning.shapes import Shapes
-    from hdgemm.planning.transfer_costs import Busy, Seconds
+    from hdgemm.planning.tile_costs import Busy, PerUnit, Seconds
 
-#: What a second in which a transfer is busy counts beside a second of the run. Rates are never
-#: known exactly, so of plans about equally fast the one with less to move is the safer.
+#: The weight of a second in which a transfer is busy beside a second of the run. Rates are never
+#: known exactly, so of plans about equally fast the one that moves less is preferred.
 CAUTION: Final = 0.02
 
 
 class Prices(NamedTuple):
-    """For each shape its seconds in all, and busy seconds by stage and by resource."""
+    """For each shape its total seconds, and busy seconds by stage and by resource."""
 
     seconds: Seconds
     stages: Busy
     resources: Busy
 
     def merits(self) -> Seconds:
-        """Return what the search keeps small: seconds, and a little of what is moved."""
+        """Return what the search minimises: seconds, and a fraction of the transfers' seconds."""
         moving = sum(seconds for stage, seconds in self.stages.items() if stage != "mult1")
         return self.seconds + CAUTION * moving
 
     def expectation(self, place: int) -> Expectation:
-        """Return one shape's price as a plan carries it."""
+        """Return one shape's price as a plan's `expected`."""
         limit = max(self.resources, key=lambda name: float(self.resources[name][place]))
         stages = {stage: float(seconds[place]) for stage, seconds in self.stages.items()}
         return Expectation(float(self.seconds[place]), stages, limit)
 
 
-def price(
-    problem: Problem, device: DeviceSpec, overlap: Overlap, shapes: Shapes, machine: Machine
-) -> Prices:
-    """Price every shape, run with this overlap."""
-    return _Pricing(problem, device, overlap, shapes, machine).prices()
+def price(case: Case, shapes: Shapes) -> Prices:
+    """Price every shape."""
+    return _Pricing(case, shapes).prices()
 
 
 class _Pricing:
     """The terms of one call to `price`."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        device: DeviceSpec,
-        overlap: Overlap,
-        shapes: Shapes,
-        machine: Machine,
-    ) -> None:
-        self.problem, self.device, self.overlap = problem, device, overlap
-        self.shapes, self.machine = shapes, machine
-        self.tiles = {
-            operand: tile_busy(problem, device, overlap, shapes, machine, operand)
-            for operand in ("A", "B", "C")
-        }
-        self.chunks = ceil_div(problem.k, shapes.kb)
-        self.counts = unit_counts(problem, shapes)
+    def __init__(self, case: Case, shapes: Shapes) -> None:
+        self.problem, self.machine, self.overlap = case.problem, case.machine, case.overlap
+        self.unified, self.shapes = case.device.unified, shapes
+        self.tiles = {operand: tile_busy(case, shapes, operand) for operand in ("A", "B", "C")}
+        self.chunks = ceil_div(self.problem.k, shapes.kb)
+        self.counts = unit_counts(self.problem, shapes)
         self.units = sum(self.counts[1:], start=self.counts[0])
 
     def prices(self) -> Prices:
-        """Add up the units of each kind, and the ends."""
+        """Add up the seconds of the units of each kind, and of the run's two ends."""
         names = (*STAGES, *RESOURCES)
         totals: Busy = {name: np.zeros(len(self.shapes.mb)) for name in names}
         paced = np.zeros(len(self.shapes.mb))
@@ -106,9 +92,10 @@ class _Pricing:
         part: Seconds = 1.0,
         stored: Seconds = 1.0,
     ) -> Busy:
-        """Seconds that a unit with so many loads, or part of one, takes of everything.
+        """Return the seconds of every stage and resource for one unit with so many loads.
 
-        `stored` is the part of a C tile that is stored meanwhile.
+        `part` is the part of a unit that is multiplied, `stored` the part of a C tile that is
+        stored meanwhile.
         """
         unit = {name: part * seconds for name, seconds in multiply.items()}
         for loads, operand in ((a_loads, "A"), (b_loads, "B"), (stored, "C")):
@@ -117,7 +104,7 @@ class _Pricing:
         return unit
 
     def _taper(self, multiply: Busy, a: PerUnit, b: PerUnit) -> Seconds:
-        """Seconds more for the last unit where it is halved: every part sweeps k for itself."""
+        """Return the seconds added by halving the last unit: every part sweeps all of k."""
         halvings = self.shapes.halvings
         extra = 0.0 * multiply["mult1"]
         turned = self._turned(a), self._turned(b)
@@ -125,7 +112,7 @@ class _Pricing:
         rest = self._rest()
         whole = self._pace(self._unit(multiply, *loads, part=rest))
         for number in range(1, int(np.max(halvings, initial=0)) + 1):
-            # While a part is computed, the part before it is stored, twice as large.
+            # While one part is computed, the part before it, twice as large, is stored.
             part = rest * 0.5**number
             pace = self._pace(self._unit(multiply, *loads, part=part, stored=2 * part))
             extra = extra + pace * (number <= halvings)
@@ -150,29 +137,29 @@ class _Pricing:
         return np.where(self.counts.first_bar > 0, among, alone)
 
     def _turned(self, loads: PerUnit) -> Seconds:
-        """Return the loads of one more sweep of k over the same panel: what no slot holds."""
+        """Return the loads of another sweep of k over the same panels: tiles that no slot holds."""
         return np.minimum(np.minimum(loads.first_bar, loads.bar), loads.run)
 
     def _pace(self, unit: Busy) -> Seconds:
-        """Seconds of one unit in the steady run: what overlaps counts by the longest."""
+        """Return the seconds of one unit in the steady run: the longest of what overlaps."""
         if self.overlap.loads:
             return np.max(np.stack(list(unit.values())), axis=0)
         loading = np.maximum(unit["load1"], unit["load2"])
         alone = unit["mult1"] + unit["store2"]
         if not self.overlap.stores:
             return loading + alone
-        # Blocks of one work unit overlap, all but the last one's store; a cut k allows none.
+        # Blocks of one work unit overlap, except for the last store; a cut k allows none.
         last = unit["store2"] / BLOCKS
         blocks = np.maximum(unit["mult1"], unit["store2"] - last) + last
         return loading + np.where(self.shapes.kb >= self.problem.k, blocks, alone)
 
     def _multiply(self) -> Busy:
-        """Seconds of one unit's steps."""
+        """Return the seconds of one unit's steps."""
         problem, machine, (mb, nb) = self.problem, self.machine, self._c_tile()
         rate = machine.flop_rate(problem.dtype) * machine.efficiency(mb, nb, self.shapes.kb)
         kernel = problem.flops / rate / self.units
         busy: Busy = dict.fromkeys((*STAGES, *RESOURCES), 0.0 * kernel)
-        if not self.overlap.c_on_device and not self.device.unified:
+        if not self.overlap.c_on_device and not self.unified:
             # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
             rate = machine.remote_write or machine.pcie_down
             link = self.chunks * mb * nb * problem.itemsize / rate
@@ -180,7 +167,7 @@ class _Pricing:
             kernel = kernel + link
         busy["device"] = kernel
         busy["mult1"] = kernel + self.chunks * machine.operation_seconds
-        if self.device.unified:
+        if self.unified:
             busy["cores"] = kernel
         return busy
 
@@ -190,7 +177,7 @@ class _Pricing:
         return m / ceil_div(m, mb), n / ceil_div(n, nb)
 
     def _through(self, operand: Operand) -> Seconds:
-        """Seconds from one end of a tile's way to the other: the slower stage, then a piece."""
+        """Return the latency of one tile: its slower stage, then one piece in the other."""
         busy, machine = self.tiles[operand], self.machine
         near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
         seconds = np.maximum(busy.get(near, 0.0), busy.get(far, 0.0))
@@ -201,18 +188,18 @@ class _Pricing:
         return seconds + machine.operation_seconds * (len(busy) > 0)
 
     def _prologue(self) -> Seconds:
-        """Seconds until the first step has both its tiles."""
+        """Return the seconds until the first step has both its tiles."""
         return self._through("A") + self._through("B")
 
     def _epilogue(self) -> Seconds:
-        """Seconds after the last step: the last C tile's way home."""
+        """Return the seconds after the last step, in which the last C tile is stored."""
         return self._through("C") * self._rest() * 0.5**self.shapes.halvings
 
     def _bursts(self, multiply: Seconds, a_loads: Seconds, b_loads: Seconds) -> Seconds:
-        """Seconds in which a long load of one operand outlasts what is held of the other.
+        """Return the stalls in which a long load of one operand delays loads of the other.
 
-        Loads go in the order of need, so while a deep load is under way the other operand lives
-        on what its slots hold.
+        Loads run in the order of need. While a deep load runs, steps go on only as far as the
+        slots hold tiles of the other operand.
         """
         shapes, step = self.shapes, multiply / self.chunks
         stall = 0.0 * multiply

@@ -1,4 +1,4 @@
-"""What is left of a plan once some of its work units are stored."""
+"""The rest of a plan, for a run that resumes after some of its work units were stored."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def remaining(plan: Plan, done: Collection[int]) -> Plan:
-    """Return the plan for the work units that are not `done`, by number, of the same C.
+    """Return the plan of the work units whose numbers are not in `done`.
 
-    The units left keep their tiles, their order, and each its own sweep over k, so that they
-    compute the same bits as in the whole plan. Units, steps and loads are numbered anew; which
-    tiles must be loaded follows from the shorter order. `Plan.done` says what is left out.
+    The units left keep their tiles, their order and their sweeps over k, so that they compute the
+    same bits as in the whole plan. Units, steps and loads are numbered from 0 again, and loads
+    are assigned anew. `Plan.done` lists the rectangles left out.
     """
     if not done:
         return plan
@@ -50,7 +50,7 @@ def remaining(plan: Plan, done: Collection[int]) -> Plan:
 
 
 def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence | None:
-    """Decide anew which tile is fetched when; a tile is named by the plan's first load of it."""
+    """Assign loads and slots again; a tile is identified by the plan's first load of it."""
     if plan.problem.spec(operand).path == "resident":
         return None
     if not steps:
@@ -58,7 +58,7 @@ def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence
     loads = [step.a if operand == "A" else step.b for step in steps]
     count = plan.slots(operand).count
     if not plan.overlap.loads:
-        # Every load of the whole plan stands for one owner of its tile.
+        # Each load of the whole plan has one owner.
         return fetch_always(loads, loads, count)
     first: dict[tuple[int, ...], int] = {}
     tiles = [first.setdefault(tuple(plan.loads[load].rect), load) for load in loads]
@@ -68,7 +68,7 @@ def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence
 def _merged(
     plan: Plan, steps: Sequence[Step], residences: tuple[Residence | None, Residence | None]
 ) -> tuple[tuple[Load, ...], tuple[list[int], list[int]]]:
-    """Return both operands' loads by first reader, and for each step which of them it reads."""
+    """Return both operands' loads in order of first readers, and the load that each step reads."""
     fetches = sorted(
         (fetch.step, side, number, fetch)
         for side, residence in enumerate(residences)

@@ -1,4 +1,4 @@
-"""How a product is cut: C tiles, chunks of k, and the rectangles in which A and B are loaded."""
+"""Shapes: how a product is cut into C tiles, k-chunks and loads of A and B."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.planning.memory import ceil_div, round_up
+from hdgemm.planning.byte_counts import ceil_div, round_up
 from hdgemm.planning.storage_chunks import align_all, chunk_along, op_chunk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
+    from hdgemm.planning.byte_counts import Count
     from hdgemm.planning.order import Bars
 
-#: Into how many parts a dimension is cut: every number at first, then in ratios near 1.2.
+#: Numbers of parts into which a dimension is cut: all small ones, then in ratios near 1.2.
 _PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-#: Extents are rounded up to this where they are large: whole vectors, whole disk blocks.
+#: Large extents are rounded up to this: whole vectors, whole disk blocks.
 _ROUND: Final = 64
-#: C tiles that one work unit of the paper is cut into (HDGEMM, section 4.3.2: four stores run
+#: C tiles into which one work unit of the paper is cut (HDGEMM, section 4.3.2: four stores run
 #: while one unit multiplies).
 BLOCKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to cut a product and to hold the pieces.
+    """One way to cut a product, and the slots that hold its tiles.
 
     Parameters
     ----------
     tile
-        ``(mb, nb, kb)``: the C tile, and the chunk of k of a step.
+        ``(mb, nb, kb)``: the C tile, and the k-chunk of a step.
     a_depth, b_depth
         The extent along k of a load of A (mb×a_depth) and of B (b_depth×nb): multiples of kb, or
-        all of k. Deep loads read whole rows of a file beside short steps.
-    bars
-        Which way C is walked.
+        all of k. Deep loads read whole rows of a file although steps are short.
     slots
         Tiles of A, B and C that are held at once.
+    bars
+        Whether a bar is a column or a row of C tiles.
     halvings
-        How often the last C tile is halved, so that its store hides.
+        How often the last C tile is halved, so that its store overlaps with multiplying.
     blocks
         C tiles, one below the other, that share a load of A and of B: the blocks of the paper's
         work unit (HDGEMM, section 3.1).
@@ -66,7 +67,7 @@ class Shape:
 
 
 class Shapes(NamedTuple):
-    """Many shapes at once: equally long integer arrays, a field as in `Shape` each.
+    """Many shapes: arrays of equal length, one for each field of `Shape`.
 
     `rows` is 1 where bars are rows of C tiles.
     """
@@ -89,6 +90,11 @@ class Shapes(NamedTuple):
                   shape.halvings)  # fmt: skip
         return cls(*(np.array([int(value)]) for value in fields))
 
+    @classmethod
+    def join(cls, parts: list[Shapes]) -> Shapes:
+        """Return the shapes of all parts, one after the other."""
+        return cls(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
     @property
     def slots(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """As `Shape.slots`."""
@@ -103,17 +109,31 @@ class Shapes(NamedTuple):
             "C": (mb, nb),
         }
 
+    def tiles(self, problem: Problem) -> tuple[Count, Count, Count]:
+        """Return how many different tiles A, B and C have; 0 for operands used in place."""
+        p, q = ceil_div(problem.m, self.mb), ceil_div(problem.n, self.nb)
+        a, b = p * ceil_div(problem.k, self.a_depth), q * ceil_div(problem.k, self.b_depth)
+        specs = (problem.a, problem.b, problem.c)
+        counts = zip((a, b, p * q), specs, strict=True)
+        a, b, c = (0 * count if spec.path == "resident" else count for count, spec in counts)
+        return a, b, c
+
+    def steps(self, problem: Problem) -> Count:
+        """Return how many steps the product has, parts of a halved tile left out."""
+        units = ceil_div(problem.m, self.mb) * ceil_div(problem.n, self.nb)
+        return units * ceil_div(problem.k, self.kb)
+
     def halved(self, times: int) -> Shapes:
         """Return the same shapes with the last C tile halved so often."""
         return self._replace(halvings=np.full_like(self.mb, times))
 
     def take(self, which: NDArray[Any]) -> Shapes:
-        """Return the shapes at these places, or where a mask is true."""
+        """Return the shapes at these indices, or where a mask is true."""
         return Shapes(*(field[which] for field in self))
 
-    def shape(self, place: int) -> Shape:
-        """Return one of them."""
-        mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings = (int(x[place]) for x in self)
+    def shape(self, index: int) -> Shape:
+        """Return one of the shapes."""
+        mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings = (int(x[index]) for x in self)
         bars: Bars = "rows" if rows else "columns"
         return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), bars, halvings)
 
@@ -123,29 +143,29 @@ def sizes(extent: int, least: int, quantum: int) -> list[int]:
     parts = list(_PARTS)
     while extent // parts[-1] > least:
         parts.append(parts[-1] * 5 // 4)
-    found = {min(extent, _nice(ceil_div(extent, part), quantum)) for part in parts}
+    found = {min(extent, _rounded(ceil_div(extent, part), quantum)) for part in parts}
     return sorted((size for size in found if size >= min(least, extent)), reverse=True)
 
 
-def _nice(size: int, quantum: int) -> int:
+def _rounded(size: int, quantum: int) -> int:
     return int(round_up(size, max(quantum, _ROUND) if size > 8 * _ROUND else quantum))
 
 
 def depths(k: int, least: int, quantum: int) -> list[int]:
-    """List extents of the chunks of k, each about half of the one before."""
+    """List extents of k-chunks, each about half of the one before."""
     found = {k}
     size = k
     while size > max(least, 1):
         size = ceil_div(size, 2)
-        found.add(min(k, _nice(max(size, least), quantum)))
+        found.add(min(k, _rounded(max(size, least), quantum)))
     return sorted(found, reverse=True)
 
 
 def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shapes:
-    """Lay out every combination of extents down to `least`, slots still without number (0).
+    """Return every combination of extents down to `least`, with no slots yet (0).
 
-    Extents of chunked operands are those at which chunks end. Loads deeper than a step are worth
-    their memory only for files, where they read whole rows.
+    Extents of chunked operands are those at which chunks end. Loads deeper than a step are tried
+    for files only, where they read whole rows.
     """
     # A tile below the granularity saves staging, though no slot.
     gm, gn, gk = device.granularity if least > 1 else (1, 1, 1)
@@ -170,7 +190,7 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shap
 def _depth(
     problem: Problem, operand: Operand, kb: NDArray[np.int64], deep: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the extents along k of loads that are to be about `deep`; 0 for as deep as a step."""
+    """Return the extents along k of loads that are to be about `deep`; 0: as deep as a step."""
     chunk = _chunk_along_k(problem, operand)
     unit = np.where(chunk % kb == 0, chunk, kb)
     depth: NDArray[np.int64] = np.where(deep > 0, round_up(deep, unit), kb)
@@ -183,7 +203,7 @@ def _chunk_along_k(problem: Problem, operand: Operand) -> int:
 
 
 def _deepenings(problem: Problem, operand: Operand) -> list[int]:
-    """How deep an operand's loads may go: 0 for one load a step, all of k, a part, a chunk."""
+    """List depths of an operand's loads: 0 for a step's, all of k, a part of it, a chunk's."""
     spec, k = problem.spec(operand), problem.k
     if spec.place != "file" or spec.path != "staged":
         return [0]

@@ -1,8 +1,8 @@
-"""Chunked operands: extents that end where chunks end, and what it costs when they do not.
+"""Operands stored in chunks: extents that end where chunks end, and the cost of other extents.
 
-A compressed chunk is decoded as a whole, however little of it is wanted. So tiles are cut at
-multiples of chunks, or chunks into equal parts where memory takes no whole ones, and the price of
-a shape counts the elements of all chunks that its tiles touch.
+A compressed chunk is decoded as a whole, however few of its elements are used. So the extents of
+tiles are multiples of a chunk's, or equal parts of it where memory is too small for whole chunks,
+and the price of a shape counts the elements of all chunks that its tiles touch.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hdgemm.planning.memory import op_extents, round_up
+from hdgemm.planning.byte_counts import op_extents, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hdgemm.pipeline.plan import Operand, OperandSpec, Problem, Rect
-    from hdgemm.planning.memory import Count
+    from hdgemm.planning.byte_counts import Count
     from hdgemm.planning.shapes import Shapes
 
 Dimension = Literal["m", "n", "k"]
 
-#: Where each dimension is an operand's rows (0) or columns (1) in op-space; of two operands with
-#: chunks that do not go together, the first counts: inputs are read more often than C is written.
+#: The operands that each dimension belongs to, as rows (0) or columns (1) in op-space. Where the
+#: chunks of two operands have no common multiple of a useful size, the first operand counts:
+#: inputs are read more often than C is written.
 _SIDES: Final[dict[Dimension, tuple[tuple[Operand, int], ...]]] = {
     "m": (("A", 0), ("C", 0)),
     "n": (("B", 1), ("C", 1)),
@@ -43,9 +44,9 @@ def _op_origin(spec: OperandSpec) -> tuple[int, int]:
 
 
 def chunk_along(problem: Problem, dimension: Dimension) -> int:
-    """Return the extent at whose multiples a dimension is best cut, 1 where it does not matter.
+    """Return the extent at whose multiples a dimension is best cut, 1 where any cut will do.
 
-    A chunk that spans the whole dimension has no place to cut at.
+    A chunk that spans the whole dimension has no boundary inside.
     """
     extent = {"m": problem.m, "n": problem.n, "k": problem.k}[dimension]
     chunks = [op_chunk(problem.spec(operand)) for operand, _ in _SIDES[dimension]]
@@ -58,12 +59,12 @@ def chunk_along(problem: Problem, dimension: Dimension) -> int:
     if not found:
         return 1
     both = math.lcm(*found)
-    # A common multiple far above both would take more memory than two reads of the chunks between.
+    # A common multiple far above both would cost more memory than reading some chunks twice.
     return both if both <= min(extent, 2 * max(found)) else found[0]
 
 
 def aligned(size: int, chunk: int) -> int:
-    """Return an extent near `size` that no chunk lies across: a multiple, or an equal part."""
+    """Return an extent near `size` that is a multiple of `chunk` or an equal part of it."""
     if chunk == 1:
         return size
     if size >= chunk:
@@ -80,7 +81,7 @@ def align_all(found: Sequence[int], chunk: int, extent: int) -> list[int]:
 
 
 def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
-    """Return how many elements are decoded for each that is wanted, on average over all tiles."""
+    """Return the elements decoded for each element used, on average over all tiles."""
     spec = problem.spec(operand)
     chunk = op_chunk(spec)
     factor: Count = np.ones(len(shapes.mb))
@@ -98,7 +99,7 @@ def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
 
 
 def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
-    """Return the elements of all chunks that one tile touches; its own where none is encoded."""
+    """Return the elements of all chunks that one tile touches; its own where nothing is encoded."""
     spec = problem.spec(operand)
     chunk = op_chunk(spec)
     if chunk is None or not spec.encoded:

@@ -1,4 +1,4 @@
-"""Virtual time: lanes of tasks in order, and resources divided among whoever uses them."""
+"""Virtual time: a processor-sharing simulation of lanes of tasks that share resources."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ if TYPE_CHECKING:
 
     from hdgemm.planning.costs import Cost
 
-#: What is left of a task, as a part of the whole, below which it is done.
+#: A task is done when less than this part of it is left.
 _DONE: Final = 1e-12
 
 
 class Task(NamedTuple):
-    """One operation in a lane: it starts when each named lane has finished so many of its own."""
+    """One operation in a lane; it starts when each lane in `needs` has finished so many tasks."""
 
     cost: Cost
     needs: Sequence[tuple[Hashable, int]]
 
 
 class Interval(NamedTuple):
-    """When a task ran, in seconds from the beginning."""
+    """Start and end of a task in seconds from the start of the simulation."""
 
     start: float
     end: float
 
 
 def speeds(costs: Sequence[Cost]) -> list[float]:
-    """Divide the resources among operations that run at once, by progressive filling.
+    """Divide the resources among operations that run at once, max-min fair.
 
-    All speeds rise together, each as a part of the operation's own speed when alone, until a
-    resource is used up; its users keep their speed and the others rise on.
+    Progressive filling: all speeds rise together, as a part of each operation's speed when alone,
+    until a resource is used up. The speeds of its users are then fixed, the others rise on.
 
     Returns
     -------
@@ -66,18 +66,18 @@ def speeds(costs: Sequence[Cost]) -> list[float]:
 
 
 def run_lanes(lanes: Mapping[Hashable, Sequence[Task]]) -> dict[Hashable, list[Interval]]:
-    """Run every lane's tasks, each lane in its order, and return when each task ran.
+    """Simulate every lane's tasks, each lane in order, and return the interval of each task.
 
     Raises
     ------
     ValueError
-        When tasks wait for one another in a circle.
+        When the needs of tasks form a cycle.
     """
     return _Clock(lanes).run()
 
 
 class _Running:
-    """A lane's current task."""
+    """The current task of a lane, and the part of it that is left."""
 
     __slots__ = ("cost", "left", "start")
 
@@ -86,12 +86,14 @@ class _Running:
 
 
 class _Clock:
+    """The state of one simulation."""
+
     def __init__(self, lanes: Mapping[Hashable, Sequence[Task]]) -> None:
         self.lanes = {lane: tasks for lane, tasks in lanes.items() if tasks}
         self.done: dict[Hashable, list[Interval]] = {lane: [] for lane in lanes}
         self.running: dict[Hashable, _Running] = {}
         self.now = 0.0
-        # Plans repeat the same few operations, so the same few sets of them meet.
+        # Plans repeat few different operations, so that the same sets of them recur.
         self.known: dict[tuple[Cost, ...], list[float]] = {}
 
     def run(self) -> dict[Hashable, list[Interval]]:
@@ -103,7 +105,7 @@ class _Clock:
         return self.done
 
     def _start(self) -> bool:
-        """Start what can start, and say whether anything did."""
+        """Start every lane's next task that can start; return whether any did."""
         started = False
         for lane, tasks in self.lanes.items():
             number = len(self.done[lane])
@@ -116,7 +118,7 @@ class _Clock:
         return started
 
     def _advance(self) -> None:
-        """Let time pass until the next task ends."""
+        """Advance the time until the next task ends."""
         running = list(self.running.values())
         costs = tuple(one.cost for one in running)
         rates = self.known.get(costs)

@@ -19,7 +19,7 @@ from scipy.linalg.blas import dgemm
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.npy import create_npy, open_npy
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.planning.memory import round_up
+from hdgemm.planning.byte_counts import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.planning.expectation import simulate
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.planner import plan_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,10 +87,8 @@ class WhatIf:
 
     def _seconds(self, options: Options, device: DeviceSpec, host_limit: int) -> float:
         """Plan the product anew, with a free choice of tiles, and simulate it."""
-        plan = plan_problem(
-            self._plan.problem, replace(options, tile=None), device, self._machine,
-            host_limit=host_limit,
-        )  # fmt: skip
+        options = replace(options, tile=None, host_memory=host_limit)
+        plan = plan_for(self._plan.problem, options, device, self._machine)
         return simulate(plan, self._machine).seconds
 
 

@@ -17,7 +17,7 @@ from hdgemm.machine.limits import available_bytes
 from hdgemm.matrices.npy import create_npy
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import OperandSpec, Problem
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.planner import plan_for
 from hdgemm.preflight import execute
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ class Workload:
             extents.m, extents.n, extents.k, "float64", spec, spec, spec, reads_c=True
         )
         options = self.options(strategy, extents)
-        limit = self._host_limit(extents)
-        return plan_problem(problem, options, device, machine, host_limit=limit)
+        return plan_for(problem, options, device, machine)
 
     def options(self, strategy: str, extents: Extents) -> Options:
         """Return the options of a run: the device holds an eighth of the matrices."""

@@ -14,8 +14,8 @@ from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
 from hdgemm.pipeline.timeline import Timeline, both
-from hdgemm.planning.abft_memory import tally_for
-from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.planning.case import tally_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.learned_rates import learn_alone, load_rates

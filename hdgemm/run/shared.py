@@ -14,8 +14,8 @@ from hdgemm.machine.assumed import assumed
 from hdgemm.pipeline.executor import run_feed
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.worker import Worker, run_all
-from hdgemm.planning.abft_memory import tally_for
-from hdgemm.planning.drawn_units import Increment
+from hdgemm.planning.case import tally_for
+from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.run import balance
 from hdgemm.run.accounting import describe_split, moved_bytes
 from hdgemm.run.fixed_split import fixed_regions
@@ -113,7 +113,7 @@ class SharedRun:
 
     def _feed(self, member: Member) -> PoolFeed:
         resident = member.plan.problem.c.path == "resident"
-        increment = Increment(member.plan)
+        increment = DrawnUnits(member.plan)
         return PoolFeed(self._shared, member.name, increment, in_place=resident)
 
     def _pass_on_cancel(self) -> None:

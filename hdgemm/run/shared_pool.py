@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.dynamic_schedule import Batch
     from hdgemm.pipeline.timeline import Event
-    from hdgemm.planning.drawn_units import Increment
+    from hdgemm.planning.reuse import DrawnUnits
     from hdgemm.run.balance import Pool, Refusal
 
 
@@ -163,7 +163,7 @@ class PoolFeed:
     """
 
     def __init__(
-        self, shared: SharedPool, name: str, increment: Increment, *, in_place: bool
+        self, shared: SharedPool, name: str, increment: DrawnUnits, *, in_place: bool
     ) -> None:
         self._shared = shared
         self._name = name

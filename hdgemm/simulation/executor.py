@@ -10,9 +10,10 @@ from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.planning.build import Limits, build_plan
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.costs import Cost, op_cost
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.planner import plan_for
 from hdgemm.planning.shapes import Shape as Tiling
 from hdgemm.planning.virtual_time import Task, run_lanes
 
@@ -147,12 +148,10 @@ class Simulation:
         if system.work_unit is not None:
             limits = Limits(system.staging, system.device.memory_bytes)
             tiling = work_unit_tiling(system.work_unit, system.blocks, strategy, shape[2])
-            return build_plan(problem, system.device, strategy, tiling, limits)
+            return build_plan(Case(problem, system.device, strategy, limits), tiling)
         # A search takes a while: products of the same depth use the same tile.
         options = self.options(strategy, self._tiles.get((strategy, shape[2])))
-        plan = plan_problem(
-            problem, options, system.device, system.machine, host_limit=system.staging
-        )
+        plan = plan_for(problem, options, system.device, system.machine)
         self._tiles[strategy, shape[2]] = plan.tile
         return plan
 
@@ -210,7 +209,7 @@ class Simulation:
         spec = OperandSpec(path="resident")
         problem = Problem(*shape, a=spec, b=spec, c=spec, reads_c=True)
         host = DeviceSpec(CPU)
-        return plan_problem(problem, Options(), host, self.system.cpu, host_limit=1 << 40)
+        return plan_for(problem, Options(), host, self.system.cpu)
 
 
 def work_unit_tiling(unit: tuple[int, int], blocks: int, strategy: str, k: int) -> Tiling:

@@ -4,14 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hdgemm.machine.rates import Machine
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.validate import PlanError, validate
-from hdgemm.planning.memory import planned_bytes
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.planning.planner import plan_for
 from hdgemm.planning.resume import remaining
 
+MACHINE = Machine()
 FILE = OperandSpec(place="file")
 HOST = DeviceSpec()
 DISCRETE = DeviceSpec("device", unified=False, memory_bytes=1 << 20, granularity=(4, 2, 2))
@@ -19,8 +21,8 @@ DISCRETE = DeviceSpec("device", unified=False, memory_bytes=1 << 20, granularity
 
 def make_plan(m, n, k, tile, *, strategy="data-placement", device=HOST, reads_c=False):
     problem = Problem(m, n, k, a=FILE, b=FILE, c=FILE, reads_c=reads_c)
-    options = Options(tile=tile, strategy=strategy)
-    return plan_problem(problem, options, device, host_limit=1 << 30)
+    options = Options(tile=tile, strategy=strategy, host_memory="1GiB")
+    return plan_for(problem, options, device, MACHINE)
 
 
 def sums(plan):

@@ -18,11 +18,14 @@ from hdgemm.pipeline.dynamic_schedule import Batch
 from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands
-from hdgemm.planning.build import Limits, build_plan
-from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.planning.case import Case as PlanCase
+from hdgemm.planning.case import Limits
 from hdgemm.planning.shapes import Shape
 from tests.reference import assert_close_in_eps, reference_gemm
 
+LIMITS = Limits(1 << 30, 1 << 30)
 LADDER = ("initial", "double-buffering", "data-reuse", "data-placement")
 
 
@@ -48,7 +51,7 @@ class Case:
         device = HostDevice() if unified else RecordingDevice()
         kb = tile[2]
         shape = Shape(tile, min(k, depths[0] * kb), min(k, depths[1] * kb), slots, bars)
-        self.plan = build_plan(problem, device.spec, strategy, shape, Limits(1 << 30, 1 << 30))
+        self.plan = build_plan(PlanCase(problem, device.spec, strategy, LIMITS), shape)
         device.close()
 
     def run(self, device, **keywords):
@@ -265,7 +268,7 @@ def test_other_dtypes_and_conjugation_on_the_way(dtype, conj):
     )
     device = RecordingDevice()
     shape = Shape((3, 2, 4), 4, 4, (2, 2, 2))
-    plan = build_plan(problem, device.spec, "data-placement", shape, Limits(1 << 30, 1 << 30))
+    plan = build_plan(PlanCase(problem, device.spec, "data-placement", LIMITS), shape)
     out = np.zeros((7, 7), dtype)
     store = ArrayMatrix(out)
     run_plan(plan, device, Operands(ArrayMatrix(a), ArrayMatrix(b), store, store, conj_a=conj))

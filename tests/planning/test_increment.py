@@ -1,4 +1,4 @@
-"""Steps and loads made one unit at a time are as sound, and as few, as those planned at once."""
+"""Units drawn one at a time form a valid plan, with about as few loads as a planned order."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.validate import validate
-from hdgemm.planning.build import Limits, build_plan
-from hdgemm.planning.drawn_units import Increment
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case, Limits
+from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.planning.shapes import Shape
 
 
@@ -20,12 +21,12 @@ def planned(extents, tile, slots, depths=(1, 1), path="staged"):
     problem = Problem(m, n, k, a=spec, b=spec)
     shape = Shape(tile, min(k, depths[0] * kb), min(k, depths[1] * kb), slots)
     device = DeviceSpec("recording", unified=path == "resident")
-    return build_plan(problem, device, "data-placement", shape, Limits(1 << 40, 1 << 40))
+    return build_plan(Case(problem, device, "data-placement", Limits(1 << 40, 1 << 40)), shape)
 
 
-def grown(plan, rects):
-    increment = Increment(plan)
-    batches = [increment.append(rect) for rect in rects]
+def drawn_plan(plan, rects):
+    drawn = DrawnUnits(plan)
+    batches = [drawn.append(rect) for rect in rects]
     return replace(
         plan,
         units=tuple(batch.unit for batch in batches),
@@ -43,21 +44,21 @@ tiles = st.tuples(*[st.integers(1, 6)] * 3)
     extents=extents, tile=tiles, slots=st.tuples(*[st.integers(1, 4)] * 3),
     depths=st.tuples(*[st.integers(1, 3)] * 2),
 )  # fmt: skip
-def test_what_grows_is_a_valid_plan(extents, tile, slots, depths):
+def test_drawn_units_form_a_valid_plan(extents, tile, slots, depths):
     plan = planned(extents, tile, slots, depths)
-    validate(grown(plan, [unit.rect for unit in plan.units]))
+    validate(drawn_plan(plan, [unit.rect for unit in plan.units]))
 
 
 @pytest.mark.parametrize("slots", [(2, 2, 2), (2, 3, 2), (3, 4, 2), (5, 2, 2)])
 @pytest.mark.parametrize("extents", [(24, 24, 24), (48, 12, 30), (12, 60, 18)])
 def test_loads_are_as_few_as_with_the_order_known(extents, slots):
     plan = planned(extents, (6, 6, 6), slots)
-    again = grown(plan, [unit.rect for unit in plan.units])
+    again = drawn_plan(plan, [unit.rect for unit in plan.units])
     assert len(again.loads) <= 1.1 * len(plan.loads)
 
 
 def test_resident_operands_are_not_loaded():
     plan = planned((12, 12, 12), (4, 4, 4), (2, 2, 2), path="resident")
-    again = grown(plan, [unit.rect for unit in plan.units])
+    again = drawn_plan(plan, [unit.rect for unit in plan.units])
     assert not again.loads
     assert {step.a for step in again.steps} == {-1}

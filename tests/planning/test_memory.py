@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hdgemm.machine.rates import Machine
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.staging import PHASE_BYTES
-from hdgemm.planning.build import OVERLAPS, Limits, build_plan
-from hdgemm.planning.fit import least_need
-from hdgemm.planning.memory import planned_bytes, slot_bytes, staging
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.byte_counts import least_need, planned_bytes, slot_bytes, staging
+from hdgemm.planning.case import Case, Limits
+from hdgemm.planning.planner import plan_for
 from hdgemm.planning.shapes import Shape, Shapes
 
 M, N, K = 101, 103, 107
@@ -49,8 +50,12 @@ def test_slots_hold_elements_as_they_are_multiplied():
     assert slot_bytes(problem, GPU, "A", MB, KB) == MB * KB * 8
 
 
+def case(problem, device=GPU, strategy="data-placement", limit=10**6):
+    return Case(problem, device, strategy, Limits(limit, limit))
+
+
 def test_a_plan_holds_what_its_slots_and_rings_take():
-    plan = build_plan(Problem(M, N, K), GPU, "data-placement", SHAPE, Limits(10**6, 10**6))
+    plan = build_plan(case(Problem(M, N, K)), SHAPE)
     assert plan.a_slots.total == 5 * MB * 3 * KB * 8
     assert plan.b_slots.total == 7 * 2 * KB * NB * 8
     assert plan.c_slots.total == 2 * MB * NB * 8
@@ -59,7 +64,7 @@ def test_a_plan_holds_what_its_slots_and_rings_take():
 
 
 def test_the_kernel_s_own_staging_counts_as_host_memory():
-    plan = build_plan(Problem(M, N, K), GPU, "data-reuse", SHAPE, Limits(10**6, 10**6))
+    plan = build_plan(case(Problem(M, N, K), strategy="data-reuse"), SHAPE)
     assert plan.device_bytes == (5 * MB * 3 * KB + 7 * 2 * KB * NB) * 8
     assert plan.down == NO_SLOTS
     assert plan.host_bytes == plan.up.total + 2 * MB * NB * 8
@@ -70,7 +75,7 @@ def test_the_kernel_s_own_staging_counts_as_host_memory():
 def test_staging_stays_within_its_room_and_holds_a_row(room, place):
     problem = Problem(M, N, K, a=OperandSpec(trans=True, place=place), c=OperandSpec(place=place))
     tiles = {"A": (MB, KB), "B": (KB, NB), "C": (MB, NB)}
-    up, down = staging(problem, GPU, tiles, room)
+    up, down = staging(case(problem), tiles, room)
     phase = PHASE_BYTES if place == "file" else 0
     assert up.nbytes >= max(MB * 8 + phase, NB * 8)
     assert down.nbytes >= NB * 8 + phase
@@ -81,9 +86,9 @@ def test_staging_stays_within_its_room_and_holds_a_row(room, place):
 def test_what_is_not_staged_needs_no_ring():
     direct = OperandSpec(path="direct")
     tiles = {"A": (MB, KB), "B": (KB, NB), "C": (MB, NB)}
-    assert staging(Problem(M, N, K, a=direct, b=direct), GPU, tiles, 10**6).up == NO_SLOTS
-    assert staging(Problem(M, N, K, c=direct), GPU, tiles, 10**6).down == NO_SLOTS
-    assert staging(Problem(M, N, K), HOST, tiles, 10**6) == (NO_SLOTS, NO_SLOTS)
+    assert staging(case(Problem(M, N, K, a=direct, b=direct)), tiles, 10**6).up == NO_SLOTS
+    assert staging(case(Problem(M, N, K, c=direct)), tiles, 10**6).down == NO_SLOTS
+    assert staging(case(Problem(M, N, K), HOST), tiles, 10**6) == (NO_SLOTS, NO_SLOTS)
 
 
 @pytest.mark.parametrize("device", [HOST, GPU, PACKED])
@@ -91,10 +96,9 @@ def test_what_is_not_staged_needs_no_ring():
 @pytest.mark.parametrize("reads_c", [False, True])
 def test_the_search_counts_what_the_plan_holds(device, strategy, reads_c):
     problem = Problem(M, N, K, a=FILE, c=FILE, reads_c=reads_c)
-    limits = Limits(10**7, 10**7)
-    plan = build_plan(problem, device, strategy, SHAPE, limits)
-    one = least_need(problem, device, OVERLAPS[strategy], SHAPE)
-    many = least_need(problem, device, OVERLAPS[strategy], Shapes.of(SHAPE))
+    planned = case(problem, device, strategy, 10**7)
+    plan = build_plan(planned, SHAPE)
+    one, many = least_need(planned, SHAPE), least_need(planned, Shapes.of(SHAPE))
     assert [int(np.asarray(x).item()) for x in many] == [int(x) for x in one]
     assert one.device == plan.device_bytes
     rings = plan.up.total + plan.down.total
@@ -106,7 +110,7 @@ def test_bytes_of_each_stage():
     problem = Problem(
         M, N, K, dtype="float64", a=OperandSpec(itemsize=4), c=OperandSpec(itemsize=4), reads_c=True
     )
-    plan = plan_problem(problem, Options(tile=(MB, NB, KB)), GPU, host_limit=10**7)
+    plan = plan_for(problem, Options(tile=(MB, NB, KB)), GPU, Machine())
     a_area = sum(x.rect.rows * x.rect.cols for x in plan.loads if x.operand == "A")
     b_area = sum(x.rect.rows * x.rect.cols for x in plan.loads if x.operand == "B")
     assert planned_bytes(plan) == {
@@ -121,12 +125,12 @@ def test_bytes_of_each_stage():
 def test_what_is_used_in_place_is_not_moved():
     resident = OperandSpec(path="resident")
     problem = Problem(M, N, K, b=resident, c=resident)
-    plan = plan_problem(problem, Options(tile=(MB, NB, KB)), HOST, host_limit=10**7)
+    plan = plan_for(problem, Options(tile=(MB, NB, KB)), HOST, Machine())
     moved = planned_bytes(plan)
     assert moved == dict.fromkeys(moved, 0) | {"load1": moved["load1"]}
     assert moved["load1"] >= M * K * 8
     assert plan.b_slots == plan.c_slots == NO_SLOTS
-    whole = plan_problem(replace(problem, a=resident), Options(), HOST, host_limit=1)
+    whole = plan_for(replace(problem, a=resident), Options(host_memory=1), HOST, Machine())
     assert whole.in_place
     assert not any(planned_bytes(whole).values())
     assert whole.host_bytes == 0

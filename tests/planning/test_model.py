@@ -11,14 +11,15 @@ from hdgemm.machine.assumed import H200, HOST
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
-from hdgemm.planning.build import OVERLAPS, Limits, build_plan
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.costs import Cost, op_cost
 from hdgemm.planning.expectation import expect, simulate
-from hdgemm.planning.load_counts import unit_counts, unit_loads
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.planner import plan_for
 from hdgemm.planning.pricing import price
-from hdgemm.planning.search import search, tile_counts
+from hdgemm.planning.search import search
 from hdgemm.planning.shapes import Shape, Shapes
+from hdgemm.planning.tile_costs import unit_counts, unit_loads
 from hdgemm.planning.virtual_time import Task, run_lanes, speeds
 
 FILE = OperandSpec(place="file")
@@ -95,7 +96,7 @@ def test_a_circle_is_an_error():
 def test_the_simulated_timeline_respects_every_need(strategy, unified):
     device = DeviceSpec("host" if unified else "cuda:0", unified=unified)
     options = Options(strategy=strategy, tile=(100, 120, 70))
-    plan = plan_problem(Problem(400, 500, 300, reads_c=True), options, device, host_limit=10**8)
+    plan = plan_for(Problem(400, 500, 300, reads_c=True), options, device, HOST)
     timeline = simulate(plan, HOST)
     schedule = build_schedule(plan)
     ended = {(event.stage, event.number): event.end for event in timeline.events}
@@ -112,7 +113,7 @@ def test_the_simulated_timeline_respects_every_need(strategy, unified):
 
 def test_nothing_overlaps_in_the_initial_strategy():
     options = Options(strategy="initial", tile=(100, 120, 70))
-    plan = plan_problem(Problem(400, 500, 300), options, DeviceSpec(), host_limit=10**8)
+    plan = plan_for(Problem(400, 500, 300), options, DeviceSpec(), HOST)
     timeline = simulate(plan, HOST)
     total = sum(
         op_cost(plan, HOST, op).seconds for ops in build_schedule(plan).values() for op in ops
@@ -125,7 +126,8 @@ def test_each_step_of_the_ladder_is_at_least_as_fast():
     problem = Problem(16384, 16384, 2048)
     seconds = []
     for strategy in STRATEGIES[:4]:
-        plan = plan_problem(problem, Options(strategy=strategy), device, H200, host_limit=10**9)
+        options = Options(strategy=strategy, host_memory="1GB")
+        plan = plan_for(problem, options, device, H200)
         seconds.append(simulate(plan, H200).seconds)
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[0] > 2 * seconds[3]
@@ -144,10 +146,10 @@ def test_loads_in_closed_form_are_the_planned_ones(m, n, k, mb, nb, kb, deep_a, 
     problem = Problem(m, n, k)
     bars = "rows" if rows else "columns"
     shape = Shape((mb, nb, kb), min(k, kb * deep_a), min(k, kb * deep_b), (a, b, 2), bars)
-    plan = build_plan(problem, GPU, "data-placement", shape, Limits(10**9, 10**9))
-    shapes = Shapes.of(shape)
+    case = Case(problem, GPU, "data-placement", Limits(10**9, 10**9))
+    plan, shapes = build_plan(case, shape), Shapes.of(shape)
     counts = unit_counts(problem, shapes)
-    for operand, all_tiles in zip("AB", tile_counts(problem, shapes)[:2], strict=True):
+    for operand, all_tiles in zip("AB", shapes.tiles(problem)[:2], strict=True):
         loads = unit_loads(problem, shapes, operand, reuse=True)
         expected = sum(np.asarray(c * per).item() for c, per in zip(counts, loads, strict=True))
         planned = sum(load.operand == operand for load in plan.loads)
@@ -174,12 +176,12 @@ CASES = {
 @pytest.mark.parametrize("strategy", STRATEGIES[:4])
 def test_the_closed_form_is_within_5_percent_of_the_simulation(case, strategy):
     problem, device, machine, host, device_bytes = CASES[case]
-    limits, overlap = Limits(int(host), int(device_bytes)), OVERLAPS[strategy]
-    for shape in search(problem, device, overlap, limits, machine)[:3]:
-        plan = build_plan(problem, device, strategy, shape, limits)
+    planned = Case(problem, device, strategy, Limits(int(host), int(device_bytes)), machine)
+    for shape in search(planned)[:3]:
+        plan = build_plan(planned, shape)
         if plan.overlap.stores and not plan.overlap.loads:
             continue
-        priced = float(price(problem, device, overlap, Shapes.of(shape), machine).seconds[0])
+        priced = float(price(planned, Shapes.of(shape)).seconds[0])
         assert priced == pytest.approx(simulate(plan, machine).seconds, rel=0.05)
 
 
@@ -187,7 +189,7 @@ def test_the_closed_form_is_within_5_percent_of_the_simulation(case, strategy):
 def test_the_large_cases_keep_the_kernel_busy(case):
     problem, device, machine, host, device_bytes = CASES[case]
     device = replace(device, memory_bytes=int(device_bytes))
-    plan = plan_problem(problem, Options(), device, machine, host_limit=int(host))
+    plan = plan_for(problem, Options(host_memory=int(host)), device, machine)
     timeline = simulate(plan, machine)
     assert timeline.stages()["mult1"].seconds >= 0.97 * timeline.seconds
 
@@ -195,6 +197,6 @@ def test_the_large_cases_keep_the_kernel_busy(case):
 def test_what_is_expected_names_the_limit():
     slow_disk = replace(HOST, disk_read=1e8, disk_write=1e8)
     problem = Problem(2048, 2048, 2048, "float64", FILE, FILE, FILE)
-    plan = plan_problem(problem, Options(), DeviceSpec(), slow_disk, host_limit=10**8)
+    plan = plan_for(problem, Options(host_memory=10**8), DeviceSpec(), slow_disk)
     assert plan.expected.limit == "disk"
     assert expect(plan, slow_disk).seconds == simulate(plan, slow_disk).seconds

@@ -14,9 +14,9 @@ from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
 from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
-from hdgemm.planning.abft_memory import machine_that_checks
-from hdgemm.planning.memory import planned_bytes
-from hdgemm.planning.planner import plan_problem
+from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.planning.case import Case, Limits, machine_that_checks
+from hdgemm.planning.planner import plan_case, plan_for
 
 _extent = st.sampled_from([1, 2, 3, 7, 13, 31, 64, 97, 211])
 _paths = st.sampled_from(["staged", "direct", "resident"])
@@ -50,7 +50,7 @@ _limits = st.floats(3.5, 8).map(lambda exponent: int(10**exponent))
 
 def plan_or_none(problem, options, device, limit):
     try:
-        return plan_problem(problem, options, device, host_limit=limit)
+        return plan_for(problem, replace(options, host_memory=limit), device, HOST)
     except DoesNotFitError as refusal:
         error = refusal
     assert error.missing == error.requested - error.available > 0
@@ -115,9 +115,7 @@ def test_the_ladder_s_first_steps_load_both_tiles_for_every_unit():
     problem, gpu = Problem(60, 60, 20), DeviceSpec("cuda:0", unified=False)
     counts = {
         strategy: len(
-            plan_problem(
-                problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, host_limit=10**7
-            ).loads
+            plan_for(problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, HOST).loads
         )
         for strategy in STRATEGIES
     }
@@ -131,34 +129,39 @@ def test_the_ladder_s_first_steps_load_both_tiles_for_every_unit():
 def test_without_overlap_there_is_one_slot_of_each():
     gpu = DeviceSpec("cuda:0", unified=False)
     options = Options(strategy="initial", tile=(10, 10, 10))
-    plan = plan_problem(Problem(60, 60, 60), options, gpu, host_limit=10**7)
+    plan = plan_for(Problem(60, 60, 60), options, gpu, HOST)
     assert [plan.slots(x).count for x in "ABC"] == [1, 1, 1]
 
 
 def test_the_shortfall_is_exact():
     problem = Problem(50, 60, 70, a=OperandSpec(place="file"))
-    options = Options(tile=(11, 13, 17))
+    tile = (11, 13, 17)
+
+    def plan(limit):
+        case = Case(problem, DeviceSpec(), "data-placement", Limits(limit, 1 << 40))
+        return plan_case(case, tile)
+
     with pytest.raises(DoesNotFitError, match="host_memory") as caught:
-        plan_problem(problem, options, DeviceSpec(), host_limit=5000)
+        plan(5000)
     assert caught.value.available == 5000
     enough = caught.value.requested
     assert enough == (11 * 17 + 17 * 13 + 11 * 13) * 8 + 4096
-    assert plan_problem(problem, options, DeviceSpec(), host_limit=enough).host_bytes == enough
+    assert plan(enough).host_bytes == enough
     with pytest.raises(DoesNotFitError):
-        plan_problem(problem, options, DeviceSpec(), host_limit=enough - 1)
+        plan(enough - 1)
 
 
 def test_the_device_s_limit_is_named():
     gpu = DeviceSpec("cuda:0", unified=False)
     with pytest.raises(DoesNotFitError, match="device_memory allows 20:") as caught:
-        plan_problem(Problem(5, 5, 5), Options(device_memory=20), gpu, host_limit=10**6)
+        plan_for(Problem(5, 5, 5), Options(device_memory=20), gpu, HOST)
     assert (caught.value.requested, caught.value.missing) == (24, 4)
 
 
 def test_rows_of_files_stay_whole():
     files = [OperandSpec(place="file")] * 3
     problem = Problem(16384, 16384, 16384, "float64", *files)
-    plan = plan_problem(problem, Options(), DeviceSpec(), host_limit=1_500_000_000)
+    plan = plan_for(problem, Options(host_memory="1.5GB"), DeviceSpec(), HOST)
     for load in plan.loads:
         assert load.rect.cols == 16384
     assert all(unit.rect.cols == 16384 for unit in plan.units)
@@ -168,10 +171,8 @@ def test_rows_of_files_stay_whole():
 def test_a_matrix_beyond_every_32_bit_trap_is_planned_and_written_as_json():
     n = 3_000_017
     problem = Problem(n, n, n)
-    plan = plan_problem(
-        problem, Options(tile=(10**6, 10**6, 10**6)), DeviceSpec("cuda:0", unified=False),
-        host_limit=1 << 50,
-    )  # fmt: skip
+    options = Options(tile=(10**6, 10**6, 10**6), host_memory=1 << 50)
+    plan = plan_for(problem, options, DeviceSpec("cuda:0", unified=False), HOST)
     assert sum(unit.rect.rows * unit.rect.cols for unit in plan.units) == n * n > 2**43
     assert planned_bytes(plan)["store2"] == 8 * n * n
     assert all(type(number) is int for unit in plan.units for number in unit.rect)
@@ -180,7 +181,7 @@ def test_a_matrix_beyond_every_32_bit_trap_is_planned_and_written_as_json():
 
 def a_plan():
     options = Options(tile=(10, 12, 7))
-    return plan_problem(Problem(50, 60, 35), options, DeviceSpec(), host_limit=10**6)
+    return plan_for(Problem(50, 60, 35), options, DeviceSpec(), HOST)
 
 
 def spoil_units(plan):
@@ -238,14 +239,12 @@ def test_what_is_not_a_plan_is_refused(text):
 
 
 def test_checked_tiles_are_not_flat():
-    # Each step of a checked run passes once more over A and B, on the cores that multiply.
+    # Each step of a checked run reads A and B once more, on the cores that multiply.
     spec = OperandSpec(place="file")
-    file_to_file = Problem(4096, 4096, 4096, a=spec, b=spec, c=spec)
-    options, limit = Options(verify="tiles"), 180 << 20
-    checking = machine_that_checks(HOST, DeviceSpec(), file_to_file)
-    assert machine_that_checks(HOST, DeviceSpec("gpu", unified=False), file_to_file) == HOST
+    problem = Problem(4096, 4096, 4096, a=spec, b=spec, c=spec)
+    limits = Limits(180 << 20, 1 << 40)
     flat, tall = (
-        plan_problem(file_to_file, options, DeviceSpec(), machine, host_limit=limit).tile
-        for machine in (HOST, checking)
+        plan_case(Case(problem, DeviceSpec(), "data-placement", limits, machine)).tile
+        for machine in (HOST, machine_that_checks(HOST, problem))
     )
     assert 1 / tall[0] + 1 / tall[1] < 1 / flat[0] + 1 / flat[1]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hdgemm.pipeline.plan import Problem
-from hdgemm.planning.build import Limits, build_plan
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.expectation import simulate
 from hdgemm.simulation.executor import Member, Run, run_plans, work_unit_tiling
 from hdgemm.simulation.machines import HD5970, SYSTEMS
@@ -18,7 +19,7 @@ def plan():
     tiling = work_unit_tiling((2048, 2048), 4, "data-placement", 1024)
     limits = Limits(HD5970.staging, HD5970.device.memory_bytes)
     problem = Problem(4096, 4096, 1024)
-    return build_plan(problem, HD5970.device, "data-placement", tiling, limits)
+    return build_plan(Case(problem, HD5970.device, "data-placement", limits), tiling)
 
 
 def test_one_member_runs_as_its_plan_alone(plan):

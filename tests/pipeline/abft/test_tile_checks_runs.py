@@ -12,7 +12,7 @@ from hdgemm.errors import InputError, WrongTileError
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.host import HostDevice
-from hdgemm.planning.abft_memory import checking_bytes
+from hdgemm.planning.case import checking_bytes
 from tests.reference import DTYPES, assert_close_in_eps
 from tests.cli.test_commands import hdgemm as command
 from tests.pipeline.abft.tile_case import draw

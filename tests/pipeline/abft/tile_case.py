@@ -9,7 +9,9 @@ from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import Operands
-from hdgemm.planning.build import Limits, build_plan
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case as PlanCase
+from hdgemm.planning.case import Limits
 from hdgemm.planning.shapes import Shape
 from tests.reference import assert_close_in_eps
 
@@ -38,7 +40,8 @@ class Case:
         )  # fmt: skip
         device = HostDevice() if unified else RecordingDevice()
         shape = Shape(tile, min(k, depths[0] * tile[2]), min(k, depths[1] * tile[2]), slots)
-        self.plan = build_plan(problem, device.spec, strategy, shape, Limits(1 << 30, 1 << 30))
+        limits = Limits(1 << 30, 1 << 30)
+        self.plan = build_plan(PlanCase(problem, device.spec, strategy, limits), shape)
         device.close()
 
     def run(self, device=None, scratch=1 << 20):

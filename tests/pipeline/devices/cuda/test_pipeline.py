@@ -17,8 +17,9 @@ from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.slots import Operands
-from hdgemm.planning.build import Limits, build_plan
-from hdgemm.planning.memory import planned_bytes
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
 from tests.reference import DTYPES, assert_close_in_eps
@@ -48,7 +49,8 @@ class Run:
         ]
         problem = Problem(m, n, k, dtype, *specs, reads_c=beta != 0)
         shape = Shape(tile, tile[2], tile[2], slots)
-        self.plan = build_plan(problem, SPEC, strategy, shape, Limits(1 << 30, 1 << 30))
+        limits = Limits(1 << 30, 1 << 30)
+        self.plan = build_plan(Case(problem, SPEC, strategy, limits), shape)
 
     def on(self, standin):
         self.out = own_pages(self.c)

@@ -1,21 +1,29 @@
-"""How often a shape loads its tiles and how many requests its files see, in closed form.
+"""Seconds and loads of the tiles of many shapes, in closed form.
 
-What `reuse` counts tile by tile, these formulas give at once for thousands of shapes.
+What `reuse` and `costs` count operation by operation, these formulas give for thousands of shapes
+at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from hdgemm.machine.rates import REQUEST_BYTES
-from hdgemm.planning.memory import ceil_div
+from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div
+from hdgemm.planning.storage_chunks import decoded
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Operand, Problem
-    from hdgemm.planning.memory import Count
+    from hdgemm.planning.byte_counts import Count
+    from hdgemm.planning.case import Case
     from hdgemm.planning.shapes import Shapes
+
+#: Seconds, an array with one element for each shape.
+Seconds: TypeAlias = Any
+#: Seconds by stage or by resource.
+Busy: TypeAlias = dict[str, Seconds]
 
 
 class PerUnit(NamedTuple):
@@ -45,8 +53,8 @@ def unit_counts(problem: Problem, shapes: Shapes) -> PerUnit:
 def unit_loads(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: bool) -> PerUnit:
     """Return how many tiles of A or B each kind of unit loads; without `reuse` the whole panel.
 
-    The operand that stays along a bar finds its last tiles again at every unit, since k is swept
-    to and fro. The other finds its last tiles again where the bars turn.
+    The operand that is the same along a bar finds its last tiles again in every unit, since k is
+    swept to and fro. The other operand finds its last tiles again where a bar turns.
     """
     panel: Count = ceil_div(problem.k, shapes.a_depth if operand == "A" else shapes.b_depth)
     if problem.spec(operand).path == "resident":
@@ -69,7 +77,7 @@ def unit_loads(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: boo
 
 
 def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> Tile:
-    """Return an operand's average tile; edges make it smaller than the largest."""
+    """Return an operand's average tile; tiles at edges are smaller than the largest."""
     spec, extents = problem.spec(operand), shapes.extents(problem)[operand]
     m, n, k = problem.m, problem.n, problem.k
     rows, cols = {"A": (m, k), "B": (k, n), "C": (m, n)}[operand]
@@ -88,3 +96,39 @@ def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> Tile:
 def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
     p, q = ceil_div(problem.m, shapes.mb), ceil_div(problem.n, shapes.nb)
     return np.where(shapes.rows, p, q), np.where(shapes.rows, q, p)
+
+
+def tile_busy(case: Case, shapes: Shapes, operand: Operand) -> Busy:
+    """Return the seconds that one tile takes of its stages and of their resources, by name."""
+    problem, machine, spec = case.problem, case.machine, case.problem.spec(operand)
+    tile = average_tile(problem, shapes, operand)
+    pieces = np.ceil(tile.elements * problem.itemsize / PIECE_BYTES)
+    gaps = pieces * machine.operation_seconds
+    near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
+    link = "pcie_down" if operand == "C" else "pcie_up"
+    busy: Busy = {}
+    if spec.path == "resident":
+        return busy
+    if not case.device.unified and (operand != "C" or case.overlap.c_on_device):
+        rate = machine.pcie_down if operand == "C" else machine.pcie_up
+        busy[link] = tile.elements * problem.itemsize / rate
+        busy[far] = busy[link] + gaps
+    if spec.path != "staged":
+        return busy
+    again = 1 if operand == "C" and problem.reads_c else 0
+    nbytes = tile.elements * spec.itemsize
+    if spec.place == "file":
+        nbytes = nbytes * decoded(problem, shapes, operand)
+        decoding = nbytes / machine.decode * spec.encoded
+        rate = machine.disk_write if operand == "C" else machine.disk_read
+        busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
+        requests = tile.requests * (1 + again)
+        busy["cores"] = (requests * machine.request_seconds + decoding) / machine.cores
+        alone = np.maximum(np.maximum(busy["disk"], busy["cores"]), decoding)
+    else:
+        moved = nbytes * (1 + again)
+        busy["host_memory"] = 2 * moved / machine.memory
+        alone = moved / machine.copy
+        busy["cores"] = alone / machine.cores
+    busy[near] = alone + gaps
+    return busy

@@ -1,0 +1,229 @@
+"""Bytes that a plan holds and bytes that it moves: arithmetic only.
+
+The functions take Python integers or NumPy arrays of integers, so that the search sizes thousands
+of shapes with the formulas that make the plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
+from hdgemm.pipeline.staging import PHASE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, Plan, Problem, Stage
+    from hdgemm.planning.case import Case
+    from hdgemm.planning.shapes import Shape, Shapes
+
+#: An integer, or a NumPy array of integers.
+Count: TypeAlias = Any
+#: Rows and columns of the largest tile of each operand, in op-space.
+Tiles: TypeAlias = "Mapping[Operand, tuple[Count, Count]]"
+
+#: The most bytes of a piece of staging: long enough for a link to reach its speed, short enough
+#: that the first and the last piece delay little.
+PIECE_BYTES: Final = 16 << 20
+#: Pieces in a ring: one being filled, one being emptied, and two that absorb variation.
+RING_PIECES: Final = 4
+
+
+class Staging(NamedTuple):
+    """The two rings between application and device memory."""
+
+    up: Slots
+    down: Slots
+
+
+class Need(NamedTuple):
+    """The least bytes that a shape holds, and the bytes of its largest slot.
+
+    `device` counts slots. `host` counts staging of the least size and, on a unified device, the
+    slots.
+    """
+
+    host: Count
+    device: Count
+    largest: Count
+
+    def fits(self, case: Case) -> Count:
+        """Say whether all limits hold."""
+        return (
+            (self.host <= case.limits.host)
+            & (self.device <= case.limits.device)
+            & (self.largest <= case.device.max_buffer_bytes)
+        )
+
+    def missing(self, case: Case) -> Count:
+        """Return the bytes by which the tightest limit is exceeded."""
+        host, device = self.host - case.limits.host, self.device - case.limits.device
+        return larger(larger(host, device), self.largest - case.device.max_buffer_bytes)
+
+
+def round_up(value: Count, quantum: Count) -> Count:
+    """Return the least multiple of `quantum` that is not below `value`."""
+    return -(-value // quantum) * quantum
+
+
+def ceil_div(value: Count, divisor: Count) -> Count:
+    """Return how many pieces of `divisor` cover `value`."""
+    return -(-value // divisor)
+
+
+def larger(a: Count, b: Count) -> Count:
+    """Return the larger of two integers, or of two arrays element by element."""
+    return a + (b - a) * (b > a)
+
+
+def op_extents(problem: Problem) -> dict[Operand, tuple[int, int]]:
+    """Return rows and columns of each operand in op-space."""
+    m, n, k = problem.m, problem.n, problem.k
+    return {"A": (m, k), "B": (k, n), "C": (m, n)}
+
+
+def slot_bytes(
+    problem: Problem, device: DeviceSpec, operand: Operand, rows: Count, cols: Count
+) -> Count:
+    """Return the bytes of a slot for tiles of op(X) with up to `rows` × `cols` elements.
+
+    Devices keep A and B in extents rounded up to their granularity. On a unified device a tile
+    of a file starts at the file's own phase within a page, so that direct reads need no copy.
+    """
+    spec = problem.spec(operand)
+    if spec.path == "resident":
+        return 0 * rows * cols
+    gm, gn, gk = device.granularity
+    if operand == "A":
+        rows, cols = round_up(rows, gm), round_up(cols, gk)
+    elif operand == "B":
+        rows, cols = round_up(rows, gk), round_up(cols, gn)
+    phase = PHASE_BYTES if device.unified and spec.place == "file" else 0
+    return rows * cols * problem.itemsize + phase
+
+
+def scratch_bytes(problem: Problem, c_slot: Count, nb: Count) -> Count:
+    """Return the bytes in which store2 reads the old C, as `Plan.scratch_bytes` does."""
+    if not problem.reads_c or problem.c.path == "resident":
+        return 0 * c_slot
+    return larger(SCRATCH_BYTES - larger(0 * c_slot, SCRATCH_BYTES - c_slot), nb * problem.itemsize)
+
+
+def least_need(case: Case, shapes: Shape | Shapes) -> Need:
+    """Return the least bytes that a shape, or each of many, holds."""
+    problem, overlap, tiles = case.problem, case.overlap, shapes.extents(case.problem)
+    a, b, c = (slot_bytes(problem, case.device, x, *tiles[x]) for x in ("A", "B", "C"))
+    a_count, b_count, c_count = shapes.slots
+    held = a_count * a + b_count * b
+    up, down = ring_bytes(case, tiles)
+    host = up + down + scratch_bytes(problem, c, tiles["C"][1])
+    if overlap.c_on_device:
+        held = held + c_count * c
+    else:
+        host = host + c_count * c
+    return Need(host + held if case.device.unified else host, held, larger(larger(a, b), c))
+
+
+def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitError:
+    """Return the error that names the limit exceeded by most, its shortfall and a remedy.
+
+    Parameters
+    ----------
+    what
+        Which plan has this need.
+    advice
+        What to do instead of raising the limit; may be empty.
+    """
+    checks = [
+        ("host_memory", int(need.host), case.limits.host),
+        ("device_memory", int(need.device), case.limits.device),
+        ("device_memory", int(need.largest), case.device.max_buffer_bytes),
+    ]
+    name, requested, available = max(checks, key=lambda check: check[1] - check[2])
+    missing = requested - available
+    return DoesNotFitError(
+        f"{what} needs {requested} bytes on {case.device.name}, {name} allows {available}: "
+        f"{missing} bytes are missing; raise {name}{advice}",
+        requested=requested,
+        available=available,
+        missing=missing,
+        limit=name,
+    )
+
+
+def staging(case: Case, tiles: Tiles, room: int) -> Staging:
+    """Size both rings for these tiles within `room` bytes, if that is possible.
+
+    A piece holds at least one stored row of each tile. Rings are empty on a unified device, and
+    in a direction in which nothing is staged. Where memory is short, pieces get smaller first,
+    then fewer.
+    """
+    problem = case.problem
+    least_up, least_down = ring_bytes(case, tiles)
+    share = (room - least_up - least_down) // (bool(least_up) + bool(least_down) or 1)
+    ups = [_tile_bytes(problem, x, tiles) for x in ("A", "B") if problem.spec(x).path == "staged"]
+    return Staging(
+        _ring(least_up, max(ups, default=0), least_up + share),
+        _ring(least_down, _tile_bytes(problem, "C", tiles), least_down + share),
+    )
+
+
+def ring_bytes(case: Case, tiles: Tiles) -> tuple[Count, Count]:
+    """Return the least bytes of a piece of either ring: one stored row of its widest tile."""
+    problem = case.problem
+    if case.device.unified:
+        return 0, 0
+    widest: Count = 0
+    for operand in ("A", "B"):
+        if problem.spec(operand).path == "staged":
+            widest = larger(widest, _row_bytes(problem, operand, tiles))
+    # Where the kernel writes C into staging, nothing is copied down.
+    drained = case.overlap.c_on_device and problem.c.path == "staged"
+    return widest, _row_bytes(problem, "C", tiles) if drained else 0
+
+
+def _row_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> Count:
+    rows, cols = tiles[operand]
+    spec = problem.spec(operand)
+    phase = PHASE_BYTES if spec.place == "file" else 0
+    return (rows if spec.trans else cols) * problem.itemsize + phase
+
+
+def _tile_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> int:
+    rows, cols = tiles[operand]
+    return int(rows * cols * problem.itemsize + PHASE_BYTES)
+
+
+def _ring(least: int, tile: int, share: int) -> Slots:
+    if least == 0:
+        return NO_SLOTS
+    most = max(least, min(tile, PIECE_BYTES))
+    count = max(1, min(RING_PIECES, share // least))
+    return Slots(count, max(least, min(most, share // count)))
+
+
+def planned_bytes(plan: Plan) -> dict[Stage, int]:
+    """Return the bytes that each stage moves in a whole run of the plan.
+
+    load1 and store2 count bytes as the application stores them, load2 and store1 as the device
+    does; store2 counts the old C that it reads.
+    """
+    moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
+    problem, unified = plan.problem, plan.device.unified
+    loaded = {"A": 0, "B": 0}
+    for load in plan.loads:
+        loaded[load.operand] += load.rect.rows * load.rect.cols
+    for spec, elements in ((problem.a, loaded["A"]), (problem.b, loaded["B"])):
+        if spec.path == "staged":
+            moved["load1"] += elements * spec.itemsize
+        if not unified:
+            moved["load2"] += elements * problem.itemsize
+    if plan.in_place or problem.c.path == "resident":
+        return moved
+    if plan.overlap.c_on_device and not unified:
+        moved["store1"] = plan.cells * problem.itemsize
+    if problem.c.path == "staged":
+        moved["store2"] = plan.cells * problem.c.itemsize * (2 if problem.reads_c else 1)
+    return moved

@@ -1,0 +1,120 @@
+"""The input of every planning function: one product on one device, with its limits and rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.machine.rates import Machine
+from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.pipeline.abft import Tally
+from hdgemm.pipeline.plan import DeviceSpec, Overlap, flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.plan import Plan, Problem
+
+#: The stages that each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
+OVERLAPS: Final[Mapping[str, Overlap]] = {
+    "initial": Overlap(loads=False, stores=False, c_on_device=False),
+    "double-buffering": Overlap(loads=False, stores=True, c_on_device=False),
+    "data-reuse": Overlap(loads=True, stores=True, c_on_device=False),
+    "data-placement": Overlap(loads=True, stores=True, c_on_device=True),
+    "hybrid": Overlap(loads=True, stores=True, c_on_device=True),
+}
+
+#: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part
+#: of a limit, and at most this many bytes.
+_CHECKS_PART: Final = 32
+_CHECKS_MOST: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes that a plan may hold in host memory and on its device."""
+
+    host: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One product to be planned for one device.
+
+    Parameters
+    ----------
+    strategy
+        A step of the paper's ladder, of `hdgemm.options.STRATEGIES`.
+    limits
+        Bytes for slots and staging alone: bounce buffers and checks are subtracted.
+    machine
+        Rates with which shapes are priced.
+    """
+
+    problem: Problem
+    device: DeviceSpec
+    strategy: str
+    limits: Limits
+    machine: Machine = field(default_factory=Machine)
+
+    @property
+    def overlap(self) -> Overlap:
+        """The stages that run at once."""
+        return OVERLAPS[self.strategy]
+
+
+def case_for(
+    problem: Problem, options: Options, device: DeviceSpec, machine: Machine, members: int
+) -> Case:
+    """Derive the limits and rates of one device's plan from what the whole run may take.
+
+    Parameters
+    ----------
+    machine
+        Its `host_bytes` are the limit where the options name none.
+    members
+        Devices that share the host memory, each an equal part.
+    """
+    share = (options.host_bytes or machine.host_bytes) // members
+    host = share - bounce_bytes(problem, share * members) // members
+    on_device = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
+    if options.checks_tiles:
+        host -= checking_bytes(host)
+        if device.unified:
+            machine = machine_that_checks(machine, problem)
+        else:
+            on_device -= checking_bytes(on_device)
+    # Free memory beyond the limit changes no plan, and must not change the key of a cached one.
+    machine = replace(machine, host_bytes=share)
+    return Case(problem, device, options.strategy, Limits(host, on_device), machine)
+
+
+def bounce_bytes(problem: Problem, limit: int) -> int:
+    """Return the bytes of the buffers through which files are read, part of the run's memory."""
+    return min(BOUNCE_BYTES, limit // 8) if problem.in_files else 0
+
+
+def checking_bytes(limit: int) -> int:
+    """Return the bytes that ABFT checks take of a limit in bytes."""
+    return min(_CHECKS_MOST, limit // _CHECKS_PART)
+
+
+def machine_that_checks(machine: Machine, problem: Problem) -> Machine:
+    """Return the rates of a host whose cores also compute ABFT checksums.
+
+    Each step reads its A and its B once more. The model counts that as a cost of a tile's edges,
+    so that flat tiles are priced as slow as they are.
+    """
+    flops = flops_per_multiply_add(problem.dtype) * machine.memory
+    edge = problem.itemsize * machine.flop_rate(problem.dtype) / flops
+    return replace(machine, side_half=machine.side_half + edge)
+
+
+def tally_for(options: Options, plan: Plan) -> Tally | None:
+    """Return the counters and scratch of a run's ABFT checks, None where none are asked for."""
+    if not options.checks_tiles:
+        return None
+    limits = [plan.host_limit] if plan.device.unified else [plan.host_limit, plan.device_limit]
+    return Tally(scratch_bytes=min(map(checking_bytes, limits)) // 4)
