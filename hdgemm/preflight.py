@@ -8,7 +8,7 @@ from hdgemm.options import Options
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.run.compute import compute
-from hdgemm.run.members import plan_shape, preflight
+from hdgemm.run.members import plan_extents, preflight
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -81,8 +81,15 @@ def plan_gemm(
     DoesNotFitError
         With `requested`, `available` and `missing`, in bytes.
     """
+    return plan_shape(m, n, k, dtype=dtype, options=options)[0]
+
+
+def plan_shape(
+    m: int, n: int, k: int, *, dtype: str = "float64", options: Options | None = None
+) -> list[Plan]:
+    """Do what `plan_gemm` does, and return the plan of each device."""
     with session_for(None, options) as (session, chosen):
-        return plan_shape(m, n, k, dtype, chosen, session)[0]
+        return plan_extents((m, n, k), dtype, chosen, session)
 
 
 def execute(

@@ -1,6 +1,8 @@
-"""`hdgemm plan`: how a product would be computed, without touching any data."""
+"""`hdgemm plan`: the plan of a product, without reading or writing any data."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,25 +15,45 @@ from hdgemm.cli.arguments import (
     Strategy,
     Threads,
     Tile,
+    TransA,
+    TransB,
     make_options,
+    parse_scalar,
 )
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.plan import Plan
 
 
 def command(
-    m: Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.")],
-    n: Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.")],
-    k: Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.")],
-    dtype: Annotated[DType, typer.Option(help="What is multiplied.")] = "float64",
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="M N K | A B", help="The extents m n k, or the files A and B."),
+    ],
+    dtype: Annotated[DType, typer.Option(help="Type of the elements, with M N K.")] = "float64",
+    out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
+    c: Annotated[str | None, typer.Option(help="The old C, with A B.")] = None,
+    beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
     *,
+    trans_a: TransA = False,
+    trans_b: TransB = False,
     host_memory: HostMemory = None,
     device_memory: DeviceMemory = None,
     device: Device = None,
     threads: Threads = None,
     strategy: Strategy = "data-placement",
     tile: Tile = None,
+    verify_tiles: Annotated[
+        bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print tiles, order, bytes each stage moves, memory held, expected seconds and what limits."""
+    """Print tiles, order, bytes each stage moves, memory held, expected seconds and the bottleneck.
+
+    The plan is the one that `hdgemm multiply` executes for the same files and options. With
+    extents alone, the matrices are taken to lie in memory where they fit it, else in files.
+    """
     options = make_options(
         host_memory=host_memory,
         device_memory=device_memory,
@@ -39,23 +61,55 @@ def command(
         threads=threads,
         strategy=strategy,
         tile=tile,
+        verify="tiles" if verify_tiles else False,
     )
 
-    import hdgemm
+    from hdgemm.preflight import plan, plan_shape
 
-    plan = hdgemm.plan_gemm(m, n, k, dtype=dtype, options=options)
+    if len(what) == 3:
+        plans = plan_shape(*_extents(what), dtype=dtype, options=options)
+    elif len(what) == 2:
+        plans = plan(
+            what[0], what[1], beta=parse_scalar(beta), c=c, out=out or "C.npy",
+            trans_a=trans_a, trans_b=trans_b, options=options,
+        )  # fmt: skip
+    else:
+        raise InputError(f"plan takes M N K or A B, got {len(what)} arguments")
     if as_json:
-        typer.echo(plan.to_json())
+        texts = [each.to_json() for each in plans]
+        many = '{"members": [' + ", ".join(texts) + "]}"
+        typer.echo(texts[0] if len(texts) == 1 else many)
         return
+    _print(plans)
 
+
+def _extents(texts: list[str]) -> tuple[int, int, int]:
+    try:
+        m, n, k = map(int, texts)
+    except ValueError:
+        raise InputError(
+            f"cannot read {' '.join(texts)!r} as extents: write three whole numbers m n k, "
+            "or two files"
+        ) from None
+    return m, n, k
+
+
+def _print(plans: list[Plan]) -> None:
     from rich.console import Console
 
     from hdgemm.cli.tables import memory_table, plan_lines, planned_stage_table
 
     console = Console()
-    for line in plan_lines(plan):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-    console.print(planned_stage_table(plan))
-    console.print()
-    console.print(memory_table(plan))
+    if not plans:
+        console.print("alpha = 0 or an extent of zero: nothing is multiplied")
+    for plan in plans:
+        for line in plan_lines(plan):
+            console.print(line, highlight=False, soft_wrap=True)
+        console.print()
+        if len(plans) == 1:
+            console.print(planned_stage_table(plan))
+            console.print()
+        console.print(memory_table(plan))
+        console.print()
+    if len(plans) > 1:
+        console.print("The devices draw tiles of C from one pool while the run lasts.")

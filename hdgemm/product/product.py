@@ -180,8 +180,8 @@ class Product:
 
     def row_major(self) -> Product:
         """Return the same product with a row-major C: of a column-major one, the transpose."""
-        c = self.destination
-        if not c.trans:
+        c = self.c
+        if c is None or not c.trans:  # a new file is row-major
             return self
         return replace(
             self,

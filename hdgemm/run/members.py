@@ -144,8 +144,8 @@ def preflight(product: Product, options: Options, session: Session) -> list[Plan
     return [member.plan for member in members]
 
 
-def plan_shape(
-    m: int, n: int, k: int, dtype: str, options: Options, session: Session
+def plan_extents(
+    extents: tuple[int, int, int], dtype: str, options: Options, session: Session
 ) -> list[Plan]:
     """Return the plans for C (m×n) := A (m×k) · B (k×n), all row-major, for each device.
 
@@ -157,6 +157,8 @@ def plan_shape(
     InputError
         For extents below 1 or a dtype that BLAS does not have.
     """
+    m, n, k = extents
+    m, n, k = extents
     if min(m, n, k) < 1:
         raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
     kind = np.dtype(dtype)

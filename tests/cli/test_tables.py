@@ -61,7 +61,7 @@ def shown(table):
 
 def a_report(planned):
     return build_report(
-        PLAN, Timeline(EVENTS, 4.0), planned_bytes=planned, peak_memory_bytes=9_000_000
+        [PLAN], Timeline(EVENTS, 4.0), planned_bytes=planned, peak_memory_bytes=9_000_000
     )
 
 

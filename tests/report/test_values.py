@@ -53,7 +53,7 @@ def a_plan():
 @pytest.fixture
 def report():
     timeline = Timeline(EVENTS, 5.0)
-    return build_report(a_plan(), timeline, planned_bytes=PLANNED, peak_memory_bytes=123)
+    return build_report([a_plan()], timeline, planned_bytes=PLANNED, peak_memory_bytes=123)
 
 
 def test_stages_sum_their_events(report):
@@ -75,7 +75,7 @@ def test_speed_is_the_work_done_over_the_wall_time(report):
 
 def test_moved_and_planned_bytes_are_kept_apart():
     planned = {"load1": 9_999, "load2": 50, "store2": 400}
-    report = build_report(a_plan(), Timeline(EVENTS, 5.0), planned_bytes=planned)
+    report = build_report([a_plan()], Timeline(EVENTS, 5.0), planned_bytes=planned)
     assert report.moved_bytes == {"load1": 6_000, "load2": 0, "mult1": 0, "store2": 400}
     assert report.planned_bytes == {"load1": 9_999, "load2": 50, "mult1": 0, "store2": 400}
     assert report.stages["load2"].operations == 0
@@ -98,7 +98,7 @@ def test_json_has_what_it_promises(report, tmp_path):
 
 
 def test_a_run_without_events_reports_zeros():
-    report = build_report(a_plan(), Timeline((), 0.0), planned_bytes={})
+    report = build_report([a_plan()], Timeline((), 0.0), planned_bytes={})
     assert report.gflops == 0.0
     assert report.limit is None
     assert not report.stages

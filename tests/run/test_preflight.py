@@ -1,0 +1,105 @@
+"""The plan that is shown beforehand is the plan that runs."""
+
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.pipeline.planjson import from_json
+from hdgemm.report import summarize, summarize_all
+
+N = 700
+CASES = {
+    "files": {"host_memory": "4MB"},
+    "in RAM": {},
+    "OpenCL": {"devices": "opencl:1", "host_memory": "8MB", "device_memory": "6MB"},
+    "checked tiles": {"host_memory": "6MB", "verify": "tiles"},
+    "two devices": {"devices": ("host", "opencl:1"), "host_memory": "24MB"},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(3)
+    for name in "abc":
+        np.save(folder / f"{name}.npy", rng.standard_normal((N, N)))
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("a", data=np.load(folder / "a.npy"), chunks=(96, 128))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
+
+
+def operands(files, case):
+    if case == "in RAM":
+        return [np.load(files / f"{name}.npy") for name in "ab"]
+    return [files / "a.npy", files / "b.npy"]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_of_a_call_is_the_plan_in_its_report(files, tmp_path, case, beta):
+    options = hdgemm.Options(**CASES[case])
+    keywords = {"beta": beta, "c": files / "c.npy"} if beta else {}
+    call = {"out": tmp_path / "out.npy", "options": options, **keywords}
+    plans = hdgemm.plan(*operands(files, case), **call)
+    report = hdgemm.multiply(*operands(files, case), **call)
+    assert summarize_all(plans) == dict(report.plan)
+    assert len(plans) == len(report.devices)
+
+
+def test_chunks_of_hdf5_are_planned_for(files, tmp_path):
+    call = {"out": tmp_path / "out.npy", "options": hdgemm.Options(host_memory="4MB")}
+    [plan] = hdgemm.plan(f"{files}/a.h5::a", files / "b.npy", **call)
+    assert plan.problem.a.chunk == (96, 128)
+    report = hdgemm.multiply(f"{files}/a.h5::a", files / "b.npy", **call)
+    assert summarize(plan) == dict(report.plan)
+
+
+@pytest.mark.parametrize("zarr_out", [False, True])
+def test_the_command_line_shows_the_plan_that_runs(files, tmp_path, zarr_out):
+    out = f"{tmp_path}/out.zarr" if zarr_out else f"{tmp_path}/out.npy"
+    shown = subprocess.run(
+        [sys.executable, "-m", "hdgemm", "plan", f"{files}/a.npy", f"{files}/b.npy", "--out", out,
+         "--host-memory", "4MB", "--json"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    report = hdgemm.multiply(
+        files / "a.npy", files / "b.npy", out=out, options=hdgemm.Options(host_memory="4MB")
+    )
+    assert json.loads(json.dumps(summarize(from_json(shown.stdout)))) == json.loads(
+        json.dumps(dict(report.plan))
+    )
+
+
+def test_a_product_of_nothing_has_no_plan():
+    assert hdgemm.plan(np.ones((3, 0)), np.ones((0, 4))) == []
+
+
+def test_from_the_call_to_the_executor_are_few_frames(files, tmp_path, monkeypatch):
+    import traceback
+
+    from hdgemm.run import engine
+
+    seen = []
+    execute = engine.run_plan
+
+    def watched(*args, **keywords):
+        seen.extend(traceback.extract_stack()[:-1])
+        return execute(*args, **keywords)
+
+    monkeypatch.setattr(engine, "run_plan", watched)
+    hdgemm.matmul(files / "a.npy", files / "b.npy", out=tmp_path / "c.npy",
+                  options=hdgemm.Options(host_memory="4MB"))  # fmt: skip
+    names = [frame.name for frame in seen]
+    frames = seen[names.index("matmul") :]
+    assert len(frames) <= 8, [frame.name for frame in frames]
+    assert len({frame.filename for frame in frames}) <= 6
