@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.durable.checksums import stored_checksum
 from hdgemm.durable.redo_log import RedoLog
 from hdgemm.pipeline.plan import Rect
-from hdgemm.pipeline.staging import pieces_of
+from hdgemm.pipeline.slots import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

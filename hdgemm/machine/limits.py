@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
 import psutil
+
+from hdgemm.errors import HdgemmError
 
 #: The part of what is free that a run takes when it is not told.
 _SHARE: Final = 0.6
@@ -82,3 +85,21 @@ def _reclaimable(folder: Path) -> int:
         return 0
     stats = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
     return int(stats.get("total_inactive_file", stats.get("inactive_file", 0)))
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises
+    ------
+    HdgemmError
+        When the system's limit of threads or memory does not allow it.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise HdgemmError(
+            f"the system refused to start the thread {thread.name!r} beside "
+            f"{threading.active_count()} others of this process; raise its limit of threads "
+            "(`ulimit -u`, the container's pids limit)"
+        ) from error

@@ -1,29 +1,29 @@
-"""A schedule that grows while it runs: units are drawn one by one from whoever has work.
+"""Where lanes take operations from: a fixed schedule, or one that is extended during the run.
 
-Several devices that share a product, or a run that must react to what it measures, cannot know
-their units beforehand. The lanes are the same; only where their operations come from differs.
+Several devices that share a product, and runs that react to measurements, draw their work units
+one by one.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from hdgemm.pipeline.ledger import GrowingLedger
-from hdgemm.pipeline.schedule import ScheduleBuilder
+from hdgemm.pipeline.schedule import ScheduleBuilder, build_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from hdgemm.pipeline.plan import Load, Plan, Stage, Step, WorkUnit
-    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.schedule import Ledger, Op
 
-#: Units that are drawn before they multiply: the one at work, and one whose tiles are loaded.
+#: Units drawn and not yet multiplied: one that multiplies, and one whose tiles are loaded.
 AHEAD: Final = 2
 
 
 class Batch(NamedTuple):
-    """One more work unit, with its steps and the loads that they are first to read.
+    """The next work unit, its steps, and the loads whose first readers these steps are.
 
     Numbers continue those of the batches before.
     """
@@ -34,28 +34,81 @@ class Batch(NamedTuple):
 
 
 class Feed(Protocol):
-    """Where a growing run gets its units from; called by one thread at a time."""
+    """Gives work units to a dynamic schedule; called by one thread at a time."""
 
     def draw(self) -> Batch | None:
-        """Return the next unit, None when there will be no more; may block until there is one."""
+        """Return the next unit, None after the last; can block until there is one."""
 
     def stop(self) -> None:
         """Make a blocked `draw` return None: the run has ended."""
 
 
-class GrowingSchedule:
-    """Operations that appear as units are drawn; implements `executor.Source`.
+class OperationSource(Protocol):
+    """The operations of all stages, for the lanes."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Loads, units and steps that operations refer to by number."""
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Stages that can have operations."""
+
+    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterable[Op]:
+        """Return one stage's operations, in order.
+
+        Before it blocks until more are known, it calls `settle`, which makes the lane wait for
+        its enqueued operations: others may depend on their end.
+        """
+
+    def finished(self, op: Op, /) -> None:
+        """Take note of a finished operation; called by the lanes."""
+
+    def stop(self) -> None:
+        """End all iterations: the run has failed, was cancelled or is done."""
+
+
+class FixedSchedule:
+    """The operations of a plan, all known beforehand; implements `OperationSource`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.ledger: Ledger = plan
+        self._schedule = build_schedule(plan)
+        self.stages: list[Stage] = [stage for stage, ops in self._schedule.items() if ops]
+
+    def ops(self, stage: Stage, _settle: Callable[[], object]) -> Iterable[Op]:
+        """Return one stage's operations."""
+        return self._schedule[stage]
+
+    def finished(self, _op: Op, /) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing: lanes stop at their next wait."""
+
+
+@dataclass
+class _GrowingLedger:
+    """Implements `Ledger`; extended under the schedule's lock, read by number without it."""
+
+    loads: list[Load] = field(default_factory=list)
+    units: list[WorkUnit] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+class DynamicSchedule:
+    """Operations of work units that are drawn during the run; implements `OperationSource`.
 
     Parameters
     ----------
     plan
-        Slots, rings and paths; its own loads, units and steps play no part.
+        Slots, rings and paths; its own loads, units and steps are ignored.
     feed
         Gives the units.
     """
 
     def __init__(self, plan: Plan, feed: Feed) -> None:
-        self.ledger = GrowingLedger()
+        self.ledger = _GrowingLedger()
         self._builder = ScheduleBuilder(plan, self.ledger)
         self._feed = feed
         self._changed = threading.Condition()
@@ -65,32 +118,32 @@ class GrowingSchedule:
 
     @property
     def stages(self) -> list[Stage]:
-        """All five; a stage that gets nothing to do ends with the others."""
+        """All five; lanes of stages without operations end with the others."""
         return list(self._builder.schedule)
 
-    def ops(self, stage: Stage, idle: Callable[[], bool]) -> Iterator[Op]:
-        """Yield a stage's operations in order, drawing units when they run out."""
-        number = 0
-        while (op := self._op(stage, number, idle)) is not None:
-            yield op
-            number += 1
-
-    def _op(self, stage: Stage, number: int, idle: Callable[[], bool]) -> Op | None:
-        ops = self._builder.schedule[stage]
+    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterator[Op]:
+        """Yield a stage's operations in order; draw units when they run out."""
+        ops, number = self._builder.schedule[stage], 0
         while True:
-            # Nobody sees a unit multiplied but this lane: it must not sleep over what it knows.
-            # A draw may block until all is stored, so that only a lane with nothing enqueued draws.
-            while number >= len(ops) and idle():
-                pass
-            with self._changed:
-                while number >= len(ops) and not self._closed and not self._may_draw():
-                    self._changed.wait()
-                if number < len(ops):
-                    return ops[number]
-                if self._closed:
-                    return None
-                self._drawing = True
-            self._draw()
+            while number < len(ops):  # appending to a list is atomic: no lock
+                yield ops[number]
+                number += 1
+            # Only its own lane reports a unit as multiplied, and `draw` can block until all is
+            # stored: so no lane blocks here with enqueued operations.
+            settle()
+            if not self._extend(ops, number):
+                return
+
+    def _extend(self, ops: list[Op], number: int) -> bool:
+        """Block until there are more than `number` operations; False when there will be none."""
+        with self._changed:
+            while number >= len(ops) and not self._closed and not self._may_draw():
+                self._changed.wait()
+            if number < len(ops) or self._closed:
+                return number < len(ops)
+            self._drawing = True
+        self._draw()
+        return True
 
     def _may_draw(self) -> bool:
         return not self._drawing and len(self.ledger.units) - self._multiplied < AHEAD
@@ -115,14 +168,14 @@ class GrowingSchedule:
         self._builder.append(batch.unit)
 
     def finished(self, op: Op, /) -> None:
-        """Note what is done, so that the next unit may be drawn."""
+        """Count multiplied units, so that the next can be drawn."""
         if op.stage == "mult1" and op.step == self.ledger.units[op.unit].last:
             with self._changed:
                 self._multiplied += 1
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End all lanes: nothing more is drawn."""
+        """End all lanes; draw no more."""
         self._feed.stop()
         with self._changed:
             self._closed = True

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.pipeline.sync import Board
 from hdgemm.pipeline.abft.stages import open_stages
-from hdgemm.pipeline.dynamic_schedule import GrowingSchedule
-from hdgemm.pipeline.lane import Clock, Lane
-from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
+from hdgemm.pipeline.lane import EventLog, Lane
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.stages import Bound
+from hdgemm.pipeline.sync import Progress, Worker, run_all
 from hdgemm.pipeline.validate import validate
-from hdgemm.pipeline.worker import Worker, run_all
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from hdgemm.pipeline.abft import Tally
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.dynamic_schedule import Feed
-    from hdgemm.pipeline.lane import Source
-    from hdgemm.pipeline.ledger import Ledger
-    from hdgemm.pipeline.plan import Plan, Stage
-    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.dynamic_schedule import Feed, OperationSource
+    from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.slot_cache import SlotCache
     from hdgemm.pipeline.slots import Operands
     from hdgemm.pipeline.timeline import Observer, Timeline
@@ -75,7 +69,7 @@ def run_plan(
         When `cancel` was set.
     """
     validate(plan)
-    source = _Fixed(plan)
+    source = FixedSchedule(plan)
     return _execute(
         plan, source, device, operands, (alpha, beta),
         observer=observer, cancel=cancel, tally=tally, cache=cache,
@@ -105,34 +99,16 @@ def run_feed(
     start
         Where the timeline's zero lies on `time.perf_counter`, for runs that share one; None: now.
     """
-    source = GrowingSchedule(plan, feed)
+    source = DynamicSchedule(plan, feed)
     return _execute(
         plan, source, device, operands, (alpha, beta),
         observer=observer, cancel=cancel, start=start, tally=tally, cache=cache,
     )  # fmt: skip
 
 
-class _Fixed:
-    """A plan's own operations, all known beforehand."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.ledger: Ledger = plan
-        self._schedule = build_schedule(plan)
-        self.stages: list[Stage] = [stage for stage, ops in self._schedule.items() if ops]
-
-    def ops(self, stage: Stage, _idle: Callable[[], bool]) -> Iterable[Op]:
-        return self._schedule[stage]
-
-    def finished(self, _op: Op, /) -> None:
-        return
-
-    def stop(self) -> None:
-        return
-
-
 def _execute(
     plan: Plan,
-    source: Source,
+    source: OperationSource,
     device: Device,
     operands: Operands,
     factors: tuple[complex, complex],
@@ -143,43 +119,40 @@ def _execute(
     cache: SlotCache | None,
     start: float | None = None,
 ) -> Timeline:
-    board = Board()
+    progress = Progress()
+
+    def stop(error: BaseException) -> None:
+        progress.stop(error)
+        source.stop()
+
     with ExitStack() as stack:
         memory = stack.enter_context(SlotMemory(plan, device, operands, cache))
         bound = Bound(plan, source.ledger, device, memory, operands, *factors)
         stages = stack.enter_context(open_stages(bound, tally))
-        clock = Clock(plan.device.name, observer, start)
+        log = EventLog(plan.device.name, observer, start)
         lanes = [
-            Lane(stage, source, stages.function(stage), board, clock) for stage in source.stages
+            Lane(stage, source, stages.function(stage), progress, log, stop)
+            for stage in source.stages
         ]
         try:
-            _run(lanes, board, cancel)
+            _run(lanes, cancel, stop)
         finally:
             source.stop()
-        if board.error is not None:
-            raise board.error
-    return clock.timeline()
+        if progress.error is not None:
+            raise progress.error
+    return log.timeline()
 
 
-def _run(lanes: list[Lane], board: Board, cancel: threading.Event | None) -> None:
-    if len(lanes) == 1 and cancel is None:  # nothing to overlap: a direct product needs no thread
+def _run(
+    lanes: list[Lane], cancel: threading.Event | None, stop: Callable[[BaseException], None]
+) -> None:
+    if len(lanes) == 1 and cancel is None:  # nothing overlaps: no thread is needed
         lanes[0].run()
         return
-    stop = partial(_stop, lanes, board)
 
     def look() -> None:
         if cancel is not None and cancel.is_set():
-            stop(_cancelled())
+            stop(CancelledRunError("the run was cancelled; C is not finished"))
 
     workers = [Worker(lane.run, f"hdgemm-{lane.stage}") for lane in lanes]
     run_all(workers, look=look, interval=0.05 if cancel is not None else 1.0, stop=stop)
-
-
-def _stop(lanes: list[Lane], board: Board, error: BaseException) -> None:
-    board.stop(error)
-    for lane in lanes:
-        lane.source.stop()
-
-
-def _cancelled() -> CancelledRunError:
-    return CancelledRunError("the run was cancelled; C is not finished")

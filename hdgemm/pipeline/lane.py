@@ -1,56 +1,42 @@
-"""A lane: one stage's operations in order, each when its needs are met."""
+"""A lane: the thread that executes one stage's operations in order."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
+from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.timeline import Event, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from hdgemm.pipeline.sync import Board
     from hdgemm.pipeline.devices.protocol import Completion
-    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.dynamic_schedule import OperationSource
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.sync import Progress
     from hdgemm.pipeline.timeline import Observer
 
-#: Operations that one lane may have enqueued on a device and not yet seen finished: enough that
-#: the device never waits for the host, few enough that cancelling is quick.
-DEPTH = 3
+#: The most unfinished operations that a lane enqueues on a device: enough that the device does
+#: not wait for the host, few enough that cancelling is quick.
+DEPTH: Final = 4
+#: Unfinished operations that remain after a lane with `DEPTH` of them has waited. The device
+#: stays busy, and the lane wakes once for several operations.
+REFILL: Final = 2
 
 
-class Source(Protocol):
-    """Where the lanes get their operations from."""
+class EventLog:
+    """Events of a run, on one time axis that starts with the run.
 
-    @property
-    def ledger(self) -> Ledger:
-        """Loads, units and steps that operations refer to by number."""
-
-    @property
-    def stages(self) -> list[Stage]:
-        """Stages that may have something to do."""
-
-    def ops(self, stage: Stage, idle: Callable[[], bool]) -> Iterable[Op]:
-        """Return one stage's operations, in order.
-
-        Before it waits for more to become known, a source calls `idle` until that is False: what
-        the lane has enqueued and not seen finished may be what everybody waits for.
-        """
-
-    def finished(self, op: Op, /) -> None:
-        """Take note of a finished operation; called from the lanes."""
-
-    def stop(self) -> None:
-        """End all iterations: the run has failed or was cancelled."""
-
-
-class Clock:
-    """Collects events on one time axis that starts with the run."""
+    Parameters
+    ----------
+    start
+        Zero of the time axis on `time.perf_counter`; None: now.
+    """
 
     def __init__(
         self, device: str, observer: Observer | None, start: float | None = None
@@ -73,79 +59,85 @@ class Clock:
             op.nbytes,
             op.flops,
         )
-        self._events.append(event)  # appending to a list is atomic
+        self._events.append(event)  # atomic: all lanes share the list
         if self._observer is not None:
             self._observer(event)
 
     def timeline(self) -> Timeline:
-        """Return all events so far, and the time since the run began."""
+        """Return all events so far, and the seconds since the run began."""
         seconds = time.perf_counter() - self._start
         return Timeline(tuple(sorted(self._events, key=lambda event: event.start)), seconds)
 
 
 class Lane:
-    """One stage's operations, in order."""
+    """Executes one stage.
+
+    Parameters
+    ----------
+    function
+        Executes or enqueues one operation, after the given completions.
+    stop
+        Ends all lanes because of an error.
+    """
 
     def __init__(
         self,
         stage: Stage,
-        source: Source,
+        source: OperationSource,
         function: Callable[[Op, Sequence[Completion]], Completion],
-        board: Board,
-        clock: Clock,
+        progress: Progress,
+        log: EventLog,
+        stop: Callable[[BaseException], None],
     ) -> None:
         self.stage = stage
-        self.source = source
+        self._source = source
         self._function = function
-        self._board = board
-        self._clock = clock
+        self._progress = progress
+        self._log = log
+        self._stop = stop
         self._enqueued: deque[tuple[Op, Completion, float]] = deque()
-        # Host stages touch memory that the device reads or writes, so they must see it finished.
-        self._on_host = self.stage in ("load1", "store2")
+        # The host reads and writes memory that the device uses: it waits for the device first.
+        self._on_host = stage in ("load1", "store2")
 
     def run(self) -> None:
-        """Work through the stage; an error stops the board and the source."""
+        """Execute all operations; an error stops all lanes."""
         try:
-            for op in self.source.ops(self.stage, self._settle):
-                self._do(op)
-            while self._settle():
-                pass
-        except BaseException as error:  # noqa: BLE001  (a lane may not die silently)
-            self._board.stop(error)
-            self.source.stop()
+            for op in self._source.ops(self.stage, self._settle):
+                self._execute(op)
+            self._settle()
+        except BaseException as error:  # noqa: BLE001  (raised by the executor)
+            self._stop(error)
 
-    def _do(self, op: Op) -> None:
-        after = self._board.wait(op.needs)
+    def _execute(self, op: Op) -> None:
+        after = self._progress.wait(op.needs)
         if self._on_host:
             for completion in after:
                 completion.wait()
             if self.stage == "store2":
-                self._board.confirm(op.step)
-            self._board.wait(())
-            after = []
+                self._progress.confirm(op.step)
+            self._progress.check()
         start = time.perf_counter()
         completion = self._function(op, after)
         if completion is DONE:
-            self._clock.record(op, start, time.perf_counter())
-            self._board.issue(op, None)
-            self.source.finished(op)
+            self._log.record(op, start, time.perf_counter())
+            self._progress.issue(op, None)
+            self._source.finished(op)
             return
-        self._board.issue(op, completion)
+        self._progress.issue(op, completion)
         self._enqueued.append((op, completion, start))
-        if len(self._enqueued) > DEPTH:
-            self._finish()
+        if len(self._enqueued) >= DEPTH:
+            self._settle(REFILL)
 
-    def _settle(self) -> bool:
-        """See one enqueued operation finished; say whether there was one."""
-        if not self._enqueued:
-            return False
-        self._finish()
-        return True
-
-    def _finish(self) -> None:
-        op, completion, start = self._enqueued.popleft()
-        completion.wait()
-        interval = completion.interval() or (start, time.perf_counter())
-        self._clock.record(op, *interval)
-        self._board.retire(op.stage, op.number)
-        self.source.finished(op)
+    def _settle(self, remaining: int = 0) -> None:
+        """Wait until at most `remaining` operations are enqueued, and record the finished ones."""
+        if len(self._enqueued) > remaining:
+            # The device executes them in order: after this one the earlier ones do not block.
+            with suppress(DeviceError):  # raised below, the first one first
+                self._enqueued[-remaining - 1][1].wait()
+        while len(self._enqueued) > remaining:
+            op, completion, start = self._enqueued.popleft()
+            completion.wait()
+            start, end = completion.interval() or (start, time.perf_counter())
+            self._log.record(op, start, end)
+            self._progress.retire(op)
+            self._source.finished(op)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Operand = Literal["A", "B", "C"]
+OPERANDS: Final[tuple[Operand, ...]] = ("A", "B", "C")
 Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
 STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2")
 
@@ -108,7 +109,7 @@ class Problem:
 
     def spec(self, operand: Operand) -> OperandSpec:
         """Return the description of one operand."""
-        return {"A": self.a, "B": self.b, "C": self.c}[operand]
+        return self.a if operand == "A" else self.b if operand == "B" else self.c
 
 
 def flops_per_multiply_add(dtype: str) -> int:

@@ -1,21 +1,20 @@
-"""A plan's stage operations and what each must wait for, as data.
+"""The operations of a plan's stages and their dependencies, as data.
 
-The executor runs them and the simulator prices them: both see the same dependencies. Operations
-of one stage run in order; an operation may start when each stage named in its `needs` has
-finished that many of its own. That is enough to say everything the pipeline must respect: a
-slot is written after its last reader, and read after its writer.
+The executor runs them and the simulator prices them. The operations of one stage run in order.
+An operation may start when each stage named in its `needs` has finished that many operations:
+the writer of a slot waits for the last reader, and a reader for the writer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from hdgemm.pipeline.staging import pieces_of
-from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
+from hdgemm.pipeline.plan import OPERANDS, STAGES, flops_per_multiply_add
+from hdgemm.pipeline.slots import piece_bytes, pieces_of
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.ledger import Ledger
+    from collections.abc import Sequence
+
     from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Stage, Step, WorkUnit
 
 Need = tuple["Stage", int]
@@ -27,13 +26,13 @@ class Op(NamedTuple):
     Parameters
     ----------
     number
-        Its place in its stage, from 0.
+        Its index in its stage, from 0.
     load
         Index of the load it belongs to, -1 for mult1 and stores.
     rect
         What it moves, or the C tile that it multiplies into, in op-space.
     ring
-        Which piece of the staging ring it uses, -1 for none.
+        Index of its piece of the staging ring, -1 for none.
     nbytes, flops
         What it moves or computes; store2 counts the old C that it reads.
     needs
@@ -56,6 +55,25 @@ class Op(NamedTuple):
 Schedule = dict["Stage", list[Op]]
 
 
+class Ledger(Protocol):
+    """Loads, work units and steps by number, each in the order in which the run needs them.
+
+    Either a plan, or the ones that a dynamic schedule has drawn so far.
+    """
+
+    @property
+    def loads(self) -> Sequence[Load]:
+        """Tiles of A and B."""
+
+    @property
+    def units(self) -> Sequence[WorkUnit]:
+        """Tiles of C."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Kernel calls."""
+
+
 def build_schedule(plan: Plan) -> Schedule:
     """List the operations of every stage of a plan, each stage in its own order."""
     builder = ScheduleBuilder(plan, plan)
@@ -64,149 +82,141 @@ def build_schedule(plan: Plan) -> Schedule:
     return builder.schedule
 
 
+class _Ring:
+    """A staging ring: its pieces are filled in turn, each after its last content has left."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._emptied: list[int] = []
+
+    def fill(self, emptying: Stage) -> tuple[int, tuple[Need, ...]]:
+        """Return the next piece, and what must precede filling it."""
+        number = len(self._emptied)
+        if number < self._count:
+            return number, ()
+        return number % self._count, ((emptying, self._emptied[number - self._count]),)
+
+    def emptied(self, count: int) -> None:
+        """Note that the last piece filled is empty after `count` operations of a later stage."""
+        self._emptied.append(count)
+
+
 class ScheduleBuilder:
-    """Appends operations unit by unit and remembers who was last in each slot.
+    """Appends operations unit by unit; keeps the last reader and writer of each slot.
 
     Parameters
     ----------
     plan
         Slots, rings, paths and overlap.
     ledger
-        Where loads, units and steps are looked up: the plan itself, or one that grows.
+        Loads, units and steps: the plan itself, or a ledger that grows.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
-        self.plan = plan
-        self.ledger = ledger
-        self.following = 0  # the next load to be scheduled
         self.schedule: Schedule = {stage: [] for stage in STAGES}
-        self.last_load: Stage = "load1" if plan.device.unified else "load2"
-        self.drains = plan.overlap.c_on_device and not plan.device.unified
-        self.ready: dict[int, Need] = {}  # load → when its tile is whole
-        self.reader: dict[tuple[Operand, int], int] = {}  # slot → its last reader's step
-        self.stored: dict[int, Need] = {}  # C slot → when its last tile has left it
-        self.rings: dict[str, list[int]] = defaultdict(list)
+        self._plan = plan
+        self._ledger = ledger
+        self._overlap = plan.overlap
+        self._unified = plan.device.unified
+        self._itemsize = plan.problem.itemsize
+        self._flops = flops_per_multiply_add(plan.problem.dtype)
+        self._piece_bytes = {x: piece_bytes(plan, x) for x in OPERANDS}
+        self._up, self._down = _Ring(plan.up.count), _Ring(plan.down.count)
+        self._next_load = 0
+        self._loaded: dict[int, Need] = {}  # load → when its tile is complete
+        self._reader: dict[tuple[Operand, int], Need] = {}  # slot → its last reader
+        self._stored: dict[int, tuple[Need, ...]] = {}  # C slot → when its last tile has left it
 
     def append(self, unit: WorkUnit) -> None:
-        """Schedule the next unit: its steps, the loads that they are first to read, its stores."""
-        loads = self.ledger.loads
+        """Schedule a unit: its steps, the loads whose first readers they are, its stores."""
+        loads = self._ledger.loads
         for number in range(unit.first, unit.last + 1):
-            while self.following < len(loads) and loads[self.following].step <= number:
-                self._load(self.following, loads[self.following])
-                self.following += 1
-            self._multiply(self.ledger.steps[number], unit)
+            while self._next_load < len(loads) and loads[self._next_load].step <= number:
+                self._load(self._next_load, loads[self._next_load])
+                self._next_load += 1
+            self._multiply(self._ledger.steps[number], unit)
         self._store(unit)
 
+    def _pieces(self, operand: Operand, rect: Rect) -> Sequence[Rect]:
+        if rect.rows * rect.cols * self._itemsize <= self._piece_bytes[operand]:
+            return (rect,)
+        return pieces_of(self._plan, operand, rect)
+
     def _load(self, number: int, load: Load) -> None:
-        plan, spec = self.plan, self.plan.problem.spec(load.operand)
-        itemsize = plan.problem.itemsize
-        free: list[Need] = self._before_load(load)
-        if (reader := self.reader.get((load.operand, load.slot))) is not None:
-            free.append(("mult1", reader + 1))
-        for rect in pieces_of(plan, load.operand, load.rect):
+        operand, _, slot, step = load
+        spec = self._plan.problem.spec(operand)
+        unit = self._ledger.steps[step].unit
+        load1, load2 = self.schedule["load1"], self.schedule["load2"]
+        free = self._before_load(step)
+        if (reader := self._reader.get((operand, slot))) is not None:
+            free = (*free, reader)
+        for rect in self._pieces(operand, load.rect):
             area = rect.rows * rect.cols
-            staged = None
+            ring, needs = -1, free
             if spec.path == "staged":
-                staged = self._load1(load, number, rect, area * spec.itemsize, free)
-            if not plan.device.unified:
-                needs: list[Need] = [("load1", staged.number + 1)] if staged else []
-                needs += free
-                ring = staged.ring if staged else -1
-                self._add("load2", load.operand, rect, needs, load=number, ring=ring,
-                          step=load.step, nbytes=area * itemsize)  # fmt: skip
-                if staged:
-                    self.rings["up"].append(len(self.schedule["load2"]))
-            free = []
-        self.ready[number] = (self.last_load, len(self.schedule[self.last_load]))
+                if not self._unified:
+                    ring, needs = self._up.fill("load2")
+                    if not self._overlap.loads:  # otherwise load1 overwrites staging only
+                        needs = free + needs
+                load1.append(Op("load1", len(load1), operand, unit, step, number, rect, ring,
+                                area * spec.itemsize, 0, needs))  # fmt: skip
+                needs = (("load1", len(load1)), *free)
+            if not self._unified:
+                load2.append(Op("load2", len(load2), operand, unit, step, number, rect, ring,
+                                area * self._itemsize, 0, needs))  # fmt: skip
+                if ring >= 0:
+                    self._up.emptied(len(load2))
+            free = ()
+        self._loaded[number] = ("load1", len(load1)) if self._unified else ("load2", len(load2))
 
-    def _load1(self, load: Load, number: int, rect: Rect, nbytes: int, free: list[Need]) -> Op:
-        needs: list[Need] = list(free)
-        ring = -1
-        if not self.plan.device.unified:
-            ring, used = self._next("up")
-            # The slot is load2's to wait for; staging is what load1 overwrites.
-            needs = [need for need in free if need[0] != "mult1" or not self.plan.overlap.loads]
-            needs += [("load2", used)] if used else []
-        return self._add("load1", load.operand, rect, needs, load=number, ring=ring,
-                         step=load.step, nbytes=nbytes)  # fmt: skip
+    def _before_load(self, step: int) -> tuple[Need, ...]:
+        if self._overlap.loads:
+            return ()
+        return ("mult1", step), *self._all_stored()
 
-    def _next(self, ring: str) -> tuple[int, int]:
-        """Return the ring's next piece, and the count its last user must have reached."""
-        used = self.rings[ring]
-        count = (self.plan.up if ring == "up" else self.plan.down).count
-        number = len(used)
-        return number % count, used[number - count] if number >= count else 0
-
-    def _before_load(self, load: Load) -> list[Need]:
-        if self.plan.overlap.loads:
-            return []
+    def _all_stored(self) -> tuple[Need, ...]:
         stored = len(self.schedule["store2"])
-        needs: list[Need] = [("mult1", load.step)]
-        return [*needs, ("store2", stored)] if stored else needs
+        return (("store2", stored),) if stored else ()
 
     def _multiply(self, step: Step, unit: WorkUnit) -> None:
-        needs: list[Need] = []
-        for operand, number in (("A", step.a), ("B", step.b)):
+        needs: tuple[Need, ...] = ()
+        loads = self._ledger.loads
+        for number in (step.a, step.b):
             if number >= 0:
-                needs.append(self.ready[number])
-                self.reader[operand, self.ledger.loads[number].slot] = step.number  # type: ignore[index]
+                load = loads[number]
+                needs = (*needs, self._loaded[number])
+                self._reader[load.operand, load.slot] = ("mult1", step.number + 1)
         if step.number == unit.first:
-            if (stored := self.stored.get(unit.slot)) is not None:
-                needs.append(stored)
-            if not self.plan.overlap.stores and self.schedule["store2"]:
-                needs.append(("store2", len(self.schedule["store2"])))
-        area = unit.rect.rows * unit.rect.cols
-        flops = area * step.kb * flops_per_multiply_add(self.plan.problem.dtype)
-        self._add("mult1", "C", unit.rect, needs, unit=unit.number, step=step.number, flops=flops)
+            needs += self._stored.get(unit.slot, ())
+            if not self._overlap.stores:
+                needs += self._all_stored()
+        flops = unit.rect.rows * unit.rect.cols * step.kb * self._flops
+        mult1 = self.schedule["mult1"]
+        mult1.append(Op("mult1", len(mult1), "C", unit.number, step.number, -1, unit.rect, -1,
+                        0, flops, needs))  # fmt: skip
 
     def _store(self, unit: WorkUnit) -> None:
-        plan, spec = self.plan, self.plan.problem.c
-        if spec.path == "resident":
+        problem = self._plan.problem
+        path = problem.c.path
+        if path == "resident":
             return
-        itemsize = plan.problem.itemsize
-        for rect in pieces_of(plan, "C", unit.rect):
+        store1, store2 = self.schedule["store1"], self.schedule["store2"]
+        drains = self._overlap.c_on_device and not self._unified
+        for rect in self._pieces("C", unit.rect):
             area = rect.rows * rect.cols
-            needs: list[Need] = [("mult1", unit.last + 1)]
             ring = -1
-            if self.drains:
-                needs = [self._store1(unit, rect, area * itemsize)]
-                ring = self.schedule["store1"][-1].ring
-            if spec.path == "staged":
-                nbytes = area * spec.itemsize * (2 if plan.problem.reads_c else 1)
-                self._add("store2", "C", rect, needs, unit=unit.number, ring=ring,
-                          step=unit.last, nbytes=nbytes)  # fmt: skip
-                if self.drains:
-                    self.rings["down"].append(len(self.schedule["store2"]))
-        stage: Stage = "store1" if self.drains else "store2"
-        self.stored[unit.slot] = (stage, len(self.schedule[stage]))
-
-    def _store1(self, unit: WorkUnit, rect: Rect, nbytes: int) -> Need:
-        needs: list[Need] = [("mult1", unit.last + 1)]
-        ring = -1
-        if self.plan.problem.c.path == "staged":
-            ring, used = self._next("down")
-            needs += [("store2", used)] if used else []
-        self._add("store1", "C", rect, needs, unit=unit.number, ring=ring,
-                  step=unit.last, nbytes=nbytes)  # fmt: skip
-        return "store1", len(self.schedule["store1"])
-
-    def _add(
-        self,
-        stage: Stage,
-        operand: Operand,
-        rect: Rect,
-        needs: list[Need],
-        *,
-        unit: int = -1,
-        step: int = -1,
-        load: int = -1,
-        ring: int = -1,
-        nbytes: int = 0,
-        flops: int = 0,
-    ) -> Op:
-        ops = self.schedule[stage]
-        if unit < 0:
-            unit = self.ledger.steps[step].unit
-        op = Op(stage, len(ops), operand, unit, step, load, rect, ring, nbytes, flops, tuple(needs))
-        ops.append(op)
-        return op
+            needs: tuple[Need, ...] = (("mult1", unit.last + 1),)
+            if drains:
+                if path == "staged":
+                    ring, empty = self._down.fill("store2")
+                    needs += empty
+                store1.append(Op("store1", len(store1), "C", unit.number, unit.last, -1, rect,
+                                 ring, area * self._itemsize, 0, needs))  # fmt: skip
+                needs = (("store1", len(store1)),)
+            if path == "staged":
+                nbytes = area * problem.c.itemsize * (2 if problem.reads_c else 1)
+                store2.append(Op("store2", len(store2), "C", unit.number, unit.last, -1, rect,
+                                 ring, nbytes, 0, needs))  # fmt: skip
+                if drains:
+                    self._down.emptied(len(store2))
+        self._stored[unit.slot] = (("store1", len(store1)) if drains else ("store2", len(store2)),)

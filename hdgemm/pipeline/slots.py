@@ -1,25 +1,120 @@
-"""The memory that a plan's tiles take turns in, taken whole before the first operation."""
+"""Slots: the device and staging memory that a plan's tiles reuse, and how tiles pass through it.
+
+Tiles travel through staging in pieces: whole stored rows, as many as a staging buffer holds. Of a
+chunked operand a piece takes whole chunks, since a chunk that is cut is decoded twice.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from hdgemm.errors import AllocationError, DoesNotFitError, InputError
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.plan import OPERANDS, Rect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.devices.protocol import Buffer, Device, HostBuffer
+    from hdgemm.pipeline.plan import Load, Operand, Plan, Slots
     from hdgemm.pipeline.slot_cache import Kind, SlotCache
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Slots
+
+#: The largest piece where staging is device memory and holds whole tiles: one operation stays
+#: short enough to cancel, and long enough for several large requests to the disk.
+UNIFIED_PIECE_BYTES: Final = 32 << 20
+
+#: Extra bytes of a buffer whose content starts at its file's offset modulo this page size, so
+#: that direct (O_DIRECT) reads fill it without a copy.
+PHASE_BYTES: Final = 4096
+
+
+def piece_bytes(plan: Plan, operand: Operand) -> int:
+    """Return the most bytes that one load1, load2, store1 or store2 operation moves."""
+    ring = plan.down if operand == "C" else plan.up
+    if ring.count == 0:
+        return UNIFIED_PIECE_BYTES
+    return ring.nbytes - (PHASE_BYTES if plan.problem.spec(operand).place == "file" else 0)
+
+
+def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
+    """Cut one tile of a plan into the pieces in which the stages move it."""
+    spec = plan.problem.spec(operand)
+    return pieces(
+        rect, trans=spec.trans, itemsize=plan.problem.itemsize, most=piece_bytes(plan, operand),
+        chunk=spec.chunk, origin=spec.chunk_origin,
+    )  # fmt: skip
+
+
+def pieces(
+    rect: Rect,
+    *,
+    trans: bool,
+    itemsize: int,
+    most: int,
+    chunk: tuple[int, int] | None = None,
+    origin: tuple[int, int] = (0, 0),
+) -> list[Rect]:
+    """Cut a tile along its stored rows into pieces of at most `most` bytes.
+
+    A piece holds at least one stored row, of the tile or of a chunk. Pieces of chunked operands
+    end at chunk borders; a piece smaller than a chunk is followed by the rest of that chunk.
+
+    Parameters
+    ----------
+    rect
+        The tile, in op-space; so are the pieces.
+    trans
+        The tile is stored as its transpose.
+    chunk
+        Stored rows and columns of a chunk.
+    origin
+        Stored row and column of the operand's first element in its chunk.
+    """
+    stored = _turned(rect) if trans else rect
+    if chunk is None or stored.rows * stored.cols * itemsize <= most:
+        step = max(1, most // max(1, stored.cols * itemsize))
+        found = list(_bands(stored, step, step, start=stored.row))
+    else:
+        row, col = origin
+        shifted = stored._replace(row=stored.row + row, col=stored.col + col)
+        found = [
+            part._replace(row=part.row - row, col=part.col - col)
+            for part in _whole_chunks(shifted, itemsize, most, *chunk)
+        ]
+    return [_turned(part) for part in found] if trans else found
+
+
+def _whole_chunks(tile: Rect, itemsize: int, most: int, high: int, wide: int) -> Iterator[Rect]:
+    if together := most // (min(high, tile.rows) * tile.cols * itemsize):
+        yield from _bands(tile, high * together, high)
+        return
+    together = max(1, most // (min(high, tile.rows) * min(wide, tile.cols) * itemsize))
+    for band in _bands(tile, high, high):
+        for part in _bands(_turned(band), wide * together, wide):
+            piece = _turned(part)
+            step = max(1, most // (piece.cols * itemsize))
+            yield from _bands(piece, step, step, start=piece.row)
+
+
+def _bands(tile: Rect, step: int, grid: int, start: int | None = None) -> Iterator[Rect]:
+    """Cut along the rows every `step`, from `start` or from the grid line above the tile."""
+    first, last = tile.row, tile.row + tile.rows
+    until = (first // grid * grid if start is None else start) + step
+    while first < last:
+        yield tile._replace(row=first, rows=min(until, last) - first)
+        first, until = until, until + step
+
+
+def _turned(rect: Rect) -> Rect:
+    return Rect(rect.col, rect.row, rect.cols, rect.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +126,9 @@ class Operands:
     c
         Where the product is stored.
     old_c
-        Where store2 reads the C that beta multiplies: `c` itself when it is updated in place.
+        Where store2 reads the C that beta multiplies: `c` itself for an update in place.
     conj_a, conj_b
-        load1 conjugates on the way.
+        load1 conjugates the operand.
     """
 
     a: Matrix
@@ -45,15 +140,18 @@ class Operands:
 
     def matrix(self, operand: Operand) -> Matrix:
         """Return the store of one operand."""
-        return {"A": self.a, "B": self.b, "C": self.c}[operand]
+        return self.a if operand == "A" else self.b if operand == "B" else self.c
 
     def conj(self, operand: Operand) -> bool:
         """Say whether an operand is to be conjugated."""
-        return {"A": self.conj_a, "B": self.conj_b, "C": False}[operand]
+        return self.conj_a if operand == "A" else self.conj_b if operand == "B" else False
 
 
 class SlotMemory:
-    """Device slots, staging rings and scratch of one run; freed together, also after errors."""
+    """Device slots, staging rings and scratch of one run.
+
+    All of it is allocated before the first operation and freed together, after errors too.
+    """
 
     def __init__(
         self, plan: Plan, device: Device, operands: Operands, cache: SlotCache | None = None
@@ -65,42 +163,43 @@ class SlotMemory:
         self._operands = operands
         self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
+        self._unified = plan.device.unified
+        specs = {operand: plan.problem.spec(operand) for operand in OPERANDS}
+        self._trans = {operand: spec.trans for operand, spec in specs.items()}
+        self._in_file = {operand: spec.place == "file" for operand, spec in specs.items()}
         try:
             if cache is not None:
                 cache.retain(plan)
             self._slots: dict[Operand, list[Any]] = {
-                "A": self._take(plan.a_slots, staging=False),
-                "B": self._take(plan.b_slots, staging=False),
-                "C": self._take(plan.c_slots, staging=not plan.overlap.c_on_device),
+                "A": self._allocate(plan.a_slots),
+                "B": self._allocate(plan.b_slots),
+                "C": self._allocate(plan.c_slots)
+                if plan.overlap.c_on_device
+                else self._allocate_staging(plan.c_slots),
             }
-            self._up = self._take(plan.up, staging=True)
-            self._down = self._take(plan.down, staging=True)
-            self.scratch = self._take_staging(plan.scratch_bytes)
+            self._up = self._allocate_staging(plan.up)
+            self._down = self._allocate_staging(plan.down)
+            self.scratch = self._staging(plan.scratch_bytes) if plan.scratch_bytes else None
         except BaseException:
             self.free()
             raise
 
-    def _take(self, slots: Slots, *, staging: bool) -> list[Any]:
-        if staging:
-            return [self._take_staging(slots.nbytes) for _ in range(slots.count)]
-        taken = []
-        for _ in range(slots.count):
-            taken.append(self._allocate(slots.nbytes))
-            self._taken.append(("device", taken[-1]))
-        return taken
-
-    def _allocate(self, nbytes: int) -> Buffer:
+    def _allocate(self, slots: Slots) -> list[Buffer]:
+        first = len(self._taken)
         try:
-            return self._source.allocate(nbytes)
+            for _ in range(slots.count):
+                self._taken.append(("device", self._source.allocate(slots.nbytes)))
         except DoesNotFitError as error:
-            if self._plan.device.unified:
+            if self._unified:
                 raise
             numbers = {**error.numbers, "planned": self._plan.device_bytes}
             raise AllocationError(str(error), **numbers) from error.__cause__
+        return [buffer for _, buffer in self._taken[first:]]
 
-    def _take_staging(self, nbytes: int) -> HostBuffer | None:
-        if nbytes == 0:
-            return None
+    def _allocate_staging(self, slots: Slots) -> list[HostBuffer]:
+        return [self._staging(slots.nbytes) for _ in range(slots.count if slots.nbytes else 0)]
+
+    def _staging(self, nbytes: int) -> HostBuffer:
         buffer = self._source.allocate_staging(nbytes)
         self._taken.append(("staging", buffer))
         return buffer
@@ -121,7 +220,7 @@ class SlotMemory:
         self.free()
 
     def free(self) -> None:
-        """Free all memory, once; enqueued operations are waited for first."""
+        """Free everything, once, after the device has finished what is enqueued."""
         if self._taken:
             self._device.synchronize()
         while self._taken:
@@ -129,8 +228,7 @@ class SlotMemory:
 
     def load_tile(self, load: Load) -> Tile:
         """Return the tile of A or B that a load makes."""
-        buffer = self._slots[load.operand][load.slot]
-        return self._tile(load.operand, load.rect, buffer)
+        return self._tile(load.operand, load.rect, self._slots[load.operand][load.slot])
 
     def c_tile(self, rect: Rect, slot: int) -> Tile:
         """Return the C tile of a work unit: in its slot, or in the caller's C."""
@@ -139,16 +237,15 @@ class SlotMemory:
         return self._tile("C", rect, self._slots["C"][slot])
 
     def _tile(self, operand: Operand, rect: Rect, buffer: Any) -> Tile:
-        trans = self._plan.problem.spec(operand).trans
-        rows, cols = _stored(rect, trans=trans)
-        origin = self._phase(operand, rect) if self._plan.device.unified else 0
+        trans = self._trans[operand]
+        rows, cols = (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
+        origin = self._phase(operand, rect) if self._unified else 0
         return Tile(operand, buffer, rows, cols, cols, self.dtype, trans, origin)
 
     def _phase(self, operand: Operand, rect: Rect) -> int:
-        spec = self._plan.problem.spec(operand)
-        if spec.place != "file":
+        if not self._in_file[operand]:
             return 0
-        row, col = (rect.col, rect.row) if spec.trans else (rect.row, rect.col)
+        row, col = (rect.col, rect.row) if self._trans[operand] else (rect.row, rect.col)
         phase = self._operands.matrix(operand).phase(row, col)
         return phase if phase % self.dtype.itemsize == 0 else 0
 
@@ -159,9 +256,8 @@ class SlotMemory:
         if array is None:
             raise InputError(f"the plan uses {operand} in place, but it is not in memory")
         ld = array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1]
-        trans = self._plan.problem.spec(operand).trans
         rows, cols = array.shape
-        return Tile(operand, array, rows, cols, ld, self.dtype, trans)
+        return Tile(operand, array, rows, cols, ld, self.dtype, self._trans[operand])
 
     def block(self, tile: Tile, rect: Rect, part: Rect) -> Block:
         """Return the part of a tile over `rect` that lies over `part`, both in op-space."""
@@ -171,12 +267,7 @@ class SlotMemory:
         return Block(tile, row, col, part.rows, part.cols)
 
     def staging(self, operand: Operand, ring: int, rect: Rect) -> NDArray[Any]:
-        """Return the piece of a staging ring in which `rect` travels."""
+        """Return the piece of a staging ring that holds `rect`."""
         buffer = (self._down if operand == "C" else self._up)[ring]
-        rows, cols = _stored(rect, trans=self._plan.problem.spec(operand).trans)
-        origin = self._phase(operand, rect)
-        return np.ndarray((rows, cols), self.dtype, buffer.array, origin)
-
-
-def _stored(rect: Rect, *, trans: bool) -> tuple[int, int]:
-    return (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
+        shape = (rect.cols, rect.rows) if self._trans[operand] else (rect.rows, rect.cols)
+        return np.ndarray(shape, self.dtype, buffer.array, self._phase(operand, rect))

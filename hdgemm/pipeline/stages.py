@@ -1,13 +1,14 @@
-"""The five stages, one function each: what an operation does once its needs are met."""
+"""The five stages, one method each: what an operation does when its needs are met."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.protocol import DONE, Block
+from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Completion, Device
-    from hdgemm.pipeline.ledger import Ledger
-    from hdgemm.pipeline.plan import Operand, Plan, Rect, Stage, WorkUnit
-    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.plan import Operand, Plan, Stage, WorkUnit
+    from hdgemm.pipeline.schedule import Ledger, Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
 
+#: A resident tile is the whole operand: its blocks are counted from the first element.
+_ORIGIN: Final = Rect(0, 0, 0, 0)
+
+
 class Bound(NamedTuple):
-    """What the stages of one run work with."""
+    """A plan with the device, memory and matrices of one run."""
 
     plan: Plan
     ledger: Ledger
@@ -51,7 +55,7 @@ class Stages:
         }[stage]
 
     def load1(self, op: Op, _after: Sequence[Completion]) -> Completion:
-        """Application to staging; converts dtype, layout and conjugates on the way."""
+        """Copy from the application to staging; convert dtype and layout, conjugate."""
         target = (
             view(self._load_block(op))
             if self._plan.device.unified
@@ -64,24 +68,24 @@ class Stages:
         return DONE
 
     def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
-        """Staging (or the caller's pinned memory) to device."""
+        """Upload from staging, or from the caller's pinned memory, to the device."""
         return self._device.upload(self._source(op), self._load_block(op), after)
 
     def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
-        """C tile += alpha · A block · B block; the first step of a unit starts it."""
+        """C tile := alpha · A block · B block + C tile; the first step of a unit starts it."""
         a, b, c = self._factors(op)
         return self._device.gemm(self._alpha, a, b, self._start(op), c, after)
 
     def _factors(self, op: Op) -> tuple[Block, Block, Block]:
         """Return the blocks of A, B and C of one step."""
         step, unit = self._ledger.steps[op.step], self._ledger.units[op.unit]
-        rect = unit.rect
-        a = self._input("A", step.a, rect._replace(col=step.k0, cols=step.kb))
-        b = self._input("B", step.b, rect._replace(row=step.k0, rows=step.kb))
+        row, col, rows, cols = unit.rect
+        a = self._input("A", step.a, Rect(row, step.k0, rows, step.kb))
+        b = self._input("B", step.b, Rect(step.k0, col, step.kb, cols))
         return a, b, self._c_whole(unit)
 
     def _start(self, op: Op) -> complex:
-        """Return what a step multiplies its C tile by."""
+        """Return the beta of a step's kernel call."""
         if op.step > self._ledger.units[op.unit].first:
             return 1.0
         return self._beta if self._plan.problem.c.path == "resident" else 0.0
@@ -94,7 +98,7 @@ class Stages:
         return Block(tile, 0, 0, rect.rows, rect.cols)
 
     def store1(self, op: Op, after: Sequence[Completion]) -> Completion:
-        """Device to staging (or to the caller's pinned memory)."""
+        """Download from the device to staging, or to the caller's pinned memory."""
         target = (
             self._memory.staging("C", op.ring, op.rect)
             if op.ring >= 0
@@ -103,7 +107,7 @@ class Stages:
         return self._device.download(self._c_block(op), target, after)
 
     def store2(self, op: Op, _after: Sequence[Completion]) -> Completion:
-        """Staging to application; beta times the old C is added on the way."""
+        """Copy from staging to the application; add beta times the old C."""
         tile = (
             self._memory.staging("C", op.ring, op.rect) if op.ring >= 0 else view(self._c_block(op))
         )
@@ -121,7 +125,7 @@ class Stages:
             part = tile[first : first + rows]
             old = np.ndarray(part.shape, dtype, scratch.array)
             self._operands.old_c.read(rect.row + first, rect.col, old)
-            # BLAS raises no floating-point signals: NaN and Inf are results like others.
+            # As in BLAS, NaN and Inf raise no floating-point warnings.
             with np.errstate(all="ignore"):
                 old *= dtype.type(self._beta)
                 part += old
@@ -129,12 +133,12 @@ class Stages:
     def _input(self, operand: Operand, number: int, part: Rect) -> Block:
         if number < 0:
             tile = self._memory.resident_tile(operand)
-            return self._memory.block(tile, part._replace(row=0, col=0), part)
+            return self._memory.block(tile, _ORIGIN, part)
         load = self._ledger.loads[number]
         return self._memory.block(self._memory.load_tile(load), load.rect, part)
 
     def _source(self, op: Op) -> NDArray[Any]:
-        """Return what load2 uploads, as it is stored."""
+        """Return the array that load2 uploads, in its stored orientation."""
         if op.ring >= 0:
             return self._memory.staging(op.operand, op.ring, op.rect)
         return self._application_view(op.operand, op.rect)

@@ -1,85 +1,175 @@
-"""Where the lanes meet: how far each stage is, and whether to go on.
-
-Every stage's progress is one counter, as in a timeline semaphore. A lane that needs device work
-which is issued but not finished is handed its completion: device lanes chain to it on the
-device, host lanes wait for it.
-"""
+"""Synchronisation of the lanes: progress counters, completions, the first error, threads."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
+from hdgemm.machine.limits import start_thread
+from hdgemm.pipeline.plan import STAGES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Need, Op
 
 
-class Stopped(Exception):  # noqa: N818  (a signal between lanes, never seen by a caller)
-    """Another lane failed or the run was cancelled: leave quietly."""
+class Stopped(Exception):  # noqa: N818  (control flow between lanes, never seen by a caller)
+    """Another lane failed or the run was cancelled."""
 
 
-class Board:
-    """Counters, completions and the first error, under one lock that nobody holds while working."""
+class Progress:
+    """One counter of issued operations per stage, as in a timeline semaphore.
+
+    An operation that a device executes is issued before it is finished: a lane that depends on it
+    receives its completion, to wait for it or to pass it to the device.
+
+    Only a stage's own lane changes the stage's counter. A lane whose needs are met reads the
+    counters without the lock. A lane that must wait adds an entry to `_waiting`, and only the
+    change that satisfies its need wakes it. No lane holds the lock while it works.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._issued: dict[Stage, int] = {}
-        self._completions: dict[tuple[Stage, int], Completion] = {}
-        self._steps: dict[tuple[Stage, int], int] = {}
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        self._stopped = False
+        self._issued = dict.fromkeys(STAGES, 0)
+        # Completion and step of each operation that a device may still execute.
+        self._unfinished: dict[Need, tuple[Completion, int]] = {}
+        self._lock = threading.Lock()
+        self._waiting: dict[Stage, list[tuple[int, threading.Lock]]] = {x: [] for x in STAGES}
 
-    def wait(self, needs: Iterable[Need]) -> list[Completion]:
-        """Block until every need is at least issued; return what the device has yet to finish."""
-        with self._changed:
-            for stage, count in needs:
-                while self._issued.get(stage, 0) < count and self._error is None:
-                    self._changed.wait()
-            if self._error is not None:
-                raise Stopped
-            found = (self._completions.get((stage, count - 1)) for stage, count in needs)
-            return [completion for completion in found if completion is not None]
+    def wait(self, needs: Sequence[Need]) -> list[Completion]:
+        """Block until every need is issued; return the completions of unfinished operations."""
+        found = []
+        for need in needs:
+            if not self._met(need):
+                self._block(need)
+            if (unfinished := self._unfinished.get(need)) is not None:
+                found.append(unfinished[0])
+        self.check()
+        return found
+
+    def check(self) -> None:
+        """Raise `Stopped` when the run has failed or was cancelled."""
+        if self._stopped:
+            raise Stopped
+
+    def _met(self, need: Need) -> bool:
+        return self._issued[need[0]] >= need[1] or self._stopped
+
+    def _block(self, need: Need) -> None:
+        stage, count = need
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            self._waiting[stage].append((count, gate))
+        # An `issue` that preceded the entry has not seen it.
+        self._wake(stage)
+        gate.acquire()
+
+    def _wake(self, stage: Stage) -> None:
+        """Wake the lanes that need no more than this stage has issued.
+
+        All other entries stay in the list throughout, where a concurrent `issue` looks for them.
+        """
+        waiting = self._waiting[stage]
+        with self._lock:
+            for entry in [entry for entry in waiting if self._met((stage, entry[0]))]:
+                waiting.remove(entry)
+                entry[1].release()
 
     def issue(self, op: Op, completion: Completion | None) -> None:
-        """Say that an operation is done (no completion), or given to the device."""
-        with self._changed:
-            if completion is not None:
-                self._completions[op.stage, op.number] = completion
-                self._steps[op.stage, op.number] = op.step
-            self._issued[op.stage] = op.number + 1
-            self._changed.notify_all()
+        """Count an operation: finished (`completion` is None) or enqueued on the device."""
+        stage, count = op.stage, op.number + 1
+        if completion is not None:
+            with self._lock:
+                self._unfinished[stage, count] = completion, op.step
+        self._issued[stage] = count
+        if self._waiting[stage]:
+            self._wake(stage)
+
+    def retire(self, op: Op) -> None:
+        """Drop the completion of an operation that is finished."""
+        with self._lock:
+            self._unfinished.pop((op.stage, op.number + 1), None)
 
     def confirm(self, step: int) -> None:
-        """Raise if any device operation for a step up to this one has failed.
+        """Wait for all device operations up to a step; raise if one of them has failed.
 
-        A queue runs on after an operation that failed, so that a result can be there whose
-        input is not. Before a result leaves the pipeline all that led to it is looked at.
+        A queue executes what follows a failed operation, so a result can exist although its
+        input does not. This check precedes each store to the application.
         """
-        with self._changed:
-            doubtful = [
-                self._completions[key] for key, of_step in self._steps.items() if of_step <= step
-            ]
-        for completion in doubtful:
+        with self._lock:
+            earlier = [done for done, of_step in self._unfinished.values() if of_step <= step]
+        for completion in earlier:
             completion.wait()
 
-    def retire(self, stage: Stage, number: int) -> None:
-        """Forget the completion of an operation that is known to be finished."""
-        with self._changed:
-            self._completions.pop((stage, number), None)
-            self._steps.pop((stage, number), None)
-
     def stop(self, error: BaseException) -> None:
-        """Stop all lanes; the first error is the one that counts."""
-        with self._changed:
-            if self._error is None and not isinstance(error, Stopped):
-                self._error = error
-            self._changed.notify_all()
+        """Stop all lanes; keep the first error."""
+        with self._lock:
+            if self.error is None and not isinstance(error, Stopped):
+                self.error = error
+            self._stopped = True
+        for stage in STAGES:
+            self._wake(stage)
+
+
+class Worker(threading.Thread):
+    """A daemon thread that signals its end itself.
+
+    After an interrupted `Thread.join`, Python up to 3.12 can report a running thread as ended
+    (bpo-45274). Memory that the thread uses would be freed too early.
+    """
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Call the target."""
+        try:
+            super().run()
+        finally:
+            self._ended.set()
 
     @property
-    def error(self) -> BaseException | None:
-        """The first error, None while all is well."""
-        with self._changed:
-            return self._error
+    def working(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.ident is not None and not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most `timeout` seconds; can be interrupted and called again."""
+        self._ended.wait(timeout)
+
+
+def run_all(
+    workers: Sequence[Worker],
+    *,
+    look: Callable[[], object],
+    interval: float,
+    stop: Callable[[BaseException], object],
+) -> None:
+    """Start workers and return when all have ended.
+
+    Parameters
+    ----------
+    look
+        Called about every `interval` seconds.
+    stop
+        Called with the error that interrupts the start or the waiting, KeyboardInterrupt
+        included. It must make all workers end, and keep the error.
+    """
+    try:
+        for worker in workers:
+            start_thread(worker)
+    except BaseException as error:  # noqa: BLE001  (raised after the started workers have ended)
+        stop(error)
+    for worker in workers:
+        while worker.working:
+            try:
+                worker.wait(interval)
+                look()
+            except BaseException as error:  # noqa: BLE001  (raised after all workers have ended)
+                stop(error)

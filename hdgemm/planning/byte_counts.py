@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
-from hdgemm.pipeline.staging import PHASE_BYTES
+from hdgemm.pipeline.slots import PHASE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -223,7 +223,7 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
     if plan.in_place or problem.c.path == "resident":
         return moved
     if plan.overlap.c_on_device and not unified:
-        moved["store1"] = plan.cells * problem.itemsize
+        moved["store1"] = plan.elements * problem.itemsize
     if problem.c.path == "staged":
-        moved["store2"] = plan.cells * problem.c.itemsize * (2 if problem.reads_c else 1)
+        moved["store2"] = plan.elements * problem.c.itemsize * (2 if problem.reads_c else 1)
     return moved

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.pipeline.worker import Worker, run_all
+from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.profiling.results import Sample
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hdgemm.machine.limits import available_bytes
-from hdgemm.pipeline.worker import Worker
+from hdgemm.pipeline.sync import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesN
 from hdgemm.machine.assumed import assumed
 from hdgemm.pipeline.executor import run_feed
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.pipeline.worker import Worker, run_all
+from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.planning.case import tally_for
 from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.run import balance

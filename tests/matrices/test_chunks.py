@@ -15,7 +15,7 @@ import hdgemm
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
-from hdgemm.pipeline.staging import pieces
+from hdgemm.pipeline.slots import pieces
 from hdgemm.planning.shapes import Shape, Shapes
 from hdgemm.planning.storage_chunks import aligned, chunk_along, decoded, decoded_area
 from hdgemm.run import engine

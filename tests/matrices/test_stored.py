@@ -15,7 +15,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
-from hdgemm.pipeline.staging import pieces
+from hdgemm.pipeline.slots import pieces
 from hdgemm.planning.storage_chunks import decoded_area
 from hdgemm.product.aliasing import overlaps, same_elements
 from tests.matrices.test_chunks import CountingDataset

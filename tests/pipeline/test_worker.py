@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hdgemm.pipeline.worker import Worker
+from hdgemm.pipeline.sync import Worker
 
 
 def interrupted_wait(worker: Worker) -> None:

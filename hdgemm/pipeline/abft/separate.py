@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.abft.tally import Tally
     from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device
-    from hdgemm.pipeline.ledger import Ledger
+    from hdgemm.pipeline.schedule import Ledger
     from hdgemm.pipeline.plan import Operand, Plan, WorkUnit
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slots import Operands, SlotMemory

@@ -1,4 +1,4 @@
-"""Where a block lies in a tile that is kept dense and row-major."""
+"""Place of a block in a tile that is kept dense and row-major."""
 
 from __future__ import annotations
 

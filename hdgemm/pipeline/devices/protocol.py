@@ -7,8 +7,7 @@ return at once; the others work and return `DONE`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +59,7 @@ class HostBuffer(Buffer, Protocol):
         """All its bytes, 4096-byte aligned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """A tile as it lies in a slot.
 
     Parameters
@@ -91,8 +89,7 @@ class Tile:
     origin: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A rectangle of a tile, in the tile's stored rows and columns."""
 
     tile: Tile

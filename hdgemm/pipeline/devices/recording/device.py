@@ -1,26 +1,25 @@
 """A device made of NumPy and threads that checks how it is used.
 
 It has memory of its own and three asynchronous queues, as an accelerator has. It records every
-call, and refuses orders that would be a race on real hardware even where they happen to come
-out right: a slot written before its last reader is ordered, or read before its writer is. It
-can fail on purpose at the n-th call, and can be given a pace, so that it stands in for machines
-that are not at hand.
+call, and refuses an order that would be a race on real hardware: a slot written before its last
+reader, or read before its writer. It can fail at the n-th call, corrupt results and be given a
+pace, to stand in for machines that are not at hand.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
+from hdgemm.machine.limits import start_thread
 from hdgemm.pipeline.devices.dense import view
-from hdgemm.pipeline.devices.recording.corruption import Corrupter, Corruption
-from hdgemm.pipeline.devices.recording.races import Access, Clock, RaceCheck, access, checksum_of
+from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
+from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -29,28 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
-    from hdgemm.pipeline.devices.recording.corruption import Corruption
-    from hdgemm.pipeline.devices.recording.races import Kind
+    from hdgemm.pipeline.devices.recording.operation import Corruption, Fault, Pace
+    from hdgemm.pipeline.devices.recording.races import Access, Queue, VectorClock
     from hdgemm.pipeline.plan import Operand
 
+
 _PAGE = 4096
-_QUEUES: tuple[Kind, ...] = ("upload", "gemm", "download")
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Fail the `call`-th call (from 0): at once, or later, while the device executes it."""
-
-    call: int
-    late: bool = False
-
-
-class Call(NamedTuple):
-    """One recorded call: what was asked, and the amount (bytes, or flops for gemm)."""
-
-    kind: Kind
-    amount: int
-
 
 class ArrayBuffer:
     """Memory of this device, or staging."""
@@ -66,42 +49,6 @@ class ArrayBuffer:
         return self.array.nbytes
 
 
-class Ticket:
-    """The completion of one enqueued operation."""
-
-    def __init__(self, device: RecordingDevice, kind: Kind, clock: Clock) -> None:
-        self.clock = clock
-        self._device = device
-        self._kind = kind
-        self._finished = threading.Event()
-        self._error: BaseException | None = None
-        self._interval = (0.0, 0.0)
-
-    def wait(self) -> None:
-        """Block until it is done."""
-        self._finished.wait()
-        self._device.seen(self)
-        if self._error is not None:
-            raise DeviceError(f"recording device: {self._kind} failed") from self._error
-
-    def interval(self) -> tuple[float, float]:
-        """Return when it ran."""
-        return self._interval
-
-    def execute(self, work: Callable[[], None], after: Sequence[Completion]) -> None:
-        """Run on the queue's own thread."""
-        start = time.perf_counter()
-        try:
-            for completion in after:
-                completion.wait()
-            start = time.perf_counter()
-            work()
-        except BaseException as error:  # noqa: BLE001  (reaches the caller through wait)
-            self._error = error
-        self._interval = (start, time.perf_counter())
-        self._finished.set()
-
-
 class RecordingDevice:
     """See the module's docstring.
 
@@ -112,9 +59,9 @@ class RecordingDevice:
     fault
         When to fail.
     pace
-        ``pace(kind, amount)`` gives the seconds that an operation must at least take.
+        ``pace(kind, amount)`` gives the seconds that an operation takes at least.
     corrupt
-        ``corrupt(kind, number, block)`` may change what the n-th upload or gemm (from 0) wrote.
+        ``corrupt(kind, number, block)`` can change what the n-th upload or gemm (from 0) wrote.
     """
 
     def __init__(
@@ -123,7 +70,7 @@ class RecordingDevice:
         *,
         name: str = "recording",
         fault: Fault | None = None,
-        pace: Callable[[Kind, int], float] | None = None,
+        pace: Pace | None = None,
         corrupt: Corruption | None = None,
     ) -> None:
         self.spec = DeviceSpec(name, unified=False, memory_bytes=memory_bytes)
@@ -136,16 +83,16 @@ class RecordingDevice:
         self._lock = threading.Lock()
         self._buffers: dict[int, Buffer] = {}
         self._races = RaceCheck()
-        self._last: dict[Kind, Ticket] = {}
-        self._queues: dict[Kind, SimpleQueue[Callable[[], None] | None]] = {
-            kind: SimpleQueue() for kind in _QUEUES
+        self._last: dict[Queue, Operation] = {}
+        self._queues: dict[Queue, SimpleQueue[tuple[Operation, Callable[[], None]] | None]] = {
+            queue: SimpleQueue() for queue in QUEUES
         }
         self._threads = [
-            threading.Thread(target=_serve, args=(queue,), name=f"{name}-{kind}", daemon=True)
-            for kind, queue in self._queues.items()
+            threading.Thread(target=self._serve, args=(queue,), name=f"{name}-{queue}", daemon=True)
+            for queue in QUEUES
         ]
         for thread in self._threads:
-            thread.start()
+            start_thread(thread)
 
     def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
         """Tiles are dense."""
@@ -153,8 +100,8 @@ class RecordingDevice:
 
     def allocate(self, nbytes: int) -> Buffer:
         """Take device memory."""
-        self._record("allocate", nbytes)
         with self._lock:
+            self._record(Call("allocate", nbytes))
             if self.held + nbytes > self.spec.memory_bytes:
                 raise DoesNotFitError(
                     f"{self.spec.name}: {nbytes:,} bytes asked for, "
@@ -168,7 +115,8 @@ class RecordingDevice:
 
     def allocate_staging(self, nbytes: int) -> HostBuffer:
         """Take host memory."""
-        self._record("allocate_staging", nbytes)
+        with self._lock:
+            self._record(Call("allocate_staging", nbytes))
         return self._keep(ArrayBuffer(nbytes))
 
     def _keep(self, buffer: ArrayBuffer) -> ArrayBuffer:
@@ -176,7 +124,7 @@ class RecordingDevice:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back; twice, or while work is enqueued, is an error."""
+        """Give memory back; to free a buffer twice is an error."""
         if self._buffers.pop(id(buffer), None) is None:
             raise AssertionError("a buffer was freed twice")
         self.held = sum(kept.nbytes for kept in self._buffers.values())
@@ -189,7 +137,7 @@ class RecordingDevice:
     def upload(
         self, source: NDArray[Any], target: Block, after: Sequence[Completion]
     ) -> Completion:
-        """Copy into a tile, and check that the source is left alone meanwhile."""
+        """Copy into a tile, and check that the source does not change meanwhile."""
         checksum = checksum_of(source)
 
         def work() -> None:
@@ -213,9 +161,8 @@ class RecordingDevice:
 
         def work() -> None:
             out, dtype = view(c), c.tile.dtype
-            with np.errstate(all="ignore"):  # NaN and Inf are results like others
-                product = dtype.type(alpha) * (_op(a) @ _op(b))
-                out[...] = product if beta == 0 else product + dtype.type(beta) * out
+            product = dtype.type(alpha) * (_op(a) @ _op(b))
+            out[...] = product if beta == 0 else product + dtype.type(beta) * out
             self._corrupt("gemm", c)
 
         k = a.rows if a.tile.trans else a.cols
@@ -233,12 +180,10 @@ class RecordingDevice:
         return self._enqueue("download", target.nbytes, [access(source, writes=False)], work, after)
 
     def synchronize(self) -> None:
-        """Wait for all queues, whatever came of it."""
-        for ticket in list(self._last.values()):
-            try:
-                ticket.wait()
-            except DeviceError:
-                continue
+        """Wait for all queues, whether their operations failed or not."""
+        for operation in list(self._last.values()):
+            with suppress(DeviceError):
+                operation.wait()
 
     def close(self) -> None:
         """End the queues' threads."""
@@ -247,52 +192,51 @@ class RecordingDevice:
         for thread in self._threads:
             thread.join()
 
-    def _record(self, kind: Kind, amount: int) -> bool:
-        """Take note of a call; fail if it is the one to fail, or say that it is to fail late."""
-        with self._lock:
-            number = len(self.calls)
-            self.calls.append(Call(kind, amount))
-        due = self._fault is not None and self._fault.call == number
-        if due and self._fault is not None and not (self._fault.late and kind in _QUEUES):
-            raise DeviceError(f"{self.spec.name}: injected fault at call {number} ({kind})")
-        return due
+    def _record(self, call: Call) -> bool:
+        """Record a call; fail if it is the one to fail, or say that it has to fail late."""
+        number = len(self.calls)
+        self.calls.append(call)
+        if self._fault is None or self._fault.call != number:
+            return False
+        if self._fault.late and call.kind in QUEUES:
+            return True
+        raise DeviceError(f"{self.spec.name}: injected fault at call {number} ({call.kind})")
 
     def _enqueue(
         self,
-        kind: Kind,
+        queue: Queue,
         amount: int,
         accesses: list[Access],
         work: Callable[[], None],
         after: Sequence[Completion],
     ) -> Completion:
-        fails = self._record(kind, amount)
+        call = Call(queue, amount)
+        earlier = [completion for completion in after if isinstance(completion, Operation)]
+        operation = Operation(call, earlier, self._note_seen)
         with self._lock:
-            clocks = [ticket.clock for ticket in after if isinstance(ticket, Ticket)]
-            ticket = Ticket(self, kind, self._races.order(kind, clocks))
-            self._races.enqueue(kind, accesses, ticket.clock)
-            self._last[kind] = ticket
+            fails = self._record(call)
+            clocks = [operation.clock for operation in earlier]
+            operation.clock = self._races.enqueue(queue, accesses, clocks)
+            self._last[queue] = operation
+        self._queues[queue].put((operation, _fail if fails else work))
+        return operation
 
-        def paced() -> None:
-            start = time.perf_counter()
-            if fails:
-                raise RuntimeError(f"injected fault in {kind}")
-            work()
-            if self._pace is not None:
-                rest = self._pace(kind, amount) - (time.perf_counter() - start)
-                time.sleep(max(0.0, rest))
+    def _serve(self, queue: Queue) -> None:
+        np.seterr(all="ignore")  # of this thread: BLAS raises no floating-point warnings
+        while (item := self._queues[queue].get()) is not None:
+            operation, work = item
+            operation.execute(work, self._pace)
+            # While the thread waits for the next, it keeps nothing of this one alive.
+            del item, operation, work
 
-        self._queues[kind].put(lambda: ticket.execute(paced, after))
-        return ticket
-
-    def seen(self, ticket: Ticket) -> None:
+    def _note_seen(self, clock: VectorClock) -> None:
         """Note that the host has waited for an operation: it precedes all that comes now."""
         with self._lock:
-            self._races.seen(ticket.clock)
+            self._races.seen(clock)
 
 
-def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (run := queue.get()) is not None:
-        run()
+def _fail() -> None:
+    raise RuntimeError("injected fault")
 
 
 def _op(block: Block) -> NDArray[Any]:

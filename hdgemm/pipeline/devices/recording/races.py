@@ -1,14 +1,14 @@
-"""Which operations are ordered: vector clocks over a device's queues.
+"""Order of enqueued operations: vector clocks over a device's queues.
 
-An operation is ordered after everything before it in its own queue, after what it was told to
-wait for, and after what the host has waited for. Two accesses to the same bytes, one of them a
-write, must be ordered; coming out in the right order by luck is not enough.
+An operation is ordered after everything before it in its own queue, after the completions that
+it was given, and after what the host has waited for. Two accesses to the same bytes, one of them
+a write, must be ordered; a correct order by chance is not enough.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Block
 
-Kind = Literal["allocate", "allocate_staging", "upload", "gemm", "download"]
+Queue = Literal["upload", "gemm", "download"]
+QUEUES: Final[tuple[Queue, ...]] = ("upload", "gemm", "download")
+_INDEX: Final = {queue: index for index, queue in enumerate(QUEUES)}
 
-#: How many operations of each queue precede an operation, itself included.
-Clock = dict[Kind, int]
+#: How many operations of each queue precede an operation, itself included; in `QUEUES`' order.
+VectorClock = tuple[int, int, int]
 
 
 def checksum_of(source: NDArray[Any]) -> int:
-    """Return a checksum by which a change shows."""
-    return zlib.crc32(np.ascontiguousarray(source).tobytes())
+    """Return a CRC that shows whether an array has changed."""
+    return zlib.crc32(np.ascontiguousarray(source).data)
 
 
 class Access(NamedTuple):
@@ -40,15 +42,6 @@ class Access(NamedTuple):
     last: int
     writes: bool
 
-    def conflicts(self, other: Access) -> bool:
-        """Say whether the two must be ordered."""
-        return (
-            self.buffer == other.buffer
-            and (self.writes or other.writes)
-            and self.first < other.last
-            and other.first < self.last
-        )
-
 
 def access(block: Block, *, writes: bool) -> Access:
     """Return the bytes that an operation on a block touches."""
@@ -56,42 +49,53 @@ def access(block: Block, *, writes: bool) -> Access:
 
 
 class RaceCheck:
-    """Remembers what is enqueued and not known to be finished; not thread-safe by itself."""
+    """Accesses of operations that can still be running; its caller holds a lock."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Access, Kind, int]] = []
-        self._seen: Clock = {}
-        self._last: dict[Kind, Clock] = {}
+        self._pending: dict[int, list[tuple[Access, int, int]]] = {}  # by buffer
+        self._seen: VectorClock = (0, 0, 0)
+        self._last: dict[Queue, VectorClock] = dict.fromkeys(QUEUES, self._seen)
 
-    def order(self, kind: Kind, after: Iterable[Clock]) -> Clock:
-        """Return the clock of the next operation of a queue."""
-        clock: Clock = {}
-        for earlier in (self._seen, self._last.get(kind, {}), *after):
-            _merge(clock, earlier)
-        clock[kind] = clock.get(kind, 0) + 1
-        self._last[kind] = clock
-        return clock
-
-    def enqueue(self, kind: Kind, accesses: Iterable[Access], clock: Clock) -> None:
-        """Check an operation against all that may still be running, and remember it.
+    def enqueue(
+        self, queue: Queue, accesses: Iterable[Access], after: Iterable[VectorClock]
+    ) -> VectorClock:
+        """Check an operation against all that can still be running; return its clock.
 
         Raises
         ------
         AssertionError
             When a conflicting operation is not ordered before it.
         """
-        self._pending = [entry for entry in self._pending if entry[2] > self._seen.get(entry[1], 0)]
+        own = _INDEX[queue]
+        clock = _merged(self._seen, self._last[queue])
+        for earlier in after:
+            clock = _merged(clock, earlier)
+        own_number = clock[own] + 1
         for one in accesses:
-            for other, queue, number in self._pending:
-                if number > clock.get(queue, 0) and one.conflicts(other):
-                    raise AssertionError(f"race: {kind} {one} is not ordered after {queue} {other}")
-            self._pending.append((one, kind, clock[kind]))
+            buffer, first, last, writes = one
+            running = []
+            for entry in self._pending.get(buffer, ()):
+                other, index, number = entry
+                if number <= self._seen[index]:
+                    continue
+                running.append(entry)
+                overlap = other.first < last and first < other.last
+                if overlap and (writes or other.writes) and number > clock[index]:
+                    raise AssertionError(
+                        f"race: {queue} {one} is not ordered after {QUEUES[index]} {other}"
+                    )
+            running.append((one, own, own_number))
+            self._pending[buffer] = running
+        counts = list(clock)
+        counts[own] = own_number
+        self._last[queue] = clock = (counts[0], counts[1], counts[2])
+        return clock
 
-    def seen(self, clock: Clock) -> None:
+    def seen(self, clock: VectorClock) -> None:
         """Note that the host waited for an operation: it precedes all that comes now."""
-        _merge(self._seen, clock)
+        self._seen = _merged(self._seen, clock)
 
 
-def _merge(clock: Clock, other: Clock) -> None:
-    for kind, number in other.items():
-        clock[kind] = max(clock.get(kind, 0), number)
+def _merged(one: VectorClock, other: VectorClock) -> VectorClock:
+    (a, b, c), (x, y, z) = one, other
+    return a if a > x else x, b if b > y else y, c if c > z else z
