@@ -23,8 +23,7 @@ STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2
 #: page-locked memory, or used by the kernel where it is.
 Path = Literal["staged", "direct", "resident"]
 
-#: Where the caller keeps an operand.
-Place = Literal["memory", "file"]
+Place = Literal["memory", "file"]  # where the caller keeps an operand
 
 
 class Rect(NamedTuple):
@@ -260,14 +259,14 @@ class Plan:
         return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
 
     @property
-    def cells(self) -> int:
+    def elements(self) -> int:
         """Elements of C that the plan computes."""
         return self.problem.m * self.problem.n - sum(rect.rows * rect.cols for rect in self.done)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of its units."""
-        return self.cells * self.problem.k * flops_per_multiply_add(self.problem.dtype)
+        return self.elements * self.problem.k * flops_per_multiply_add(self.problem.dtype)
 
     @property
     def scratch_bytes(self) -> int:

@@ -71,7 +71,7 @@ def test_what_is_left_twice_is_what_is_left(case):
     once = remaining(plan, done)
     numbers = range(len(once.units))
     assert remaining(once, set(numbers)).units == ()
-    assert sum(r.rows * r.cols for r in once.done) + once.cells == plan.cells
+    assert sum(r.rows * r.cols for r in once.done) + once.elements == plan.elements
 
 
 @settings(deadline=None, max_examples=100)
@@ -80,8 +80,8 @@ def test_bytes_to_move_never_grow(case):
     plan, done = case
     whole, rest = planned_bytes(plan), planned_bytes(remaining(plan, done))
     assert all(rest[stage] <= whole[stage] for stage in whole)
-    stored = whole["store2"] * remaining(plan, done).cells
-    assert rest["store2"] * plan.cells == stored
+    stored = whole["store2"] * remaining(plan, done).elements
+    assert rest["store2"] * plan.elements == stored
 
 
 def test_nothing_done_is_the_plan_itself():

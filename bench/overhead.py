@@ -1,0 +1,114 @@
+"""Costs beside the work itself: the executor per operation, a product's start-up, the import.
+
+python -m bench.overhead [--repeat 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from bench.harness import environment, save, spread
+from hdgemm.matrices.arrays import ArrayMatrix
+from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.recording import RecordingDevice
+from hdgemm.pipeline.executor import run_plan
+from hdgemm.pipeline.plan import Problem
+from hdgemm.pipeline.slots import Operands
+from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import Case, Limits
+from hdgemm.planning.shapes import Shape
+
+#: (m, n, k), edge of all tiles, and k-extent of a load. Tiny tiles: the work itself is nothing.
+CASES = {
+    "most operations load": ((64, 64, 64), 4, 4),
+    "all five stages alike": ((128, 128, 8), 4, 8),
+    "most operations multiply": ((64, 64, 64), 4, 64),
+}
+DEVICES = {"recording": RecordingDevice, "host": HostDevice}
+
+
+def main() -> None:
+    """Measure, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=7)
+    repeat = parser.parse_args().repeat
+    where = environment()
+    results = {
+        "us_per_operation": {
+            device: {case: per_operation(device, case, repeat) for case in CASES}
+            for device in DEVICES
+        },
+        "second_product_seconds": second_product(repeat),
+        "command_seconds": {
+            command: command_seconds(arguments, repeat) for command, arguments in COMMANDS.items()
+        },
+    }
+    save("overhead", results, where)
+
+
+def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
+    """Return microseconds per operation, elapsed and of CPU time, of whole runs."""
+    (m, n, k), edge, depth = CASES[case]
+    rng = np.random.default_rng(0)
+    a, b, c = rng.random((m, k)), rng.random((k, n)), np.empty((m, n))
+    stores = [ArrayMatrix(array) for array in (a, b, c)]
+    elapsed, used, stages = [], [], {}
+    for _ in range(repeat):
+        opened = DEVICES[device]()
+        shape = Shape((edge, edge, edge), depth, depth, (2, 2, 2))
+        planned = Case(Problem(m, n, k), opened.spec, "data-placement", Limits(1 << 30, 1 << 30))
+        plan = build_plan(planned, shape)
+        wall, cpu = time.perf_counter(), time.process_time()
+        timeline = run_plan(plan, opened, Operands(*stores, stores[2]))
+        count = len(timeline.events)
+        elapsed.append((time.perf_counter() - wall) / count * 1e6)
+        used.append((time.process_time() - cpu) / count * 1e6)
+        stages = {stage: stats.operations for stage, stats in timeline.stages().items()}
+        opened.close()
+    np.testing.assert_allclose(c, a @ b)
+    times = f"{statistics.median(elapsed):6.1f} us, {statistics.median(used):6.1f} us of CPU time"
+    print(f"{device:10} {case:26} {times}, {sum(stages.values()):6} operations")
+    return {"operations": stages, "elapsed": spread(elapsed), "cpu": spread(used)}
+
+
+def second_product(_repeat: int) -> dict[str, Any]:
+    """Return the start-up of a session's second product beyond the work itself, by device."""
+    return {}
+
+
+COMMANDS = {
+    "python": ["-c", "pass"],
+    "import numpy": ["-c", "import numpy"],
+    "import hdgemm": ["-c", "import hdgemm"],
+    "first product": ["-c", "import hdgemm, numpy; hdgemm.matmul(numpy.eye(2), numpy.eye(2))"],
+    "hdgemm --help": ["-m", "hdgemm", "--help"],
+}
+
+
+def command_seconds(arguments: list[str], repeat: int) -> dict[str, Any]:
+    """Return elapsed and CPU seconds of a fresh interpreter."""
+    elapsed, used = [], []
+    for _ in range(repeat):
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(
+            [sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=os.environ
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        elapsed.append(time.perf_counter() - start)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    print(f"{' '.join(arguments):60.60} {statistics.median(elapsed) * 1e3:5.0f} ms, "
+          f"{statistics.median(used) * 1e3:5.0f} ms of CPU time")  # fmt: skip
+    return {"elapsed": spread(elapsed), "cpu": spread(used)}
+
+
+if __name__ == "__main__":
+    main()
