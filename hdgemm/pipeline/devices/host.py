@@ -1,16 +1,18 @@
-"""The host as a device: staging is device memory, and mult1 is the host's BLAS."""
+"""The host as a device: staging is device memory, and the cores multiply with the host's BLAS."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import DoesNotFitError
+from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.dense import first_byte, view
-from hdgemm.pipeline.devices.host_blas import Routine, find_routines
+from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
+from hdgemm.pipeline.devices.host_queue import GemmQueue
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Operand
 
 _HUGE_PAGE: Final = 2 << 20
+#: Multiply-adds from which a product is cut into blocks; threaded BLAS takes smaller ones.
+_WORTH_DRAWING: Final = 1 << 26
 
 
 class PageBuffer:
-    """Anonymous memory, page-aligned, in huge pages where the system gives them.
+    """Anonymous page-aligned memory, in huge pages where the system has them.
 
-    Huge pages take the first touch of a slot from hundreds of thousands of page faults to
-    hundreds.
+    Huge pages reduce the page faults of a slot's first touch by a factor of 512.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -46,11 +49,11 @@ class PageBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were asked for."""
+        """Size in bytes, as requested."""
         return self.array.nbytes
 
     def free(self) -> None:
-        """Give the memory back, unless a view of it is still held; then with that view."""
+        """Unmap the memory, or leave that to the last view of it."""
         self.array = np.empty(0, np.uint8)
         try:
             self._map.close()
@@ -59,10 +62,24 @@ class PageBuffer:
 
 
 class HostDevice:
-    """The CPU behind the device protocol; every method has finished when it returns."""
+    """The CPU behind the device protocol; all methods but large `gemm`s are synchronous.
 
-    def __init__(self, memory_bytes: int = 1 << 62) -> None:
+    Parameters
+    ----------
+    threads
+        Threads that multiply; None for one for each core.
+    draws
+        The threads draw blocks of C (see `host_queue`); False leaves each product to threaded
+        BLAS, which is faster where many cores share one packed copy of B.
+    """
+
+    def __init__(
+        self, memory_bytes: int = 1 << 62, *, threads: int | None = None, draws: bool = True
+    ) -> None:
         self.spec = DeviceSpec("host", unified=True, memory_bytes=memory_bytes)
+        self._threads = threads or cores()
+        self._draws = draws
+        self._queue: GemmQueue | None = None
 
     def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
         """Tiles are dense."""
@@ -108,53 +125,43 @@ class HostDevice:
         c: Block,
         after: Sequence[Completion],
     ) -> Completion:
-        """Call BLAS on row-major blocks: in its column-major eyes C' = B'·A'."""
+        """Queue a large product; call threaded BLAS for a small one."""
         for completion in after:
             completion.wait()
-        dtype = c.tile.dtype
-        m, n = c.rows, c.cols
-        k = a.rows if a.tile.trans else a.cols
-        scalar = np.array([alpha, beta]).astype(dtype)
-        routine = _ROUTINES[dtype.char]
-        _check_extents(routine, m, n, k, a.tile.ld, b.tile.ld, c.tile.ld)
-        routine.call(
-            _flag(b),
-            _flag(a),
-            _int(n),
-            _int(m),
-            _int(k),
-            scalar.ctypes.data,
-            _address(b),
-            _int(b.tile.ld),
-            _address(a),
-            _int(a.tile.ld),
-            scalar.ctypes.data + dtype.itemsize,
-            _address(c),
-            _int(c.tile.ld),
-        )
+        gemm = _gemm(alpha, a, b, beta, c)
+        gemm.check()
+        if gemm.scalars[0] == 0:
+            self.synchronize()
+            _scale(gemm.scalars[1], c)
+        elif self._draws and gemm.m * gemm.n * gemm.k >= _WORTH_DRAWING:
+            if self._queue is None or not self._queue.usable:
+                self._queue = GemmQueue(self._threads)
+                weakref.finalize(self, self._queue.stop).atexit = False
+            return self._queue.submit(gemm, (a, b, c))
+        else:
+            self.synchronize()
+            gemm.run()
         return DONE
 
     def synchronize(self) -> None:
-        """Return at once: nothing is ever enqueued."""
+        """Wait for the queued products."""
+        if self._queue is not None and self._queue.usable:
+            self._queue.wait()
 
     def close(self) -> None:
-        """Return at once: nothing is held."""
+        """Finish the queued products and end the threads."""
+        if self._queue is not None and self._queue.usable:
+            self._queue.close()
+        self._queue = None
 
 
-def _flag(block: Block) -> bytes:
-    return b"T" if block.tile.trans else b"N"
-
-
-def _check_extents(routine: Routine, *extents: int) -> None:
-    if max(extents) > routine.most:
-        raise InputError(
-            f"an extent of {max(extents):,} is more than this BLAS takes ({routine.most:,}); "
-            "force a smaller tile with Options(tile=...)"
-        )
-
-
-def _int(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int64(value))
+def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:
+    dtype = c.tile.dtype
+    return Gemm(
+        routine_for(dtype), np.array([alpha, beta]).astype(dtype), a.tile.trans, b.tile.trans,
+        c.rows, c.cols, a.rows if a.tile.trans else a.cols,
+        _address(a), a.tile.ld, _address(b), b.tile.ld, _address(c), c.tile.ld,
+    )  # fmt: skip
 
 
 def _address(block: Block) -> int:
@@ -163,4 +170,22 @@ def _address(block: Block) -> int:
     return int(array.ctypes.data) + first_byte(block)
 
 
-_ROUTINES: Final = find_routines()
+def _scale(beta: Any, c: Block) -> None:
+    """C := beta·C: with alpha = 0, A and B are not read, which OpenBLAS 0.3.30 does not hold."""
+    found = host_view(c)
+    if beta == 0:
+        found[...] = 0
+    else:
+        with np.errstate(all="ignore"):
+            found *= beta
+
+
+def host_view(block: Block) -> NDArray[Any]:
+    """Return a block of a tile in host memory, or of the caller's own array."""
+    array = block.tile.buffer
+    if isinstance(array, np.ndarray):
+        part: NDArray[Any] = array[
+            block.row : block.row + block.rows, block.col : block.col + block.cols
+        ]
+        return part
+    return view(block)

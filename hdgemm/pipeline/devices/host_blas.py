@@ -1,66 +1,155 @@
-"""The host's gemm by address: in NumPy's own BLAS, or SciPy's where NumPy's hides its names.
+"""The host's gemm, called by address, and the number of threads of the BLAS that holds it.
 
-`numpy.matmul` cannot accumulate, and SciPy's wrappers copy operands whose leading dimension is
-not their width. NumPy's BLAS is loaded in any case; SciPy brings another one, with threads of
-its own, and a fifth of a second of imports.
+The routine is the one of the BLAS that NumPy is linked to, or SciPy's where NumPy's hides its
+names. `numpy.matmul` cannot accumulate into C, and SciPy's wrappers copy operands whose leading
+dimension is not their width. A call by address releases the interpreter lock.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
 #: Part of NumPy that is linked to its BLAS.
 _EXTENSION: Final = "numpy.linalg._umath_linalg"
-_ROUTINES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
-#: What precedes and follows a routine's name, and the largest integer that it then takes: as in
-#: NumPy's wheels, in BLAS with 64-bit integers, and in any other.
-_NAMES: Final = (
+_NAMES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+#: Prefix and suffix of a routine's name, and the largest integer that it takes: NumPy's wheels,
+#: BLAS with 64-bit integers, and any other.
+_SPELLINGS: Final = (
     ("scipy_", "_64_", 2**63 - 1),
     ("", "_64_", 2**63 - 1),
     ("scipy_", "_", 2**31 - 1),
     ("", "_", 2**31 - 1),
 )
+#: OpenBLAS: whether it has threads of its own or OpenMP's, and their number.
+_OPENBLAS: Final = ("get_parallel", "get_num_threads", "set_num_threads")
+_OPENMP: Final = 2
 
 
 class Routine(NamedTuple):
     """A gemm with Fortran's arguments, all by address.
 
-    Integers are handed over as 64 bits: on a little-endian machine a BLAS with 32-bit integers
-    finds in the first half what it looks for, up to `most`.
+    Integers are passed as 64 bits: on a little-endian machine, a BLAS with 32-bit integers reads
+    the lower half, which is the value up to `largest`.
     """
 
     call: Callable[..., None]
-    most: int
+    largest: int
 
 
-def find_routines() -> dict[str, Routine]:
-    """Return gemm for each dtype character."""
-    found = {char: _of_numpy(name) for char, name in _ROUTINES.items()}
-    return {char: found[char] or _of_scipy(name) for char, name in _ROUTINES.items()}
+class Gemm(NamedTuple):
+    """C := alpha·op(A)·op(B) + beta·C on row-major matrices given by address.
+
+    Parameters
+    ----------
+    scalars
+        alpha and beta, in the dtype of the matrices.
+    m, n, k
+        op(A) is m×k, op(B) is k×n.
+    a, b, c
+        Addresses of the first elements.
+    lda, ldb, ldc
+        Elements from one stored row to the next.
+    """
+
+    routine: Routine
+    scalars: NDArray[Any]
+    trans_a: bool
+    trans_b: bool
+    m: int
+    n: int
+    k: int
+    a: int
+    lda: int
+    b: int
+    ldb: int
+    c: int
+    ldc: int
+
+    def check(self) -> None:
+        """Raise `InputError` when an extent exceeds the integers of this BLAS."""
+        largest = max(self.m, self.n, self.k, self.lda, self.ldb, self.ldc)
+        if largest > self.routine.largest:
+            raise InputError(
+                f"an extent of {largest:,} is more than this BLAS takes "
+                f"({self.routine.largest:,}); force a smaller tile with Options(tile=...)"
+            )
+
+    def block(self, row: int, col: int, rows: int, cols: int) -> Gemm:
+        """Return the product for one rectangle of C."""
+        size = self.scalars.itemsize
+        return self._replace(
+            m=rows,
+            n=cols,
+            a=self.a + row * size * (1 if self.trans_a else self.lda),
+            b=self.b + col * size * (self.ldb if self.trans_b else 1),
+            c=self.c + (row * self.ldc + col) * size,
+        )
+
+    def run(self) -> None:
+        """Call BLAS, which sees column-major matrices: C' := alpha·op(B)'·op(A)' + beta·C'."""
+        alpha = self.scalars.ctypes.data
+        self.routine.call(
+            b"T" if self.trans_b else b"N",
+            b"T" if self.trans_a else b"N",
+            *map(_integer, (self.n, self.m, self.k)),
+            alpha,
+            self.b,
+            _integer(self.ldb),
+            self.a,
+            _integer(self.lda),
+            alpha + self.scalars.itemsize,
+            self.c,
+            _integer(self.ldc),
+        )
 
 
-def _of_numpy(name: str) -> Routine | None:
-    """Look for a routine in the library that NumPy is linked to."""
+def _integer(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int64(value))
+
+
+@cache
+def routine_for(dtype: np.dtype[Any]) -> Routine:
+    """Return gemm for one of float32, float64, complex64 and complex128."""
+    name = _NAMES[dtype.char]
+    return _from_numpy(name) or _from_scipy(name)
+
+
+def _from_numpy(name: str) -> Routine | None:
+    """Look the routine up in the library that NumPy is linked to."""
+    linked = _linked()
+    for prefix, suffix, largest in _SPELLINGS:
+        if hasattr(linked, prefix + name + suffix):
+            return Routine(_typed(linked[prefix + name + suffix]), largest)
+    return None
+
+
+def _linked() -> Any:
+    """Return NumPy's extension, whose names include those of the libraries that it is linked to."""
     extension = getattr(sys.modules.get(_EXTENSION), "__file__", None)
     if extension is None or sys.byteorder != "little":
         return None
     try:
-        # Names are looked up in what the extension is linked to as well.
-        linked = ctypes.CDLL(extension)
+        return ctypes.CDLL(extension)
     except OSError:
         return None
-    for before, after, most in _NAMES:
-        if hasattr(linked, before + name + after):
-            return Routine(_typed(linked[before + name + after]), most)
-    return None
 
 
-def _of_scipy(name: str) -> Routine:
+def _from_scipy(name: str) -> Routine:
     """Take the address that SciPy publishes for Cython."""
     from scipy.linalg import cython_blas
 
@@ -76,8 +165,76 @@ def _of_scipy(name: str) -> Routine:
 
 
 def _typed(function: Any) -> Callable[..., None]:
-    # Functions of ctypes release the interpreter's lock while BLAS works.
     function.restype = None
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_void_p] * 11]
     typed: Callable[..., None] = function
     return typed
+
+
+class _SingleThreaded:
+    """Context in which BLAS runs each call in the thread that makes it.
+
+    Contexts may nest and overlap in several threads: the first one to be entered remembers the
+    number of threads that BLAS is set to, the last one to be left restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._contexts = 0
+        self._before: list[int] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._contexts == 0:
+                self._before = [setting.get() for setting in _settings()]
+            self._contexts += 1
+            for setting in _settings():  # each time: with OpenMP, the number is the thread's own
+                setting.set(1)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._contexts -= 1
+            if self._contexts == 0:
+                self._restore()
+
+    def _restore(self) -> None:
+        for setting, threads in zip(_settings(), self._before, strict=True):
+            setting.set(threads)
+
+    def _reset(self) -> None:
+        """Leave all contexts in a forked child, which has none of the threads that hold them."""
+        self._lock = threading.Lock()
+        if self._contexts:
+            self._contexts = 0
+            self._restore()
+
+
+SINGLE_THREADED: Final = _SingleThreaded()
+
+
+class _Setting(NamedTuple):
+    """The number of threads of one BLAS library."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
+
+
+@cache
+def _settings() -> list[_Setting]:
+    """Return the setting of NumPy's OpenBLAS; those of all loaded BLAS where it is another one.
+
+    threadpoolctl is not used for OpenBLAS with threads of its own: it accepts changes from one
+    Python thread only.
+    """
+    linked = _linked()
+    for prefix in ("scipy_openblas_", "openblas_"):
+        for suffix in ("64_", "_64", ""):
+            names = [prefix + name + suffix for name in _OPENBLAS]
+            if all(hasattr(linked, name) for name in names):
+                parallel, get, set_threads = (linked[name] for name in names)
+                if parallel() != _OPENMP:
+                    return [_Setting(get, set_threads)]
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [_Setting(library.get_num_threads, library.set_num_threads) for library in found]

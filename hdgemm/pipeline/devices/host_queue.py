@@ -1,0 +1,243 @@
+"""Queue of C blocks from which the host's cores draw; each block is one single-threaded BLAS call.
+
+A core that another process slows down draws fewer blocks, where threaded BLAS waits for the
+slowest core at the end of each call. Products queue up, so that a core which finds no block left
+in one step goes on with the next. A block of C receives its steps in the order of submission, and
+blocks depend on the extents of C alone: the result is the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.machine.limits import cores
+from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
+from hdgemm.pipeline.worker import Worker
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.devices.host_blas import Gemm
+
+#: Largest extents of a block. Each call packs its parts of A and B anew: blocks of 1024×2048 cost
+#: 3 % more core time than one call for a step of 768×4096×512, blocks of 256×2048 7 %.
+_ROWS: Final = 1024
+_COLS: Final = 2048
+#: Blocks for each core, at least, where that leaves them larger than `_SMALL` in both extents.
+_PER_CORE: Final = 4
+_SMALL: Final = 384
+#: Extents of blocks are multiples of this: BLAS kernels work on whole register tiles.
+_QUANTUM: Final = 64
+
+
+def cut(m: int, n: int, least: int) -> list[tuple[int, int, int, int]]:
+    """Cut an m×n tile of C into `least` or more blocks: first row and column, rows, columns."""
+    down, across = -(-m // _ROWS), -(-n // _COLS)
+    while down * across < least:
+        if n / across >= m / down and n / across >= 2 * _SMALL:
+            across *= 2
+        elif m / down >= 2 * _SMALL:
+            down *= 2
+        else:
+            break
+    rows, cols = (-(-x // (_QUANTUM * y)) * _QUANTUM for x, y in ((m, down), (n, across)))
+    return [
+        (row, col, min(rows, m - row), min(cols, n - col))
+        for row in range(0, m, rows)
+        for col in range(0, n, cols)
+    ]
+
+
+class QueuedGemm:
+    """A product in the queue, and its completion; `GemmQueue` changes it under the lock.
+
+    Parameters
+    ----------
+    operands
+        What keeps the memory alive until the product is done.
+    before
+        Earlier products that write to the same memory. A block waits for the same block of a
+        product with the same C, and for all blocks of any other.
+    """
+
+    def __init__(
+        self, gemm: Gemm, operands: object, blocks: list[tuple[int, int, int, int]],
+        before: list[QueuedGemm], changed: threading.Condition,
+    ) -> None:  # fmt: skip
+        self._gemm = gemm
+        self._operands = operands
+        self._blocks = blocks
+        self._before = before
+        self._changed = changed
+        self._undrawn = list(range(len(blocks)))
+        self._unfinished = set(self._undrawn)
+        self._error: BaseException | None = None
+        self._start = self._end = 0.0
+
+    @property
+    def done(self) -> bool:
+        """No block is waiting or being multiplied."""
+        return not self._unfinished
+
+    def writes_to(self, gemm: Gemm) -> bool:
+        """Say whether the address ranges of both tiles of C overlap."""
+        start, end = _addresses(self._gemm)
+        first, last = _addresses(gemm)
+        return start < last and first < end
+
+    def draw(self) -> int | None:
+        """Take a block that may be multiplied now; None where there is none."""
+        for number in self._undrawn:
+            if not any(other.holds(self._gemm, number) for other in self._before):
+                self._undrawn.remove(number)
+                self._start = self._start or time.perf_counter()
+                return number
+        return None
+
+    def holds(self, later: Gemm, number: int) -> bool:
+        """Say whether a block of a later product must wait for this one."""
+        own = self._gemm
+        if (own.c, own.m, own.n, own.ldc) == (later.c, later.m, later.n, later.ldc):
+            return number in self._unfinished
+        return not self.done
+
+    def multiply(self, number: int) -> BaseException | None:
+        """Multiply a drawn block, without the lock; return an error rather than raise it."""
+        try:
+            with SINGLE_THREADED:
+                self._gemm.block(*self._blocks[number]).run()
+        except BaseException as error:  # noqa: BLE001  (raised by `wait`)
+            return error
+        return None
+
+    def finish(self, number: int, error: BaseException | None, last_end: float) -> float:
+        """Note that a block is done; return when the last product ended.
+
+        Intervals of products do not overlap in the timeline, though their blocks may.
+        """
+        self._unfinished.discard(number)
+        self._error = self._error or error
+        if self._unfinished:
+            return last_end
+        self._start = max(self._start, last_end)
+        self._end = time.perf_counter()
+        self._operands = None
+        self._before.clear()
+        return self._end
+
+    def wait(self) -> None:
+        """Block until the product is done.
+
+        When the wait is interrupted (Ctrl-C), undrawn blocks are dropped and those in progress
+        waited for: nothing writes to the caller's C afterwards.
+        """
+        try:
+            with self._changed:
+                while self._unfinished:
+                    self._changed.wait()
+        except BaseException:
+            self._abandon()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _abandon(self) -> None:
+        with self._changed:
+            self._unfinished.difference_update(self._undrawn)
+            self._undrawn.clear()
+            self._changed.notify_all()
+            while self._unfinished:
+                with contextlib.suppress(KeyboardInterrupt):
+                    self._changed.wait()
+
+    def interval(self) -> tuple[float, float]:
+        """Return start and end on `time.perf_counter`'s clock."""
+        return self._start, self._end
+
+
+def _addresses(gemm: Gemm) -> tuple[int, int]:
+    elements = (gemm.m - 1) * gemm.ldc + gemm.n
+    return gemm.c, gemm.c + elements * gemm.scalars.itemsize
+
+
+class GemmQueue:
+    """Products in order of submission, and the threads that draw and multiply their blocks.
+
+    The threads live until `close`.
+
+    Parameters
+    ----------
+    threads
+        How many threads draw.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._least = _PER_CORE * cores()
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._queued: list[QueuedGemm] = []
+        self._last_end = 0.0
+        self._closing = False
+        self._workers = [Worker(self._work, f"hdgemm-gemm-{i}") for i in range(threads)]
+        for worker in self._workers:
+            worker.start()
+
+    @property
+    def usable(self) -> bool:
+        """False in a forked child, which has none of the threads."""
+        return os.getpid() == self._process
+
+    def submit(self, gemm: Gemm, operands: object) -> QueuedGemm:
+        """Queue a product; `operands` keeps its memory alive."""
+        blocks = cut(gemm.m, gemm.n, self._least)
+        with self._changed:
+            self._queued = [other for other in self._queued if not other.done]
+            before = [other for other in self._queued if other.writes_to(gemm)]
+            queued = QueuedGemm(gemm, operands, blocks, before, self._changed)
+            self._queued.append(queued)
+            self._changed.notify_all()
+        return queued
+
+    def wait(self) -> None:
+        """Block until every product is done, failed or not."""
+        with self._changed:
+            while not self._idle:
+                self._changed.wait()
+
+    def stop(self) -> None:
+        """Let the threads end when all products are done."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until all products are done and the threads have ended."""
+        self.stop()
+        for worker in self._workers:
+            while worker.working:
+                worker.wait()
+
+    @property
+    def _idle(self) -> bool:
+        return all(queued.done for queued in self._queued)
+
+    def _work(self) -> None:
+        while (drawn := self._draw()) is not None:
+            queued, number = drawn
+            error = queued.multiply(number)
+            with self._changed:
+                self._last_end = queued.finish(number, error, self._last_end)
+                self._changed.notify_all()
+
+    def _draw(self) -> tuple[QueuedGemm, int] | None:
+        """Take the next block; None when the queue is closed and all products are done."""
+        with self._changed:
+            while True:
+                for queued in self._queued:
+                    if (number := queued.draw()) is not None:
+                        return queued, number
+                if self._closing and self._idle:
+                    return None
+                self._changed.wait()
