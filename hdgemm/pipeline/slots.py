@@ -220,9 +220,8 @@ class SlotMemory:
         self.free()
 
     def free(self) -> None:
-        """Free everything, once, after the device has finished what is enqueued."""
-        if self._taken:
-            self._device.synchronize()
+        """Free everything, once, after the device has finished what is enqueued, also in place."""
+        self._device.synchronize()
         while self._taken:
             self._device.free(self._taken.pop()[1])
 

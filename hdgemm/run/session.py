@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import DeviceSpec, Problem
+
+
+class _DeviceKey(NamedTuple):
+    """What a device is opened with."""
+
+    name: str
+    memory_bytes: int | None
+    threads: int | None
+
+    def open(self) -> Device:
+        return open_device(self.name, self.memory_bytes, threads=self.threads)
 
 
 class Session:
@@ -46,7 +57,7 @@ class Session:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = check_options(options)
-        self._devices: dict[tuple[str, int | None], Device] = {}
+        self._devices: dict[_DeviceKey, Device] = {}
         self._slots: dict[Device, SlotCache] = {}
         self._machines: dict[tuple[DeviceSpec, Path | None, bool, bool], Machine] = {}
         self._running = threading.RLock()
@@ -85,9 +96,9 @@ class Session:
         DeviceUnavailableError
             When there is no such device, or it cannot be used.
         """
-        key = (name, options.device_bytes)
+        key = _DeviceKey(name, options.device_bytes, options.threads if name == "host" else None)
         if key not in self._devices:
-            self._devices[key] = open_device(name, options.device_bytes)
+            self._devices[key] = key.open()
         return self._devices[key]
 
     def slots(self, device: Device) -> SlotCache:
@@ -98,7 +109,7 @@ class Session:
         """Close a device and open it again: a device reports its free memory when it opens."""
         key = next(key for key, opened in self._devices.items() if opened is device)
         self._close_device(key)
-        self._devices[key] = open_device(*key)
+        self._devices[key] = key.open()
         return self._devices[key]
 
     def machine(
@@ -116,7 +127,7 @@ class Session:
             self._machines[key] = machine_for(problem, device, folder)
         return self._machines[key]
 
-    def _close_device(self, key: tuple[str, int | None]) -> None:
+    def _close_device(self, key: _DeviceKey) -> None:
         device = self._devices.pop(key, None)
         if device is None:
             return

@@ -21,7 +21,7 @@ def machine(monkeypatch):
     """Recording devices by name; a test may set a fault."""
     faults = {}
 
-    def open_device(name, _memory=None):
+    def open_device(name, _memory=None, **_more):
         return RecordingDevice(name=name, fault=faults.get(name))
 
     monkeypatch.setattr(sessions, "open_device", open_device)

@@ -26,7 +26,7 @@ def seats(product, *memory, monkeypatch, tmp_path, **options):
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
     limits = {f"x{i}": limit for i, limit in enumerate(memory)}
     monkeypatch.setattr(
-        sessions, "open_device", lambda name, _limit: RecordingDevice(limits[name], name=name)
+        sessions, "open_device", lambda name, _limit, **_: RecordingDevice(limits[name], name=name)
     )
     chosen = Options(host_memory="8GB", **options)
     with Session(chosen) as session:

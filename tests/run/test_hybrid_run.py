@@ -34,7 +34,7 @@ def machine(monkeypatch):
     devices = {"host": HostDevice}
     opened = {}
 
-    def open_device(name, memory_bytes=None):
+    def open_device(name, memory_bytes=None, **_more):
         opened[name] = devices[name]()
         return opened[name]
 

@@ -24,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 def opened(monkeypatch):
     devices = []
 
-    def open_device(name, memory=None):
+    def open_device(name, memory=None, **_more):
         devices.append(RecordingDevice(memory or 1 << 30, name=name))
         return devices[-1]
 

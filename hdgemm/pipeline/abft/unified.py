@@ -52,6 +52,8 @@ class UnifiedCheckedStages(CheckedStages):
         completion = super().mult1(op, after)
         ended = time.perf_counter()
         if op.step == unit.last and self._sums is not None:
+            completion.wait()
+            ended = time.perf_counter()
             self._inspector.inspect(unit, self._sums)
         self._tally.spent(middle - began + time.perf_counter() - ended)
         return completion
@@ -112,7 +114,7 @@ class UnifiedCheckedStages(CheckedStages):
         beta = 0.0 if first else 1.0
         self._device.gemm(
             self._alpha, _block("A", a), _block("B", b), beta, self._c_whole(unit), ()
-        )
+        ).wait()
 
 
 def host_view(block: Block) -> NDArray[Any]:

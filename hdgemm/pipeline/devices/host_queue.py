@@ -30,6 +30,8 @@ _PER_CORE: Final = 4
 _SMALL: Final = 384
 #: Extents of blocks are multiples of this: BLAS kernels work on whole register tiles.
 _QUANTUM: Final = 64
+#: Products that may be unfinished at once: the one being multiplied, and the next.
+_AHEAD: Final = 2
 
 
 def cut(m: int, n: int, least: int) -> list[tuple[int, int, int, int]]:
@@ -190,9 +192,11 @@ class GemmQueue:
         return os.getpid() == self._process
 
     def submit(self, gemm: Gemm, operands: object) -> QueuedGemm:
-        """Queue a product; `operands` keeps its memory alive."""
+        """Queue a product, once fewer than two are unfinished; `operands` keeps its memory."""
         blocks = cut(gemm.m, gemm.n, self._least)
         with self._changed:
+            while self._unfinished >= _AHEAD:
+                self._changed.wait()
             self._queued = [other for other in self._queued if not other.done]
             before = [other for other in self._queued if other.writes_to(gemm)]
             queued = QueuedGemm(gemm, operands, blocks, before, self._changed)
@@ -203,7 +207,7 @@ class GemmQueue:
     def wait(self) -> None:
         """Block until every product is done, failed or not."""
         with self._changed:
-            while not self._idle:
+            while self._unfinished:
                 self._changed.wait()
 
     def stop(self) -> None:
@@ -220,8 +224,8 @@ class GemmQueue:
                 worker.wait()
 
     @property
-    def _idle(self) -> bool:
-        return all(queued.done for queued in self._queued)
+    def _unfinished(self) -> int:
+        return sum(not queued.done for queued in self._queued)
 
     def _work(self) -> None:
         while (drawn := self._draw()) is not None:
@@ -238,6 +242,6 @@ class GemmQueue:
                 for queued in self._queued:
                     if (number := queued.draw()) is not None:
                         return queued, number
-                if self._closing and self._idle:
+                if self._closing and not self._unfinished:
                     return None
                 self._changed.wait()

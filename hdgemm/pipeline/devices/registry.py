@@ -61,7 +61,9 @@ def first_accelerator() -> str | None:
     return next((info.name for info in listed if info.usable and info.accelerator), None)
 
 
-def open_device(name: str, memory_bytes: int | None = None) -> Device:
+def open_device(
+    name: str, memory_bytes: int | None = None, *, threads: int | None = None
+) -> Device:
     """Open one device by name.
 
     Parameters
@@ -70,6 +72,8 @@ def open_device(name: str, memory_bytes: int | None = None) -> Device:
         ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
     memory_bytes
         The most it may hold; None for what it can.
+    threads
+        Threads that multiply on the host; None for one for each core.
 
     Raises
     ------
@@ -80,7 +84,7 @@ def open_device(name: str, memory_bytes: int | None = None) -> Device:
     if kind == "host":
         from hdgemm.pipeline.devices.host import HostDevice
 
-        return HostDevice()
+        return HostDevice(threads=threads)
     if kind == "opencl":
         from hdgemm.pipeline.devices import opencl
 
