@@ -38,9 +38,7 @@ class EventLog:
         Zero of the time axis on `time.perf_counter`; None: now.
     """
 
-    def __init__(
-        self, device: str, observer: Observer | None, start: float | None = None
-    ) -> None:
+    def __init__(self, device: str, observer: Observer | None, start: float | None = None) -> None:
         self._device = device
         self._observer = observer
         self._events: list[Event] = []

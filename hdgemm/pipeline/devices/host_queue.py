@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
-from hdgemm.pipeline.worker import Worker
+from hdgemm.pipeline.sync import Worker
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.host_blas import Gemm

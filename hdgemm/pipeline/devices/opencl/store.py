@@ -23,7 +23,13 @@ import numpy as np
 
 from hdgemm.machine.cache import cache_folder
 from hdgemm.errors import DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, SQUARE, Kernels, Origin, same_layout
+from hdgemm.pipeline.devices.opencl.shape_classes import (
+    CLASSES,
+    SQUARE,
+    Kernels,
+    Origin,
+    same_layout,
+)
 from hdgemm.pipeline.devices.opencl.result import Result
 from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape, real_bytes
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _PAGE = 4096
 
+
 class ArrayBuffer:
     """Memory of this device, or staging."""
 
