@@ -1,8 +1,8 @@
 """Out-of-core matrix multiplication: C = alpha·op(A)·op(B) + beta·C for what does not fit."""
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from hdgemm.blas import dgemm, matmul, multiply
 from hdgemm.errors import (
     CancelledRunError,
     DeviceError,
@@ -13,15 +13,17 @@ from hdgemm.errors import (
     InputTypeError,
     MatrixIOError,
 )
-from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
 from hdgemm.options import Options
-from hdgemm.pipeline.devices.registry import list_devices as devices
-from hdgemm.preflight import execute, plan, plan_gemm
-from hdgemm.run.session import Session
-from hdgemm.verify import Verification, verify
+from hdgemm.verify import verify
 
 if TYPE_CHECKING:
+    from hdgemm.blas import dgemm, matmul, multiply
     from hdgemm.client import Client as Client
+    from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
+    from hdgemm.pipeline.devices.registry import list_devices as devices
+    from hdgemm.preflight import execute, plan, plan_gemm
+    from hdgemm.run.session import Session
+    from hdgemm.verify.check import Verification
 
 __all__ = [
     "CancelledRunError",
@@ -48,10 +50,32 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import the service's client at first use: it needs the extra `server`."""
-    if name == "Client":
-        from hdgemm.client import Client
+#: Module and name of what is imported at first use: NumPy takes time, `Client` needs an extra.
+_LAZY = {
+    "Client": ("hdgemm.client", "Client"),
+    "Session": ("hdgemm.run.session", "Session"),
+    "Verification": ("hdgemm.verify.check", "Verification"),
+    "create": ("hdgemm.matrices.operands", "create"),
+    "devices": ("hdgemm.pipeline.devices.registry", "list_devices"),
+    "dgemm": ("hdgemm.blas", "dgemm"),
+    "execute": ("hdgemm.preflight", "execute"),
+    "matmul": ("hdgemm.blas", "matmul"),
+    "multiply": ("hdgemm.blas", "multiply"),
+    "open": ("hdgemm.matrices.operands", "open"),
+    "plan": ("hdgemm.preflight", "plan"),
+    "plan_gemm": ("hdgemm.preflight", "plan_gemm"),
+}
 
-        return Client
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found = globals()[name] = getattr(import_module(module), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return __all__

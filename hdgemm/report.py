@@ -6,7 +6,6 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -269,6 +268,8 @@ def summarize(plan: Plan) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Return versions of Python, the platform and the installed packages a run depends on."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:

@@ -10,7 +10,8 @@ from hdgemm.errors import HdgemmError, InputError
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
-from hdgemm.verify import MEMORY, conclude, prepare
+from hdgemm.verify import MEMORY
+from hdgemm.verify.check import conclude, prepare
 
 if TYPE_CHECKING:
     from hdgemm.durable.checkpoint import Checkpoint

@@ -1,5 +1,87 @@
-"""Freivalds checks of a finished product."""
+"""Freivalds check of a finished product.
 
-from hdgemm.verify.check import MEMORY, Verification, conclude, prepare, verify, verify_operands
+This module has the name of the public function `hdgemm.verify`, so that it is imported with the
+package: it imports what takes time at the first call.
+"""
 
-__all__ = ["MEMORY", "Verification", "conclude", "prepare", "verify", "verify_operands"]
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from hdgemm.matrices.base import Operand
+    from hdgemm.verify.check import Verification
+
+ROUNDS: Final = 30
+#: Default memory of a check in bytes; more does not make it faster.
+MEMORY: Final = 256_000_000
+
+
+def verify(
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c_before: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    rounds: int = ROUNDS,
+    seed: int | None = None,
+    memory: int | str = MEMORY,
+) -> Verification:
+    """Check that C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method.
+
+    Parameters
+    ----------
+    a, b, c
+        As in `hdgemm.dgemm`: arrays, memmaps or paths; each is read once, `b` twice where it
+        holds NaN or Inf.
+    c_before
+        C₀, the C that beta multiplied; needed where beta is not zero.
+    rounds
+        Random vectors; an error above the stated bound is missed with probability 2^-rounds.
+    seed
+        Makes the vectors the same each time; None takes new ones.
+    memory
+        Bytes that the check may take, as a number or a text such as ``"256MB"``. Where they do
+        not hold all vectors at once, the matrices are read several times.
+
+    Returns
+    -------
+    Verification
+        Whether it passed, by what margin, and what such a check would miss.
+
+    Raises
+    ------
+    InputError
+        For operands that do not fit together.
+    DoesNotFitError
+        When `memory` does not hold one vector of each extent.
+    """
+    from hdgemm.matrices.operands import open_operand
+    from hdgemm.options import parse_size
+    from hdgemm.product.arguments import trans_flags
+    from hdgemm.verify.check import verify_operands
+
+    with ExitStack() as stack:
+
+        def opened(x: Any, what: str, code: int = 0) -> Operand:
+            trans, conj = trans_flags(code, f"trans_{what}")
+            operand = open_operand(x, what=what, trans=trans, conj=conj)
+            stack.callback(operand.matrix.close)
+            return operand
+
+        left, right = opened(a, "a", trans_a), opened(b, "b", trans_b)
+        result = opened(c, "c")
+        old = None if c_before is None else opened(c_before, "c_before")
+        if beta != 0 and old is None:
+            raise InputError(f"beta = {beta}: pass c_before, the C that beta multiplied")
+        return verify_operands(
+            left, right, result, alpha=alpha, beta=beta, old=old,
+            rounds=rounds, seed=seed, memory=parse_size(memory),
+        )  # fmt: skip

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.operands import open_operand
-from hdgemm.options import parse_size
-from hdgemm.product.arguments import check_shape, trans_flags
+from hdgemm.product.arguments import check_shape
 from hdgemm.product.product import check_product
+from hdgemm.verify import MEMORY, ROUNDS
 from hdgemm.verify.freivalds import Check
 
 if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
 
-_ROUNDS: Final = 30
-#: Bytes that a check takes unless it is told; more make it no faster.
-MEMORY: Final = 256_000_000
 _ROWS_SHOWN: Final = 10
 
 
@@ -77,68 +72,6 @@ class Verification:
         return text
 
 
-def verify(
-    a: Any,
-    b: Any,
-    c: Any,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    c_before: Any = None,
-    trans_a: int = False,
-    trans_b: int = False,
-    rounds: int = _ROUNDS,
-    seed: int | None = None,
-    memory: int | str = MEMORY,
-) -> Verification:
-    """Check that C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method.
-
-    Parameters
-    ----------
-    a, b, c
-        As in `hdgemm.dgemm`: arrays, memmaps or paths; each is read once, `b` twice where it
-        holds NaN or Inf.
-    c_before
-        C₀, the C that beta multiplied; needed where beta is not zero.
-    rounds
-        Random vectors; an error above the stated bound is missed with probability 2^-rounds.
-    seed
-        Makes the vectors the same each time; None takes new ones.
-    memory
-        Bytes that the check may take, as a number or a text such as ``"256MB"``. Where they do
-        not hold all vectors at once, the matrices are read several times.
-
-    Returns
-    -------
-    Verification
-        Whether it passed, by what margin, and what such a check would miss.
-
-    Raises
-    ------
-    InputError
-        For operands that do not fit together.
-    DoesNotFitError
-        When `memory` does not hold one vector of each extent.
-    """
-    with ExitStack() as stack:
-
-        def opened(x: Any, what: str, code: int = 0) -> Operand:
-            trans, conj = trans_flags(code, f"trans_{what}")
-            operand = open_operand(x, what=what, trans=trans, conj=conj)
-            stack.callback(operand.matrix.close)
-            return operand
-
-        left, right = opened(a, "a", trans_a), opened(b, "b", trans_b)
-        result = opened(c, "c")
-        old = None if c_before is None else opened(c_before, "c_before")
-        if beta != 0 and old is None:
-            raise InputError(f"beta = {beta}: pass c_before, the C that beta multiplied")
-        return verify_operands(
-            left, right, result, alpha=alpha, beta=beta, old=old,
-            rounds=rounds, seed=seed, memory=parse_size(memory),
-        )  # fmt: skip
-
-
 def verify_operands(
     a: Operand,
     b: Operand,
@@ -147,11 +80,11 @@ def verify_operands(
     alpha: complex = 1.0,
     beta: complex = 0.0,
     old: Operand | None = None,
-    rounds: int = _ROUNDS,
+    rounds: int = ROUNDS,
     seed: int | None = None,
     memory: int = MEMORY,
 ) -> Verification:
-    """Do what `verify` does, on opened operands, which stay open."""
+    """Do what `hdgemm.verify` does, on opened operands, which stay open."""
     check = prepare(
         a, b, c, alpha=alpha, beta=beta, old=old, rounds=rounds, seed=seed, memory=memory
     )
@@ -166,7 +99,7 @@ def prepare(
     alpha: complex = 1.0,
     beta: complex = 0.0,
     old: Operand | None = None,
-    rounds: int = _ROUNDS,
+    rounds: int = ROUNDS,
     seed: int | None = None,
     memory: int = MEMORY,
 ) -> Check:

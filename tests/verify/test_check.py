@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.matrices.operands import open_operand
-from hdgemm.verify import conclude, prepare, verify
+from hdgemm.verify import verify
+from hdgemm.verify.check import conclude, prepare
 from tests.reference import DTYPES, op, reference_gemm
 
 EXTENTS = st.sampled_from([1, 2, 3, 7, 31, 257, 300])

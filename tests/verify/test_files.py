@@ -7,7 +7,8 @@ import pytest
 
 from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.operands import open_operand
-from hdgemm.verify import verify, verify_operands
+from hdgemm.verify import verify
+from hdgemm.verify.check import verify_operands
 from hdgemm.verify.projection import Placement, project
 from tests.reference import DTYPES
 

@@ -1,0 +1,41 @@
+"""The package's public names: each is there, and importing the package loads nothing heavy."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import hdgemm
+
+HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy")
+
+
+@pytest.mark.parametrize("name", hdgemm.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(hdgemm, name) is getattr(hdgemm, name)
+
+
+def test_dir_shows_the_public_names_only():
+    assert dir(hdgemm) == sorted(hdgemm.__all__)
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = hdgemm.nothing
+
+
+def test_verify_stays_the_function_though_a_package_has_its_name():
+    import hdgemm.verify.freivalds
+
+    assert inspect.isfunction(hdgemm.verify)
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["import hdgemm", "import hdgemm.cli.app as app; app.app(['--help'], standalone_mode=0)"],
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(start):
+    code = f"import sys; {start}; print(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].strip() == ""
