@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import HdgemmError
 from hdgemm.planning.expectation import expect
 from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, Sample, SizePoint
-from hdgemm.profiling.workload import DEPTHS, cpu_gflops, first_touch_rate, scaled
+from hdgemm.profiling.what_if import WhatIf
+from hdgemm.profiling.workload import DEPTHS, cpu_gflops, scaled
+from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Plan
-    from hdgemm.profiling.workload import Extents, Workload
+    from hdgemm.pipeline.plan import Expectation, Plan
+    from hdgemm.profiling.environment import Target
+    from hdgemm.profiling.workload import Workload
     from hdgemm.report import Report
 
     #: Called with the finished part of a step, and the name of the next measurement.
@@ -37,39 +39,46 @@ _PARTS: Final = (0.5, 0.75, 1.0)
 class Ladder:
     """Runs of one workload on one device, on all of its kind, and with the CPU.
 
+    Each configuration has a session: its device stays open and its slots stay allocated from its
+    first run on.
+
     Parameters
     ----------
-    device
-        Open; plans are made for its spec. Every run opens it anew, as a caller's would.
     machine
-        Measured rates, for plans and predictions.
-    peers
-        The device and all others of its kind.
+        Measured rates, for predictions and peaks.
     """
 
-    def __init__(
-        self, work: Workload, device: Device, machine: Machine, peers: Sequence[str]
-    ) -> None:
+    def __init__(self, work: Workload, target: Target, machine: Machine, *, unified: bool) -> None:
         self.notes: list[str] = []
         self._work = work
-        self._device = device
         self._machine = machine
-        self._peers = tuple(peers)
+        self._peers = target.peers
+        one = target.peers[:1]
+        self._options = {name: work.options(name, one, work.extents) for name in STRATEGIES}
+        if unified:
+            self.notes.append("no hybrid: the device is the CPU")
+        else:
+            self._options[HYBRID] = work.options(HYBRID, target.peers, work.extents)
+        if len(target.peers) > 1:
+            self._options[ALL] = work.options(BEST, target.peers, work.extents)
+        self._sessions = {name: Session(options) for name, options in self._options.items()}
+        self._predicted: dict[str, Expectation] = {}
         self._reports: dict[str, list[Report]] = defaultdict(list)
         self._speeds: dict[str, list[float]] = defaultdict(list)
         self._sizes: list[SizePoint] = []
         self._failed: set[str] = set()
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in self._sessions.values():
+            session.close()
 
     def climb(self, seconds: float, least: int, most: int, progress: StepProgress) -> None:
         """Run every configuration by turns, for about so many seconds.
 
         The first run of each does not count: it compiles kernels and touches pages.
         """
-        names = [*STRATEGIES, CPU, *([ALL] if len(self._peers) > 1 else [])]
-        if self._device.spec.unified:
-            self.notes.append("no hybrid: the device is the CPU")
-        else:
-            names.insert(len(STRATEGIES), HYBRID)
+        names = [*self._options, CPU]
         for name in names:
             progress(0.0, f"{name}, warming up")
             self._run(name, keep=False)
@@ -86,32 +95,31 @@ class Ladder:
     def _run(self, name: str, *, keep: bool) -> None:
         if name in self._failed:
             return
-        try:
-            report = self._report(name)
-            speed = cpu_gflops(self._work.extents) if report is None else report.gflops
-        except HdgemmError as error:
-            self._failed.add(name)
-            self.notes.append(f"{name} did not run: {error}")
-            return
+        if name == CPU:
+            speed = cpu_gflops(self._work.extents)
+        else:
+            options = self._options[name]
+            try:
+                report = self._work.run(self._sessions[name], options, self._work.extents)
+            except HdgemmError as error:
+                self._failed.add(name)
+                self.notes.append(f"{name} did not run: {error}")
+                return
+            speed = report.gflops
+            if keep:
+                self._reports[name].append(report)
         if keep:
             self._speeds[name].append(speed)
-            if report is not None:
-                self._reports[name].append(report)
 
-    def _report(self, name: str) -> Report | None:
-        work, extents = self._work, self._work.extents
-        if name == CPU:
-            return None
-        if name == HYBRID:
-            return work.run_on(tuple(dict.fromkeys([*self._peers, "host"])), HYBRID, extents)
-        if name == ALL:
-            return work.run_on(self._peers, BEST, extents)
-        return work.run(self.plan(name), extents)
+    def analyse(self) -> WhatIf:
+        """Predict the time of every strategy that ran; return the analysis of the best one."""
+        for name in STRATEGIES:
+            if self._reports[name]:
+                self._predicted[name] = expect(self._plan(name), self._machine)
+        return WhatIf(self._plan(BEST), self._options[BEST], self._machine)
 
-    def plan(self, strategy: str, extents: Extents | None = None) -> Plan:
-        """Plan the ladder's product, or one of other extents."""
-        extents = extents or self._work.extents
-        return self._work.plan(extents, strategy, self._device.spec, self._machine)
+    def _plan(self, strategy: str) -> Plan:
+        return self._work.plan(self._sessions[strategy], self._options[strategy])
 
     def sweep(self, seconds: float, progress: StepProgress) -> None:
         """Run the best strategy once for each size and depth, for about so many seconds."""
@@ -123,7 +131,8 @@ class Ladder:
                 return
             extents = scaled(self._work.extents, part, depth)
             progress(number / len(cases), f"{extents.m} × {extents.n} × {extents.k}")
-            report = self._work.run(self.plan(BEST, extents), extents)
+            options = self._work.options(BEST, self._peers[:1], extents)
+            report = self._work.run(None, options, extents)
             rate = Rate(Sample((report.gflops,)), self._kernel)
             self._sizes.append(SizePoint(extents.m, extents.n, extents.k, rate, series))
 
@@ -166,18 +175,15 @@ class Ladder:
 
     def _rung(self, name: str, report: Report) -> Rung:
         busy: dict[str, float] = {s: stage.seconds for s, stage in report.stages.items()}
-        predictions = () if name == HYBRID else self._predictions(name, report)
-        return Rung(self._rate(name), report.seconds, busy, predictions)
-
-    def _predictions(self, name: str, report: Report) -> tuple[Prediction, ...]:
-        expected = expect(self.plan(name), self._machine, first_touch_rate())
-        measured = {stage: each.seconds for stage, each in report.stages.items()}
-        stages = [
-            Prediction(name, stage, seconds, measured[stage])
-            for stage, seconds in expected.stage_seconds.items()
-            if stage in measured and seconds > 0
-        ]
-        return (Prediction(name, "whole run", expected.seconds, report.seconds), *stages)
+        rows = []
+        if (expected := self._predicted.get(name)) is not None:
+            rows.append(Prediction(name, "whole run", expected.seconds, report.seconds))
+            rows += [
+                Prediction(name, stage, seconds, busy[stage])
+                for stage, seconds in expected.stage_seconds.items()
+                if stage in busy and seconds > 0
+            ]
+        return Rung(self._rate(name), report.seconds, busy, tuple(rows))
 
     def _cpu(self) -> dict[str, float]:
         found = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,12 +21,11 @@ from hdgemm.profiling.interference import (
     measure_bus,
     unsteady_load,
 )
-from hdgemm.profiling.ladder import BEST, Ladder
+from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.other_load import LoadMeter, OtherLoad
 from hdgemm.profiling.probes import ProbeSet
 from hdgemm.profiling.results import Profile
 from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.what_if import WhatIf
 from hdgemm.profiling.workload import Workload, extents_for
 
 if TYPE_CHECKING:
@@ -188,9 +188,12 @@ class _Session:
         machine = measured_machine(device.spec, self.contention, self.target)
         extents = extents_for(machine.flop_rate("float64"), self.effort.run)
         self.progress(0.46, f"matrices of {extents.m} × {extents.n} × {extents.k}")
-        with Workload(extents, self.folder, files=self.unified) as work:
-            self.ladder = ladder = Ladder(work, device, machine, self.target.peers)
-            effort = self.effort
+        effort = self.effort
+        with (
+            Workload(extents, self.folder, files=self.unified) as work,
+            closing(Ladder(work, self.target, machine, unified=self.unified)) as ladder,
+        ):
+            self.ladder = ladder
             ladder.climb(
                 effort.ladder, *effort.repeats,
                 lambda part, what: self.progress(0.47 + 0.30 * part, what),
@@ -198,8 +201,8 @@ class _Session:
             ladder.sweep(
                 effort.ladder / 3, lambda part, what: self.progress(0.77 + 0.10 * part, what)
             )
-            self.progress(0.88, "what would help")
-            what_if = WhatIf(ladder.plan(BEST), work.options(BEST, extents), machine)
+            self.progress(0.88, "predictions of the model")
+            what_if = ladder.analyse()
         self.findings = replace(self.findings, gains=what_if.gains(), advice=what_if.advice())
 
     def result(self) -> Profile:

@@ -154,7 +154,8 @@ def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[st
         text += ", as it should"
         others = [each for each in gains if each != "device"]
         doubled = max(others, key=lambda each: gains[each], default=limit)
-    gain = f"twice of {RESOURCE_NAMES[doubled]} would gain {percent(gains.get(doubled, 0.0))}"
+    what = "it" if doubled == limit else RESOURCE_NAMES[doubled]
+    gain = f"twice of {what} would gain {percent(gains.get(doubled, 0.0))}"
     return (f"{text}; {gain} ({_certainty(profile)}).",)
 
 

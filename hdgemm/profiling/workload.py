@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
-import statistics
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,9 +13,7 @@ from hdgemm.blas import multiply
 from hdgemm.machine.limits import available_bytes
 from hdgemm.matrices.npy import create_npy
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import OperandSpec, Problem
-from hdgemm.planning.planner import plan_for
-from hdgemm.preflight import execute
+from hdgemm.preflight import plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +21,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.plan import DeviceSpec, Place, Plan
+    from hdgemm.pipeline.plan import Plan
     from hdgemm.report import Report
+    from hdgemm.run.session import Session
 
 #: k relative to m: m/8 in the paper's detailed figures, the others in its Table 4.
 DEPTHS: Final = {"k = 3m/32": 3 / 32, "k = m/8": 1 / 8, "k = m/4": 1 / 4}
@@ -43,8 +38,6 @@ _BETA: Final = 0.5
 #: Largest extent of the CPU's own product, and seconds for which it is repeated.
 _CPU_EXTENT: Final = 1024
 _CPU_SECONDS: Final = 0.1
-#: Bytes of fresh memory that are touched to measure its rate.
-_FRESH_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +87,6 @@ def cpu_gflops(extents: Extents) -> float:
         np.matmul(a, b, out=out)
         flops += 2 * n * n * k
     return flops / seconds / 1e9
-
-
-@cache
-def first_touch_rate() -> float:
-    """Return the bytes/s at which the system provides fresh memory to one thread, by CPU time."""
-    times = []
-    for _ in range(3):
-        with mmap.mmap(-1, _FRESH_BYTES) as piece:
-            memory = np.frombuffer(piece, np.uint8)
-            began = time.thread_time()
-            memory[:] = 1
-            times.append(time.thread_time() - began)
-            del memory
-    return _FRESH_BYTES / statistics.median(times)
 
 
 class Workload:
@@ -165,19 +144,10 @@ class Workload:
         a, b, c = (self._matrices[name] for name in "ABC")
         return a[:m, :k], b[:k, :n], c[:m, :n]
 
-    def plan(self, extents: Extents, strategy: str, device: DeviceSpec, machine: Machine) -> Plan:
-        """Plan a product of this workload."""
-        place: Place = "file" if self.files else "memory"
-        spec = OperandSpec(False, place, "staged")
-        problem = Problem(
-            extents.m, extents.n, extents.k, "float64", spec, spec, spec, reads_c=True
-        )
-        options = self.options(strategy, extents)
-        return plan_for(problem, options, device, machine)
-
-    def options(self, strategy: str, extents: Extents) -> Options:
-        """Return the options of a run: the device holds an eighth of the matrices."""
+    def options(self, strategy: str, devices: Sequence[str], extents: Extents) -> Options:
+        """Return the options of a run: each device holds an eighth of the matrices."""
         return Options(
+            devices=tuple(devices),
             strategy=strategy,
             device_memory=max(24 << 20, extents.nbytes // _DEVICE_FRACTION),
             host_memory=self._host_limit(extents),
@@ -189,13 +159,12 @@ class Workload:
             return max(96 << 20, extents.nbytes // 2)
         return 2 * extents.nbytes + (64 << 20)
 
-    def run(self, plan: Plan, extents: Extents) -> Report:
-        """Run a plan: C := A·B + beta·C."""
-        a, b, c = self._operands(extents)
-        return execute(plan, a, b, c, 1.0, _BETA)
+    def plan(self, session: Session, options: Options) -> Plan:
+        """Return the plan of the first device for the largest product."""
+        a, b, c = self._operands(self.extents)
+        return plan(a, b, beta=_BETA, c=c, out=c, options=options, session=session)[0]
 
-    def run_on(self, devices: Sequence[str], strategy: str, extents: Extents) -> Report:
-        """Multiply on several devices at once, planned and balanced by the library."""
+    def run(self, session: Session | None, options: Options, extents: Extents) -> Report:
+        """Compute C := A·B + beta·C."""
         a, b, c = self._operands(extents)
-        options = replace(self.options(strategy, extents), devices=tuple(devices))
-        return multiply(a, b, beta=_BETA, c=c, out=c, options=options)
+        return multiply(a, b, beta=_BETA, c=c, out=c, options=options, session=session)
