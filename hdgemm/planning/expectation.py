@@ -12,11 +12,12 @@ from hdgemm.planning.costs import Cost, first_touch_bytes, op_cost
 from hdgemm.planning.virtual_time import Task, run_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from hdgemm.machine.rates import Machine
-    from hdgemm.pipeline.plan import Plan
+    from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.schedule import Schedule
+    from hdgemm.planning.virtual_time import Interval
 
 
 def simulate(plan: Plan, machine: Machine, fresh: float | None = None) -> Timeline:
@@ -48,23 +49,22 @@ def _timeline(
             later = Cost(cost.seconds + nbytes / fresh, cost.demands)
             lanes[stage][number] = Task(later, needs)
     ran = run_lanes(lanes)
+    own = {stage: ran[stage] for stage in schedule}
+    return timeline_of([(plan.device.name, schedule, own)]), lanes
+
+
+def timeline_of(
+    runs: Iterable[tuple[str, Schedule, Mapping[Stage, Sequence[Interval]]]],
+) -> Timeline:
+    """Return the timeline of devices: the name, schedule and intervals by stage of each."""
     events = [
-        Event(
-            plan.device.name,
-            stage,
-            op.number,
-            op.unit,
-            op.step,
-            interval.start,
-            interval.end,
-            op.nbytes,
-            op.flops,
-        )
+        Event(device, stage, op.number, op.unit, op.step, when.start, when.end, op.nbytes, op.flops)
+        for device, schedule, ran in runs
         for stage, ops in schedule.items()
-        for op, interval in zip(ops, ran[stage], strict=True)
+        for op, when in zip(ops, ran[stage], strict=True)
     ]
     events.sort(key=lambda event: event.start)
-    return Timeline(tuple(events), max((event.end for event in events), default=0.0)), lanes
+    return Timeline(tuple(events), max((event.end for event in events), default=0.0))
 
 
 def expect(plan: Plan, machine: Machine, fresh: float | None = None) -> Expectation:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
-from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.costs import Cost, op_cost
+from hdgemm.planning.expectation import timeline_of
 from hdgemm.planning.planner import plan_for
 from hdgemm.planning.shapes import Shape as Tiling
 from hdgemm.planning.virtual_time import Task, run_lanes
@@ -71,15 +72,10 @@ def run_plans(members: Sequence[Member]) -> Timeline:
         for stage, ops in schedule.items():
             lanes[number, stage] = [_task(number, member, op) for op in ops]
     ran = run_lanes(lanes)
-    events = [
-        Event(member.name, stage, op.number, op.unit, op.step, when.start, when.end, op.nbytes,
-              op.flops)
+    return timeline_of(
+        (member.name, schedule, {stage: ran[number, stage] for stage in schedule})
         for number, (member, schedule) in enumerate(zip(members, schedules, strict=True))
-        for stage, ops in schedule.items()
-        for op, when in zip(ops, ran[number, stage], strict=True)
-    ]  # fmt: skip
-    events.sort(key=lambda event: event.start)
-    return Timeline(tuple(events), max((event.end for event in events), default=0.0))
+    )
 
 
 def _task(number: int, member: Member, op: Op) -> Task:

@@ -92,9 +92,7 @@ def test_the_second_line_names_the_resource_that_gains_most(resource):
     verdict = judge(PROFILE, Findings(gains=gains))
     assert verdict.limit == resource
     assert verdict.gain == 0.4
-    assert (
-        "limits the run; twice of it would gain +40 %" in verdict.text[1]
-    )
+    assert "limits the run; twice of it would gain +40 %" in verdict.text[1]
 
 
 def test_a_run_that_waits_for_its_kernel():
