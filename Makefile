@@ -1,5 +1,6 @@
 # make demo [SIZE=2GB MEMORY=400MB OUT=demo-out]   the main job, shown
-# make test                                        ruff, mypy --strict, the whole test suite
+# make test                                        ruff, mypy --strict, the test suite
+# make test-all                                    the same with the long campaigns
 # make test-postgres                               the service's tests again, on a PostgreSQL of
 #                                                  their own (installed by root with apt, if missing);
 #                                                  POSTGRES_TESTS=… for some of the files
@@ -8,6 +9,7 @@
 SIZE ?= 2GB
 MEMORY ?= 400MB
 OUT ?= demo-out
+WORKERS ?= 2
 POSTGRES_TESTS ?= $(wildcard tests/server/test_*.py)
 VENV := .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -15,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	&& echo $$p && break; done)
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-postgres install clean
+.PHONY: demo test test-all test-postgres install clean
 
 demo: install
 	$(VENV)/bin/hdgemm demo --size $(SIZE) --memory $(MEMORY) --out $(OUT)
@@ -24,7 +26,10 @@ test: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(MARKED)
+
+test-all: MARKED := -m ''
+test-all: test
 
 test-postgres: install
 	.ci/debian postgresql

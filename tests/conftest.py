@@ -1,16 +1,21 @@
-"""What pytest must know before it collects, and a cache folder that is nobody's."""
+"""Configuration of all tests: signals, marks, and a cache folder of their own."""
+
+import signal
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_nobody(tmp_path_factory):
+def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HDGEMM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 def pytest_configure(config):
+    # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests that
+    # interrupt themselves or a child need Python's own handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # NumPy's own tests, which some of ours inherit, carry marks of NumPy's configuration.
     for mark in ("slow", "thread_unsafe", "leaks_references", "valgrind_error"):
         config.addinivalue_line("markers", f"{mark}: NumPy's")

@@ -142,7 +142,7 @@ def test_bad_input_exits_with_2(files):
     )
     failed(hdgemm("multiply", "A.npy", "B.npy", cwd=folder), 2, "--out")
     failed(hdgemm("divide", cwd=folder), 2, "divide")
-    failed(hdgemm("plan", 1, "two", 3, cwd=folder), 2, "'N'")
+    failed(hdgemm("plan", 1, "two", 3, cwd=folder), 2, "two")
     assert not (folder / "D.npy").exists()
 
 
