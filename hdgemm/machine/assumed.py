@@ -1,4 +1,4 @@
-"""Machines as data: figures to plan and simulate with, each with its source."""
+"""Assumed rates of kinds of devices, for products too small to be worth a measurement."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ H200: Final = Machine(
     pcie_down=55e9,
     disk_read=5e9,
     disk_write=3e9,
-    operation_seconds=10e-6,
     source="cuBLAS DGEMM on GH200 at n = 16384 (60.7 Tflop/s, GEMMul8's results); PCIe 5 ×16",
 )
 
 
 def assumed(device: DeviceSpec) -> Machine:
-    """Return figures for a device of this kind on a machine nobody measured."""
+    """Return the rates assumed for a device of this kind."""
     kind = device.name.partition(":")[0]
     if kind == "cuda":
         return H200

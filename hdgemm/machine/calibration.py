@@ -1,59 +1,62 @@
-"""A short measurement of this machine, kept between runs.
-
-The one module of planning that touches the machine, though never a device: BLAS on a small
-product, copies in memory, and a scratch file in the folder that a product will use.
-"""
+"""Rates of this machine: benchmarked on first use, then cached in the user's folder."""
 
 from __future__ import annotations
 
-import math
-import os
 import platform
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, Literal
 
 from hdgemm.machine.assumed import assumed
+from hdgemm.machine.benchmarks import (
+    Deadline,
+    measure_blas,
+    measure_copy,
+    measure_disk,
+    measure_executor,
+)
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, default_host_bytes
-from hdgemm.matrices.transfer import aligned_bytes
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec, Problem
 
-#: Products below this many flop are planned with assumed figures where none were measured.
-WORTH_MEASURING: Final = 10**11
+    #: Called with the part of a calibration that is done and the name of the next benchmark.
+    CalibrationProgress = Callable[[float, str], None]
 
-#: In the cache folder: an entry for each machine and disk.
+#: Products below this many flop are planned with assumed rates where none were measured.
+WORTH_MEASURING: Final = 10**11
+#: Seconds that a calibration may take.
+MOST_SECONDS: Final = 3.0
+
+#: In the cache folder; it has an entry for each machine and disk.
 _FILE: Final = "machine.json"
-_PRODUCT: Final = 1024
-_FLAT: Final = 256
-_PRODUCTS: Final = 7
-#: A noisy machine shows more, or less than nothing.
-_LEAST_SIDE_HALF: Final = 1.0
-_MOST_SIDE_HALF: Final = 64.0
-_COPY_BYTES: Final = 32 << 20
-_FILE_BYTES: Final = 32 << 20
-_PIECE_BYTES: Final = 8 << 20
-_FILE_THREADS: Final = 4
+#: Part of the time for each benchmark; the rest is left for what outlasts its deadline.
+_PARTS: Final = {"disk": 0.3, "BLAS": 0.25, "copies": 0.1, "executor": 0.15}
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured: flop/s of double-precision BLAS, and bytes/s.
+    """Measured figures of the host.
 
-    `gemm` and `side_half` are those of `Machine`, for the host. `copy` counts bytes copied by one
-    thread once; `memory` counts reads and writes of all cores copying at once. The disk's are None
-    where its folder could not be written.
+    Parameters
+    ----------
+    gemm, side_half
+        Flop/s of double-precision BLAS, and the cost of a tile's edges; see `Machine`.
+    copy
+        Bytes/s that one thread copies, each counted once.
+    memory
+        Bytes/s that all cores read and write together while they copy.
+    disk_read, disk_write
+        Bytes/s; None where the folder could not be written.
+    operation
+        Seconds that the executor takes for one operation.
     """
 
     gemm: float
@@ -62,45 +65,71 @@ class Figures:
     memory: float
     disk_read: float | None
     disk_write: float | None
+    operation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Figures of the host, and how they were obtained.
+
+    Parameters
+    ----------
+    source
+        ``"measured"`` just now, or ``"cached"`` from an earlier run.
+    seconds
+        Seconds that measuring took; 0 for cached figures.
+    """
+
+    figures: Figures
+    source: Literal["measured", "cached"]
+    seconds: float = 0.0
 
 
 def machine_for(
     problem: Problem,
     device: DeviceSpec,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Path | None = None,
     *,
-    refresh: bool = False,
+    threads: int | None = None,
+    progress: CalibrationProgress | None = None,
+    cancel: threading.Event | None = None,
 ) -> Machine:
-    """Return the figures to plan a product with: measured where that is worth its time.
+    """Return the rates to plan a product with: cached, measured where that is worth its time.
 
-    A product in place is planned with assumed figures, without asking the system for anything.
+    A product in place is planned with assumed rates, without reading any file.
 
     Parameters
     ----------
     folder
-        Where the product's files lie; None for the folder of temporary files.
-    refresh
-        Measure anew.
+        Folder of the product's files; None for the folder of temporary files.
+    threads
+        Threads of BLAS and copies; None for all cores.
+    progress, cancel
+        As in `calibrate`.
     """
     if problem.in_place:
         return assumed(device)
-    known = replace(assumed(device), host_bytes=default_host_bytes())
-    where = Path(folder if folder is not None else tempfile.gettempdir())
-    if not refresh and problem.flops < WORTH_MEASURING:
-        figures = _load(where)
-        return known if figures is None else with_figures(known, device, figures)
-    return with_figures(known, device, calibrate(where, refresh=refresh))
+    machine = replace(assumed(device), host_bytes=default_host_bytes())
+    where = folder or Path(tempfile.gettempdir())
+    if problem.flops >= WORTH_MEASURING:
+        found = calibrate(where, threads=threads, progress=progress, cancel=cancel).figures
+        return with_figures(machine, device, found, threads)
+    cached = _load(where, threads)
+    return machine if cached is None else with_figures(machine, device, cached, threads)
 
 
-def with_figures(machine: Machine, device: DeviceSpec, figures: Figures) -> Machine:
-    """Put measured figures of the host into a machine; a device's own rates stay."""
+def with_figures(
+    machine: Machine, device: DeviceSpec, figures: Figures, threads: int | None = None
+) -> Machine:
+    """Replace a machine's rates of the host by measured figures; the device's own rates stay."""
     machine = replace(
         machine,
-        cores=cores(),
+        cores=threads or cores(),
         copy=figures.copy,
         memory=figures.memory,
         disk_read=figures.disk_read or machine.disk_read,
         disk_write=figures.disk_write or machine.disk_write,
+        operation_seconds=figures.operation,
         source=f"host measured, {machine.source}",
     )
     if device.unified:
@@ -109,122 +138,86 @@ def with_figures(machine: Machine, device: DeviceSpec, figures: Figures) -> Mach
     return machine
 
 
-def calibrate(folder: Path, *, refresh: bool = False) -> Figures:
-    """Return this machine's figures, from the user's cache where they are there and readable."""
-    figures = None if refresh else _load(folder)
-    if figures is None:
-        figures = measure(folder)
-        write_entry(_FILE, _key(folder), asdict(figures))
-    return figures
+def calibrate(
+    folder: Path,
+    *,
+    threads: int | None = None,
+    refresh: bool = False,
+    progress: CalibrationProgress | None = None,
+    cancel: threading.Event | None = None,
+) -> Calibration:
+    """Return this machine's figures from the cache, or measure them within `MOST_SECONDS`.
+
+    Parameters
+    ----------
+    folder
+        Where the scratch file for the disk is written.
+    refresh
+        Measure although figures are cached.
+    progress
+        Called before each benchmark, and at the end; not called for cached figures.
+    cancel
+        Set it to stop after the benchmark that runs.
+
+    Raises
+    ------
+    CancelledRunError
+        When `cancel` was set.
+    """
+    figures = None if refresh else _load(folder, threads)
+    if figures is not None:
+        return Calibration(figures, "cached")
+    start = time.perf_counter()
+    figures = measure(folder, threads or cores(), progress, cancel)
+    write_entry(_FILE, _key(folder, threads), asdict(figures))
+    return Calibration(figures, "measured", time.perf_counter() - start)
 
 
-def measure(folder: Path) -> Figures:
-    """Measure within about a second."""
-    read, write = _disk(folder)
-    gemm, side_half = _gemm()
-    return Figures(
-        gemm=gemm,
-        side_half=side_half,
-        copy=_copy(1),
-        memory=2 * _copy(cores()),
-        disk_read=read,
-        disk_write=write,
-    )
+def measure(
+    folder: Path,
+    threads: int,
+    progress: CalibrationProgress | None = None,
+    cancel: threading.Event | None = None,
+) -> Figures:
+    """Run all benchmarks, each until its own deadline."""
+    done = 0.0
+
+    def begin(name: str) -> Deadline:
+        nonlocal done
+        if progress is not None:
+            progress(done, name)
+        done += _PARTS[name] / sum(_PARTS.values())
+        deadline = Deadline(MOST_SECONDS * _PARTS[name], cancel)
+        deadline.check()
+        return deadline
+
+    read, write = measure_disk(folder, begin("disk"))
+    gemm, side_half = measure_blas(begin("BLAS"))
+    copying = begin("copies")
+    copy = measure_copy(1, Deadline(copying.seconds / 2, cancel))
+    memory = 2 * measure_copy(threads, copying)
+    operation = measure_executor(begin("executor"))
+    if progress is not None:
+        progress(1.0, "done")
+    return Figures(gemm, side_half, copy, memory, read, write, operation)
 
 
-def _key(folder: Path) -> str:
+def _key(folder: Path, threads: int | None) -> str:
     try:
         disk = str(folder.stat().st_dev)
-    except OSError:
+    except (OSError, ValueError):
         disk = "none"
-    return f"{platform.node()} {platform.machine()} {cores()} cores, disk {disk}"
+    return f"{platform.node()} {platform.machine()} {threads or cores()} cores, disk {disk}"
 
 
-def _load(folder: Path) -> Figures | None:
-    entry = read_entries(_FILE).get(_key(folder))
+def _load(folder: Path, threads: int | None) -> Figures | None:
+    """Return cached figures, None where there are none or one of them is no rate."""
+    entry = read_entries(_FILE).get(_key(folder, threads))
     if not isinstance(entry, dict) or set(entry) != {field.name for field in fields(Figures)}:
         return None
     for name, rate in entry.items():
         missing = rate is None and name.startswith("disk")
-        positive = isinstance(rate, int | float) and 0 < rate < float("inf")
-        if not (missing or positive):
+        number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if not (missing or (number and 1e-9 < rate < 1e18)):
             return None
     return Figures(**entry)
-
-
-def _best(work: Callable[[], object], times: int) -> float:
-    """Return the least seconds of some runs, after one that warms up."""
-    work()
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def _gemm() -> tuple[float, float]:
-    """Measure a square and a flat product: what BLAS packs for an edge shows in the flat one."""
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, _PRODUCT, _PRODUCT))
-    out = np.empty_like(a)
-    n = _PRODUCT
-    square = flat = math.inf
-    for _ in range(_PRODUCTS):
-        square = min(square, _best(partial(np.matmul, a, b, out=out), 1) / n)
-        flat = min(flat, _best(partial(np.matmul, a[:_FLAT], b, out=out[:_FLAT]), 1) / _FLAT)
-    # Seconds of a row grow as 1 + side_half / rows + side_half / n.
-    slower = flat / square
-    side_half = (slower - 1) / (1 / _FLAT + 1 / n - slower * 2 / n)
-    side_half = min(max(side_half, _LEAST_SIDE_HALF), _MOST_SIDE_HALF)
-    return 2 * n**2 / square * (1 + 2 * side_half / n), side_half
-
-
-def _copy(threads: int) -> float:
-    source = np.ones((threads, _COPY_BYTES // 8))
-    target = np.empty_like(source)
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = _best(lambda: list(pool.map(np.copyto, target, source)), 3)
-    return threads * _COPY_BYTES / seconds
-
-
-def _disk(folder: Path) -> tuple[float | None, float | None]:
-    """Write and read a scratch file with large requests, past the page cache where that works."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".hdgemm-") as scratch:
-            return _through(scratch.name)
-    except OSError:
-        return None, None
-
-
-def _through(path: str) -> tuple[float, float]:
-    memory = aligned_bytes(_FILE_BYTES)
-    memory[:] = np.arange(_FILE_BYTES, dtype=np.uint64).astype(np.uint8)
-    try:
-        file = os.open(path, os.O_RDWR | getattr(os, "O_DIRECT", 0))
-    except OSError:
-        file = os.open(path, os.O_RDWR)
-    view = memory.data
-    starts = range(0, _FILE_BYTES, _PIECE_BYTES)
-
-    def write(start: int) -> None:
-        os.pwritev(file, [view[start : start + _PIECE_BYTES]], start)
-
-    def read(start: int) -> None:
-        os.preadv(file, [view[start : start + _PIECE_BYTES]], start)
-
-    def run(move: Callable[[int], None]) -> float:
-        start = time.perf_counter()
-        list(pool.map(move, starts))
-        if move is write:
-            os.fdatasync(file)
-        return _FILE_BYTES / (time.perf_counter() - start)
-
-    try:
-        with ThreadPoolExecutor(_FILE_THREADS) as pool:
-            written = run(write)
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            return run(read), written
-    finally:
-        os.close(file)

@@ -1,4 +1,4 @@
-"""What a machine can do: the figures from which the model makes seconds."""
+"""Rates of a machine, from which the model computes seconds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What operations share, and what limits a run (HDGEMM, tables 1 and 2; disk and cores added).
-RESOURCES: Final = ("device", "pcie_up", "pcie_down", "host_memory", "disk", "cores")
+#: Resources that operations share, one of which limits a run (HDGEMM, tables 1 and 2). Added are
+#: the disk, the host's cores, and the interpreter, whose lock all lanes of the executor share.
+RESOURCES: Final = (
+    "device", "pcie_up", "pcie_down", "host_memory", "disk", "cores", "interpreter",
+)  # fmt: skip
 
 #: Bytes of one contiguous request to a file.
 REQUEST_BYTES: Final = 8 << 20
@@ -32,27 +35,28 @@ class Machine:
         would take as long as the work: a tile runs at
         ``1 / (1 + depth_half/kb + side_half/mb + side_half/nb)`` of `gemm`.
     memory
-        What the host memory bus moves in all, reads and writes counted each.
+        Rate of the host memory bus, reads and writes both counted.
     copy
-        What one copying stage moves when alone, counted once.
+        Rate of one copying stage that runs alone, each byte counted once.
     pcie_up, pcie_down
-        What the link moves in each direction, both at once.
+        Rates of the link in each direction, with both in use.
     remote_write
-        What a kernel writes into staging across the link; None: as `pcie_down`.
+        Rate at which a kernel writes into staging across the link; None: `pcie_down`.
     link_up, link_down
-        What the link moves for several devices together; None where each has its own.
+        Rates of a link that several devices share; None where each has its own.
     multiply_memory
-        What host multiplication takes of `memory` when alone.
+        Part of `memory` that multiplication on the host takes when it runs alone.
     on_host_cores
         The device is the host's own processor: its kernel takes all cores, a transfer one.
     disk_read, disk_write
-        What the disk moves in either direction when it does nothing else.
+        Rates of the disk in either direction with no other load.
     decode
-        What one core decodes of a compressed format, in bytes of elements.
+        Rate at which one core decodes a compressed format, in bytes of elements.
     request_seconds
-        Core time that one request to a file costs.
+        Core time of one request to a file.
     operation_seconds
-        Time from one operation of a stage to the next of the same stage, whatever its size.
+        Time that the executor takes for one operation, whatever its size. All stages share it,
+        since they share the interpreter.
     source
         Where the figures come from.
     """

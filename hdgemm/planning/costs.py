@@ -43,7 +43,7 @@ def op_cost(plan: Plan, machine: Machine, op: Op) -> Cost:
 
 def _cost(machine: Machine, demands: dict[str, float], seconds: float = 0.0) -> Cost:
     longest = max(seconds, *demands.values()) + machine.operation_seconds
-    return Cost(longest, tuple(demands.items()))
+    return Cost(longest, (*demands.items(), ("interpreter", machine.operation_seconds)))
 
 
 def _transfer(machine: Machine, link: str, seconds: float) -> Cost:

@@ -166,7 +166,8 @@ class _Pricing:
             busy["pcie_down"] = link
             kernel = kernel + link
         busy["device"] = kernel
-        busy["mult1"] = kernel + self.chunks * machine.operation_seconds
+        busy["interpreter"] = self.chunks * machine.operation_seconds
+        busy["mult1"] = kernel + busy["interpreter"]
         if self.unified:
             busy["cores"] = kernel
         return busy

@@ -113,6 +113,7 @@ def tile_busy(case: Case, shapes: Shapes, operand: Operand) -> Busy:
         rate = machine.pcie_down if operand == "C" else machine.pcie_up
         busy[link] = tile.elements * problem.itemsize / rate
         busy[far] = busy[link] + gaps
+        busy["interpreter"] = gaps
     if spec.path != "staged":
         return busy
     again = 1 if operand == "C" and problem.reads_c else 0
@@ -131,4 +132,5 @@ def tile_busy(case: Case, shapes: Shapes, operand: Operand) -> Busy:
         alone = moved / machine.copy
         busy["cores"] = alone / machine.cores
     busy[near] = alone + gaps
+    busy["interpreter"] = busy.get("interpreter", 0.0) + gaps
     return busy

@@ -1,0 +1,267 @@
+"""Benchmarks of this machine for the planner, each within a given time.
+
+BLAS on a small product, copies in memory, a scratch file in the folder that a product will use,
+and the executor on the recording device. A busy machine or a slow disk makes a figure less
+accurate, not the benchmark longer: each stops at its deadline with what it has measured.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.transfer import aligned_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hdgemm.pipeline.plan import Plan
+
+#: Extents of the square product, the largest first that is fast enough on this machine.
+_EXTENTS: Final = (1024, 512, 256)
+#: Repetitions of a benchmark whose deadline is far.
+_REPETITIONS: Final = 7
+#: `side_half` of a noisy measurement is clipped to this range.
+_SIDE_HALF: Final = (1.0, 64.0)
+#: Bytes that each thread copies, and that all threads copy at most.
+_COPY_BYTES: Final = 32 << 20
+_COPY_MOST: Final = 256 << 20
+_FILE_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 8 << 20
+_FILE_THREADS: Final = 4
+#: The executor's benchmark: work units of one step, with square tiles of this extent.
+_UNITS: Final = 60
+_TILE: Final = 8
+
+
+class Deadline:
+    """The end of the time that a benchmark may take.
+
+    Parameters
+    ----------
+    seconds
+        From now.
+    cancel
+        An event that ends the benchmark early.
+    """
+
+    def __init__(self, seconds: float, cancel: threading.Event | None = None) -> None:
+        self._end = time.perf_counter() + seconds
+        self._cancel = cancel
+
+    @property
+    def seconds(self) -> float:
+        """Seconds left; 0 once it is over or cancelled."""
+        if self._cancel is not None and self._cancel.is_set():
+            return 0.0
+        return max(0.0, self._end - time.perf_counter())
+
+    def check(self) -> None:
+        """Raise `CancelledRunError` once the benchmark is cancelled."""
+        if self._cancel is not None and self._cancel.is_set():
+            raise CancelledRunError("the calibration of this machine was cancelled")
+
+
+def measure_blas(deadline: Deadline) -> tuple[float, float]:
+    """Return flop/s of a large product and `Machine.side_half`, from a square and a flat product.
+
+    What BLAS packs for each edge of a tile shows in the flat one.
+    """
+    rng = np.random.default_rng(0)
+    n = _EXTENTS[-1]
+    a, b = rng.standard_normal((2, n, n))
+    least = _best(partial(np.matmul, a, b), deadline)
+    # A product's seconds grow with the cube of its extent; two kinds of seven are to be timed.
+    share = deadline.seconds / (2 * _REPETITIONS)
+    n = next((one for one in _EXTENTS if least * (one / n) ** 3 <= share), n)
+    rows = n // 4
+    a, b = rng.standard_normal((2, n, n))
+    out = np.empty_like(a)
+    square = flat = float("inf")
+    for number in range(_REPETITIONS + 1):
+        seconds = _seconds(partial(np.matmul, a, b, out=out)) / n
+        flat = min(flat, _seconds(partial(np.matmul, a[:rows], b, out=out[:rows])) / rows)
+        square = min(square, seconds)
+        if number and not deadline.seconds:
+            break
+    # Seconds of a row grow as 1 + side_half / rows + side_half / n.
+    slower = flat / square
+    side_half = (slower - 1) / (1 / rows + 1 / n - slower * 2 / n)
+    side_half = min(max(side_half, _SIDE_HALF[0]), _SIDE_HALF[1])
+    return 2 * n**2 / square * (1 + 2 * side_half / n), side_half
+
+
+def measure_copy(threads: int, deadline: Deadline) -> float:
+    """Return bytes/s of so many threads that each copy an array, each byte counted once."""
+    elements = min(_COPY_BYTES, _COPY_MOST // threads) // 8
+    source = np.ones((threads, elements))
+    target = np.empty_like(source)
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = _best(lambda: list(pool.map(np.copyto, target, source)), deadline)
+    return source.nbytes / seconds
+
+
+def measure_disk(folder: Path, deadline: Deadline) -> tuple[float | None, float | None]:
+    """Return bytes/s of reading and of writing a scratch file with large requests.
+
+    Direct I/O is used where the file system has it. None stands for a folder that cannot be
+    written, and for a disk that finished no request in time.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".hdgemm-") as scratch:
+            return _move_pieces(scratch.name, deadline)
+    except OSError:
+        return None, None
+
+
+def _move_pieces(path: str, deadline: Deadline) -> tuple[float | None, float | None]:
+    memory = aligned_bytes(_FILE_BYTES)
+    memory[:] = np.arange(_FILE_BYTES, dtype=np.uint64).astype(np.uint8)
+    view = memory.data
+    file = _open(path)
+
+    def write(start: int) -> None:
+        os.pwritev(file, [view[start : start + _PIECE_BYTES]], start)
+
+    def read(start: int) -> None:
+        os.preadv(file, [view[start : start + _PIECE_BYTES]], start)
+
+    half = Deadline(deadline.seconds / 2)
+    writing = _Transfers(write, range(0, _FILE_BYTES, _PIECE_BYTES), half)
+    reading = None
+    if writing.pieces:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        reading = _Transfers(read, list(writing.pieces), deadline)
+    # A thread that still waits for the disk keeps its descriptor: a new file could get its number.
+    if writing.ended and (reading is None or reading.ended):
+        os.close(file)
+    return reading.rate if reading else None, writing.rate
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | getattr(os, "O_DIRECT", 0))
+    except OSError:
+        return os.open(path, os.O_RDWR)
+
+
+class _Transfers:
+    """Pieces of a file moved by several threads until a deadline.
+
+    The threads are daemons, since a request to a failing disk can block for minutes.
+
+    Attributes
+    ----------
+    pieces
+        Offsets of the pieces that were moved.
+    rate
+        Bytes/s, None where no piece was moved.
+    ended
+        No request is pending.
+    """
+
+    def __init__(
+        self, move: Callable[[int], None], starts: range | list[int], deadline: Deadline
+    ) -> None:
+        self.pieces: list[int] = []
+        self._move, self._deadline = move, deadline
+        self._starts = iter(starts)
+        self._last = begin = time.perf_counter()
+        threads = [threading.Thread(target=self._run, daemon=True) for _ in range(_FILE_THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(deadline.seconds)
+        self.ended = not any(thread.is_alive() for thread in threads)
+        moved = len(self.pieces) * _PIECE_BYTES
+        self.rate = moved / max(self._last - begin, 1e-9) if moved else None
+
+    def _run(self) -> None:
+        try:
+            for start in self._starts:
+                if not self._deadline.seconds:
+                    return
+                self._move(start)
+                self.pieces.append(start)
+                self._last = time.perf_counter()
+        except OSError:
+            return
+
+
+def measure_executor(deadline: Deadline) -> float:
+    """Return the executor's seconds for one operation: a pipeline of tiny tiles, five stages."""
+    from hdgemm.matrices.arrays import ArrayMatrix
+    from hdgemm.pipeline.devices.recording import RecordingDevice
+    from hdgemm.pipeline.executor import run_plan
+    from hdgemm.pipeline.slots import Operands
+
+    plan = _tiny_plan()
+    a, b = np.ones((plan.problem.m, _TILE)), np.ones((_TILE, _TILE))
+    c = ArrayMatrix(np.zeros_like(a))
+    operands = Operands(ArrayMatrix(a), ArrayMatrix(b), c, c)
+
+    def run() -> float:
+        device = RecordingDevice()
+        try:
+            timeline = run_plan(plan, device, operands)
+        finally:
+            device.close()
+        return timeline.seconds / len(timeline.events)
+
+    seconds = run()
+    for _ in range(_REPETITIONS):
+        if not deadline.seconds:
+            break
+        seconds = min(seconds, run())
+    return seconds
+
+
+def _tiny_plan() -> Plan:
+    """Return a plan of units with one step, each of which loads its own tile of A."""
+    from hdgemm.pipeline.plan import (
+        DeviceSpec, Load, Overlap, Plan, Problem, Rect, Slots, Step, WorkUnit,
+    )  # fmt: skip
+
+    rects = [Rect(number * _TILE, 0, _TILE, _TILE) for number in range(_UNITS)]
+    one, two = Slots(1, _TILE * _TILE * 8), Slots(2, _TILE * _TILE * 8)
+    a = [Load("A", rect, number % 2, number) for number, rect in enumerate(rects)]
+    return Plan(
+        problem=Problem(_UNITS * _TILE, _TILE, _TILE),
+        device=DeviceSpec("recording", unified=False),
+        strategy="data-placement",
+        overlap=Overlap(),
+        tile=(_TILE, _TILE, _TILE),
+        a_slots=two, b_slots=one, c_slots=two, up=two, down=two,
+        loads=(a[0], Load("B", rects[0], 0, 0), *a[1:]),
+        units=tuple(WorkUnit(u, 0, rect, u % 2, u, u) for u, rect in enumerate(rects)),
+        # B is the second load, so that every later load of A has the number after its unit's.
+        steps=tuple(Step(u, u, 0, _TILE, u + (u > 0), 1) for u in range(_UNITS)),
+        host_limit=1 << 30,
+        device_limit=1 << 30,
+    )  # fmt: skip
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _best(work: Callable[[], Any], deadline: Deadline) -> float:
+    """Return the least seconds of some runs; the first one warms up where there is time."""
+    seconds = _seconds(work)
+    for _ in range(_REPETITIONS):
+        if not deadline.seconds:
+            break
+        seconds = min(seconds, _seconds(work))
+    return seconds
