@@ -19,12 +19,21 @@ import numpy as np
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.transfer import aligned_bytes
+from hdgemm.pipeline.plan import (
+    DeviceSpec,
+    Load,
+    Overlap,
+    Plan,
+    Problem,
+    Rect,
+    Slots,
+    Step,
+    WorkUnit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from hdgemm.pipeline.plan import Plan
 
 #: Extents of the square product, the largest first that is fast enough on this machine.
 _EXTENTS: Final = (1024, 512, 256)
@@ -114,7 +123,7 @@ def measure_disk(folder: Path, deadline: Deadline) -> tuple[float | None, float 
     """Return bytes/s of reading and of writing a scratch file with large requests.
 
     Direct I/O is used where the file system has it. None stands for a folder that cannot be
-    written, and for a disk that finished no request in time.
+    written.
     """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".hdgemm-") as scratch:
@@ -125,7 +134,7 @@ def measure_disk(folder: Path, deadline: Deadline) -> tuple[float | None, float 
 
 def _move_pieces(path: str, deadline: Deadline) -> tuple[float | None, float | None]:
     memory = aligned_bytes(_FILE_BYTES)
-    memory[:] = np.arange(_FILE_BYTES, dtype=np.uint64).astype(np.uint8)
+    memory[:] = np.random.default_rng(0).integers(0, 256, _FILE_BYTES, np.uint8)
     view = memory.data
     file = _open(path)
 
@@ -165,7 +174,7 @@ class _Transfers:
     pieces
         Offsets of the pieces that were moved.
     rate
-        Bytes/s, None where no piece was moved.
+        Bytes/s; at most so many where no piece was moved in time; None after an error.
     ended
         No request is pending.
     """
@@ -176,6 +185,7 @@ class _Transfers:
         self.pieces: list[int] = []
         self._move, self._deadline = move, deadline
         self._starts = iter(starts)
+        self._failed = False
         self._last = begin = time.perf_counter()
         threads = [threading.Thread(target=self._run, daemon=True) for _ in range(_FILE_THREADS)]
         for thread in threads:
@@ -183,8 +193,9 @@ class _Transfers:
         for thread in threads:
             thread.join(deadline.seconds)
         self.ended = not any(thread.is_alive() for thread in threads)
-        moved = len(self.pieces) * _PIECE_BYTES
-        self.rate = moved / max(self._last - begin, 1e-9) if moved else None
+        moved, last = (len(self.pieces), self._last) if self.pieces else (1, time.perf_counter())
+        rate = moved * _PIECE_BYTES / max(last - begin, 1e-9)
+        self.rate = None if self._failed else rate
 
     def _run(self) -> None:
         try:
@@ -195,7 +206,7 @@ class _Transfers:
                 self.pieces.append(start)
                 self._last = time.perf_counter()
         except OSError:
-            return
+            self._failed = True
 
 
 def measure_executor(deadline: Deadline) -> float:
@@ -228,10 +239,6 @@ def measure_executor(deadline: Deadline) -> float:
 
 def _tiny_plan() -> Plan:
     """Return a plan of units with one step, each of which loads its own tile of A."""
-    from hdgemm.pipeline.plan import (
-        DeviceSpec, Load, Overlap, Plan, Problem, Rect, Slots, Step, WorkUnit,
-    )  # fmt: skip
-
     rects = [Rect(number * _TILE, 0, _TILE, _TILE) for number in range(_UNITS)]
     one, two = Slots(1, _TILE * _TILE * 8), Slots(2, _TILE * _TILE * 8)
     a = [Load("A", rect, number % 2, number) for number, rect in enumerate(rects)]

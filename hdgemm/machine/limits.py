@@ -1,4 +1,4 @@
-"""How much memory and how many cores this process may use, inside containers too."""
+"""Memory and cores that this process may use, inside containers too."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import psutil
 
 from hdgemm.errors import HdgemmError
 
-#: The part of what is free that a run takes when it is not told.
+#: The part of the free memory that a run takes where the options name no limit.
 _SHARE: Final = 0.6
-#: Left to the interpreter and BLAS's own buffers.
+#: Bytes left to the interpreter and to BLAS's own buffers.
 _RESERVE: Final = 128 << 20
+#: Free memory assumed where the system does not tell, as without /proc.
+_UNKNOWN: Final = 1 << 30
 _LEAST: Final = 64 << 20
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def default_host_bytes() -> int:
-    """Return the default of `Options.host_memory` in bytes: a sensible part of what is free.
+    """Return the default of `Options.host_memory` in bytes: a part of the free memory.
 
-    Rounded down, so that plans of one size are the same from call to call.
+    It is rounded down, so that products of one size have the same plan from call to call.
     """
     part = int((available_bytes() - _RESERVE) * _SHARE)
     return max(_LEAST, part - part % _LEAST)
@@ -30,17 +32,23 @@ def default_host_bytes() -> int:
 
 def available_bytes() -> int:
     """Return the bytes this process could still take: the machine's, or its cgroup's if fewer."""
-    free = int(psutil.virtual_memory().available)
+    try:
+        free = int(psutil.virtual_memory().available)
+    except (OSError, ValueError, KeyError, psutil.Error):
+        free = _UNKNOWN
     return min([free, *(limit - used for limit, used in _cgroup_memory())])
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
 
 
 def _cgroup_memory() -> list[tuple[int, int]]:
-    """Return (limit, used) of every memory cgroup from this process's own up to the root."""
+    """Return limit and use in bytes of each memory cgroup from this process's up to the root."""
     found = []
     for folder, limit_name, used_name in _cgroup_folders():
         limit, used = _number(folder / limit_name), _number(folder / used_name)
@@ -52,11 +60,10 @@ def _cgroup_memory() -> list[tuple[int, int]]:
 def _cgroup_folders() -> list[tuple[Path, str, str]]:
     folders: list[tuple[Path, str, str]] = []
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return folders
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
         if controllers == "":
             root, names = _CGROUP, ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
@@ -64,7 +71,7 @@ def _cgroup_folders() -> list[tuple[Path, str, str]]:
         else:
             continue
         own = root / path.lstrip("/")
-        # Inside a container the path is the host's, and the limits lie at the root.
+        # Inside a container the path is the host's, and the limits are in the root's files.
         within = [f for f in [own, *own.parents] if f == root or root in f.parents]
         folders += [(folder, *names) for folder in within]
     return folders
@@ -78,13 +85,13 @@ def _number(path: Path) -> int | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Return the page cache that the kernel would give up first."""
+    """Return the bytes of page cache that the kernel reclaims first."""
     try:
         text = (folder / "memory.stat").read_text(encoding="ascii")
-    except OSError:
+        stats = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+        return int(stats.get("total_inactive_file", stats.get("inactive_file", 0)))
+    except (OSError, ValueError):
         return 0
-    stats = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-    return int(stats.get("total_inactive_file", stats.get("inactive_file", 0)))
 
 
 def start_thread(thread: threading.Thread) -> None:

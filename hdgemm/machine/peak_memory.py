@@ -1,10 +1,10 @@
-"""The most memory that a run adds to its process.
+"""The peak of the memory that a run adds to its process.
 
-Counted are the process's anonymous and shared-memory pages (on Linux RssAnon + RssShmem: heap,
-staging, tiles, BLAS's buffers), sampled in a thread, less what they were when the run began.
-Not counted are file-backed pages: those of a caller's memmap, which the kernel can drop at any
-time, and page cache, which belongs to no process (a memory cgroup counts it; `bench` measures
-there). A peak shorter than the sampling interval may be missed.
+It counts the process's anonymous and shared-memory pages (RssAnon + RssShmem on Linux: heap,
+staging, tiles, BLAS's buffers), sampled in a thread, less their number when the run began. It does
+not count file-backed pages: those of a caller's memmap, which the kernel can drop at any time, and
+page cache, which belongs to no process (a memory cgroup counts it, and `bench` measures there). A
+peak shorter than the sampling interval may be missed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ _COUNTED: Final = ("RssAnon:", "RssShmem:")
 
 
 def resident_bytes() -> int:
-    """Bytes of memory that the process itself holds, file-backed pages left out on Linux."""
-    if not _STATUS.exists():
-        return int(psutil.Process().memory_info().rss)
-    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED))
+    """Return the process's resident bytes, without file-backed pages on Linux; 0 if unknown."""
+    try:
+        if not _STATUS.exists():
+            return int(psutil.Process().memory_info().rss)
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED))
+    except (OSError, ValueError, psutil.Error):
+        return 0
 
 
 class PeakMemory:
-    """Measure, as a context, the growth of the process's own memory at its highest.
+    """Context that measures by how many bytes the process's own memory grows at most.
 
     Parameters
     ----------

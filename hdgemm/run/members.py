@@ -117,7 +117,7 @@ def plan_members(
     for name in names:
         device = session.device(name, options)
         problem = problem_for(device)
-        machine = session.machine(device.spec, problem, folder)
+        machine = session.machine(device.spec, problem, folder, options.threads)
         plan = plan_for(problem, options, device.spec, machine, members=len(names))
         members.append(Member(device.spec.name, device, plan))
     if len({member.name for member in members}) < len(members):
@@ -199,7 +199,7 @@ def with_less_memory(
     refused = (*member.refused, error.with_traceback(None))
     device = session.reopen(member.device)
     smaller = replace(options, device_memory=max(1, int(error.planned * _NEXT)))
-    machine = session.machine(device.spec, member.plan.problem, folder)
+    machine = session.machine(device.spec, member.plan.problem, folder, options.threads)
     try:
         plan = plan_for(member.plan.problem, smaller, device.spec, machine, members=members)
     except DoesNotFitError as too_large:

@@ -59,7 +59,7 @@ class Session:
         self.options = check_options(options)
         self._devices: dict[_DeviceKey, Device] = {}
         self._slots: dict[Device, SlotCache] = {}
-        self._machines: dict[tuple[DeviceSpec, Path | None, bool, bool], Machine] = {}
+        self._machines: dict[tuple[object, ...], Machine] = {}
         self._running = threading.RLock()
         self._closed = False
 
@@ -117,14 +117,15 @@ class Session:
         device: DeviceSpec,
         problem: Problem,
         folder: Path | None,
+        threads: int | None,
     ) -> Machine:
         """Return the rates to plan a problem with, measured where that is worth its time.
 
         They stay the same for the session, so that the same product has the same plan.
         """
-        key = (device, folder, problem.in_place, problem.flops >= WORTH_MEASURING)
+        key = (device, folder, threads, problem.in_place, problem.flops >= WORTH_MEASURING)
         if key not in self._machines:
-            self._machines[key] = machine_for(problem, device, folder)
+            self._machines[key] = machine_for(problem, device, folder, threads=threads)
         return self._machines[key]
 
     def _close_device(self, key: _DeviceKey) -> None:

@@ -50,7 +50,7 @@ def test_a_member_s_plan_leaves_tiles_to_balance_with(members):
     spec = DeviceSpec("cuda:0", unified=False, memory_bytes=1 << 30)
     plan = plan_for(Problem(n, n, n), Options(host_memory="8GB"), spec, H200, members=members)
     assert (plan.problem.m, plan.problem.n) == (n, n)
-    assert plan.tile[0] <= max(256, n // (2 * members))
+    assert plan.tile[0] <= max(256, -(-n // (2 * members)))
     assert plan.tile[1] <= n // 2
 
 

@@ -1,9 +1,12 @@
-"""Figures of this machine: plausible, kept, and measured anew when the cache is broken."""
+"""Figures of this machine: plausible, cached, and measured again when the cache is damaged."""
 
 import json
+import threading
+from dataclasses import asdict
 
 import pytest
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.machine import calibration
 from hdgemm.machine.assumed import H200, HOST
 from hdgemm.machine.cache import cache_folder
@@ -11,7 +14,10 @@ from hdgemm.machine.calibration import Figures, calibrate, machine_for, measure,
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 
 LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
-FIGURES = Figures(gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None)
+FIGURES = Figures(
+    gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None,
+    operation=7e-5,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +31,8 @@ def measurements(monkeypatch):
     """Count measurements instead of taking them."""
     taken = []
 
-    def take(folder):
-        taken.append(folder)
+    def take(folder, threads, progress, cancel):
+        taken.append((folder, threads))
         return FIGURES
 
     monkeypatch.setattr(calibration, "measure", take)
@@ -34,37 +40,100 @@ def measurements(monkeypatch):
 
 
 def test_measured_figures_are_rates(tmp_path):
-    figures = measure(tmp_path)
+    figures = measure(tmp_path, 2)
     assert 1e8 < figures.gemm < 1e15
     assert 1 <= figures.side_half <= 64
+    assert 1e-6 < figures.operation < 1
     for rate in (figures.copy, figures.memory, figures.disk_read, figures.disk_write):
         assert 1e6 < rate < 1e13
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_has_no_disk_figures(tmp_path):
-    figures = measure(tmp_path / "missing")
+    figures = measure(tmp_path / "missing", 1)
     assert figures.disk_read is figures.disk_write is None
 
 
 def test_figures_are_measured_once(tmp_path, measurements):
-    assert calibrate(tmp_path) == calibrate(tmp_path) == FIGURES
+    first, second = calibrate(tmp_path), calibrate(tmp_path)
+    assert (first.figures, first.source) == (FIGURES, "measured")
+    assert (second.figures, second.source, second.seconds) == (FIGURES, "cached", 0.0)
     assert len(measurements) == 1
-    calibrate(tmp_path, refresh=True)
+    assert calibrate(tmp_path, refresh=True).source == "measured"
     assert len(measurements) == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', None])
-def test_a_broken_cache_is_measured_anew(tmp_path, cache, measurements, text):
+def test_figures_for_other_threads_are_measured_for_themselves(tmp_path, measurements):
+    calibrate(tmp_path, threads=1)
+    calibrate(tmp_path, threads=1)
+    calibrate(tmp_path, threads=3)
+    assert [threads for _, threads in measurements] == [1, 3]
+    assert machine_for(LARGE, DeviceSpec(), tmp_path, threads=3).cores == 3
+
+
+DAMAGE = {
+    "empty": "",
+    "cut off": "{",
+    "a list": "[]",
+    "another entry": '{"x": 1}',
+    "deep": "[" * 100_000,
+    "not text": b"\xff\xfe{",
+}
+WRONG = {"negative": -1, "zero": 0, "text": "fast", "NaN": float("nan"), "infinite": float("inf"),
+         "huge": 10**400, "true": True, "none": None, "a list": [1.0]}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_is_measured_again(tmp_path, cache, measurements, damage):
     calibrate(tmp_path)
-    if text is None:
-        entries = json.loads(cache.read_text())
-        text = json.dumps({key: entry | {"gemm": -1} for key, entry in entries.items()})
-    cache.write_text(text)
-    assert calibrate(tmp_path) == FIGURES
+    text = DAMAGE[damage]
+    cache.write_bytes(text if isinstance(text, bytes) else text.encode())
+    check_measured_again(tmp_path, measurements)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_cached_figure_that_is_no_rate_is_measured_again(tmp_path, cache, measurements, wrong):
+    calibrate(tmp_path)
+    entries = json.loads(cache.read_text())
+    spoilt = {key: entry | {"gemm": WRONG[wrong]} for key, entry in entries.items()}
+    cache.write_text(json.dumps(spoilt))
+    check_measured_again(tmp_path, measurements)
+
+
+def check_measured_again(folder, measurements):
+    assert calibrate(folder).figures == FIGURES
     assert len(measurements) == 2
-    assert calibrate(tmp_path) == FIGURES
-    assert len(measurements) == 2
+    assert calibrate(folder).source == "cached"
+
+
+def test_an_entry_without_the_executor_s_figure_is_measured_again(tmp_path, cache, measurements):
+    calibrate(tmp_path)
+    entries = json.loads(cache.read_text())
+    old = {name: rate for name, rate in asdict(FIGURES).items() if name != "operation"}
+    cache.write_text(json.dumps(dict.fromkeys(entries, old)))
+    check_measured_again(tmp_path, measurements)
+
+
+def test_progress_names_each_benchmark_and_ends_with_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "MOST_SECONDS", 0.1)
+    seen = []
+    calibrate(tmp_path, progress=lambda part, what: seen.append((part, what)))
+    assert [what for _, what in seen] == ["disk", "BLAS", "copies", "executor", "done"]
+    parts = [part for part, _ in seen]
+    assert parts == sorted(parts)
+    assert (parts[0], parts[-1]) == (0.0, 1.0)
+
+
+def test_a_cancelled_calibration_caches_nothing(tmp_path, cache):
+    cancel = threading.Event()
+
+    def progress(part, what):
+        if what == "BLAS":
+            cancel.set()
+
+    with pytest.raises(CancelledRunError, match="calibration"):
+        calibrate(tmp_path, progress=progress, cancel=cancel)
+    assert not cache.exists()
 
 
 def test_other_machines_keep_their_entries(tmp_path, cache, measurements):
@@ -76,7 +145,7 @@ def test_other_machines_keep_their_entries(tmp_path, cache, measurements):
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, cache, measurements):
     cache.parent.write_text("in the way")
-    assert calibrate(tmp_path) == FIGURES
+    assert calibrate(tmp_path).figures == FIGURES
 
 
 def test_small_products_are_not_worth_a_measurement(tmp_path, measurements):
@@ -109,6 +178,7 @@ def test_a_product_in_place_asks_the_system_for_nothing(monkeypatch):
 def test_the_host_s_figures_leave_a_device_s_own_alone():
     host = with_figures(HOST, DeviceSpec(), FIGURES)
     assert (host.gemm["float64"], host.copy, host.disk_read) == (5e10, 4e9, 1e9)
+    assert host.operation_seconds == 7e-5
     assert host.disk_write == HOST.disk_write
     gpu = with_figures(H200, DeviceSpec("cuda:0", unified=False), FIGURES)
     assert (gpu.gemm, gpu.pcie_up, gpu.copy) == (H200.gemm, H200.pcie_up, 4e9)
