@@ -1,10 +1,10 @@
-"""The OpenCL kernel on matrices that lie on the device, against NumPy's BLAS and CLBlast.
+"""The OpenCL kernel on matrices in device memory, against NumPy's BLAS and CLBlast.
 
     python -m bench.opencl_kernel [--devices opencl:0 opencl:1] [--dtypes float64 float32]
                                   [--sizes 2048 4096] [--repeats 5]
 
-Turn by turn, the same random matrices on the same cores. Packing is a part of uploading and is
-reported beside the kernel, in GB/s.
+The contenders multiply the same random matrices on the same cores, by turns. Packing is a part of
+uploading; its speed is reported separately, in GB/s.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.clblast import clblast_seconds
 from bench.harness import environment, save, spread
 from bench.opencl_pipeline import Resident
-from hdgemm.pipeline.devices.opencl.find import locate
-from hdgemm.pipeline.devices.opencl.peers import clblast_seconds
-from hdgemm.pipeline.devices.opencl.store import Store
+from hdgemm.pipeline.devices.opencl.names import locate
+from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache
 from hdgemm.pipeline.devices.opencl.tuning_process import random_matrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.registry import open_device
@@ -42,7 +42,7 @@ def wall_seconds(work: Callable[[], object]) -> float:
 
 
 def packing_speed(device: Device, a: NDArray[Any], repeats: int) -> float:
-    """Return GB/s of uploading A from staging, which packs it; the median."""
+    """Return the median GB/s of uploading A from staging, which packs it."""
     rows, cols = a.shape
     staging = device.allocate_staging(a.nbytes)
     source = np.ndarray(a.shape, a.dtype, staging.array)
@@ -59,7 +59,7 @@ def packing_speed(device: Device, a: NDArray[Any], repeats: int) -> float:
 
 
 def in_turns(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of each contender, turn by turn, after one turn to warm up."""
+    """Return the seconds of each contender, by turns, after one turn to warm up."""
     taken: dict[str, list[float]] = {each: [] for each in contenders}
     for turn in range(repeats + 1):
         for each, seconds in contenders.items():
@@ -70,7 +70,7 @@ def in_turns(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[s
 
 
 def compare(name: str, dtype: np.dtype[Any], n: int, repeats: int) -> dict[str, Any]:
-    """Measure kernel and peers in turns; speeds in GFLOP/s."""
+    """Measure the kernel and its peers by turns; speeds in GFLOP/s."""
     rng = np.random.default_rng(n)
     a, b = (random_matrix(rng, (n, n), dtype) for _ in range(2))
     c = np.empty_like(a)
@@ -107,14 +107,14 @@ def main() -> None:
     args = parser.parse_args()
     where, results = environment(), {}
     for name in args.devices:
-        facts, _ = locate(name)
+        facts = locate(name).facts
         for dtype in map(np.dtype, args.dtypes):
-            choice = Store().choose(facts, dtype)
+            shapes = TuningCache().shapes(facts, dtype)
             results[f"{name} {dtype.name}"] = {
                 "platform": facts.platform,
                 "driver": facts.driver,
-                "shape": choice.shape.to_json(),
-                "origin": choice.origin,
+                "shape": shapes.square.to_json(),
+                "origin": shapes.origin,
                 "sizes": {str(n): compare(name, dtype, n, args.repeats) for n in args.sizes},
             }
     save("opencl_kernel", results, where)

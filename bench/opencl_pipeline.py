@@ -2,8 +2,8 @@
 
     python -m bench.opencl_pipeline [--device opencl:0] [--n 4096] [--fraction 8] [--repeats 3]
 
-Both on the same random float64 matrices in RAM, turn by turn. The kernel alone works on matrices
-that lie on the device already: what the pipeline could reach if it hid every copy.
+Both multiply the same random float64 matrices in RAM, by turns. The kernel alone works on matrices
+that are in device memory already: the speed of a pipeline that hides every copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Resident:
-    """A, B and C of one product, held by a device as a whole."""
+    """A, B and C of one product, each in one tile in device memory."""
 
     def __init__(self, device: Device, a: NDArray[Any], b: NDArray[Any]) -> None:
         self._device = device
@@ -47,7 +47,7 @@ class Resident:
         return Block(tile, 0, 0, rows, cols)
 
     def seconds(self) -> float:
-        """Time one kernel call by the device's own clock where it has one."""
+        """Return the seconds of one kernel call by the device's own clock where it has one."""
         began = time.perf_counter()
         a, b, c = (self._blocks[name] for name in "ABC")
         done = self._device.gemm(1.0, a, b, 0.0, c, ())

@@ -1,4 +1,4 @@
-"""`hdgemm tune`: find the fastest OpenCL kernel for a device, and remember it."""
+"""`hdgemm tune`: search for the fastest OpenCL kernel of a device, and keep it."""
 
 import contextlib
 from pathlib import Path
@@ -22,33 +22,36 @@ def command(
     ] = "float64",
     budget: Annotated[str, typer.Option(help="how long to search: 90, 60s, 5m")] = "60s",
     again: Annotated[
-        bool, typer.Option("--again", help="forget earlier trials instead of going on from them")
+        bool, typer.Option("--again", help="forget earlier trials instead of continuing them")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="write everything as JSON here")] = None,
+    report: Annotated[Path | None, typer.Option(help="write all results as JSON here")] = None,
     picture: Annotated[
         Path | None, typer.Option(help="write the distribution of speeds as a PNG here")
     ] = None,
 ) -> None:
-    """Search for the fastest OpenCL kernel on a device; Ctrl-C keeps what is known.
+    """Search for the fastest OpenCL kernel on a device; Ctrl-C keeps the best so far.
 
-    Candidates are pruned by the device's limits, the rest compiled, checked against BLAS and
-    timed, best first, until the budget is spent. The winner is used from then on.
+    Candidates are pruned by the device's limits; the rest are compiled, compared with BLAS and
+    timed, best first, until the budget is spent. Later products use the winner.
     """
     from rich.console import Console
 
-    from hdgemm.pipeline.devices.opencl.peers import peer_speeds
+    from hdgemm.pipeline.devices.opencl.tuner import blas_gflops
     from hdgemm.pipeline.devices.opencl.tuning_report import draw, to_json, write_report
 
     seconds, kind = parse_seconds(budget), _parse_dtype(dtype)
     console = Console()
     tuning = _search(console, device, kind, seconds, again=again)
-    _show(console, tuning)
+    _show_funnel(console, tuning)
+    _show_winner(console, tuning)
     peers: dict[str, float] = {}
     if not tuning.interrupted and tuning.winner is not None:
-        # The winner is known and kept: nobody has to wait for those it is compared with.
         with contextlib.suppress(KeyboardInterrupt):
-            peers = peer_speeds(device, kind, tuning.winner.n)
-    _show_peers(console, tuning, peers)
+            peers["numpy"] = blas_gflops(kind, tuning.winner.n)
+            ratio = tuning.winner.gflops / peers["numpy"]
+            console.print(
+                f"NumPy's BLAS: {peers['numpy']:.1f} GFLOP/s; the winner is {ratio:.2f} of that"
+            )
     if report is not None:
         write_report(report, to_json(tuning, peers))
     if picture is not None:
@@ -73,7 +76,7 @@ def _parse_dtype(text: str) -> Any:
     import numpy as np
 
     from hdgemm.errors import InputError
-    from hdgemm.pipeline.devices.opencl.shape import DTYPES
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import DTYPES
 
     if text not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {text!r}")
@@ -85,31 +88,30 @@ def _search(
 ) -> "Tuning":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hdgemm.pipeline.devices.opencl.find import locate
-    from hdgemm.pipeline.devices.opencl.store import Store
-    from hdgemm.pipeline.devices.opencl.tuner import Progress as Spent
+    from hdgemm.pipeline.devices.opencl.names import locate
+    from hdgemm.pipeline.devices.opencl.tuner import Progress as State
     from hdgemm.pipeline.devices.opencl.tuner import tune
+    from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache
 
-    store = Store()
-    if unwritable := store.unwritable():
+    facts, cache = locate(device).facts, TuningCache()
+    if reason := cache.unwritable():
         console.print(
-            f"nothing will be kept: {unwritable}; HDGEMM_CACHE names another folder", style="yellow"
+            f"nothing will be kept: {reason}; HDGEMM_CACHE names another folder", style="yellow"
         )
     if again:
-        store.forget(locate(device)[0], dtype)
+        cache.forget_trials(facts, dtype)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("pruning", total=1.0)
 
-        def show(spent: Spent) -> None:
-            text = f"{spent.round}: {spent.tried} tried, best {spent.best_gflops:.1f} GFLOP/s"
-            bar.update(task, description=text, completed=spent.spent)
+        def show(state: State) -> None:
+            text = f"{state.round}: {state.tried} tried, best {state.best_gflops:.1f} GFLOP/s"
+            bar.update(task, description=text, completed=state.spent)
 
-        return tune(device, dtype, seconds, store=store, progress=show)
+        return tune(device, dtype, seconds, cache=cache, progress=show)
 
 
-def _show(console: "Console", tuning: "Tuning") -> None:
-    from hdgemm.pipeline.devices.opencl.shape_classes import extents
+def _show_funnel(console: "Console", tuning: "Tuning") -> None:
     from hdgemm.pipeline.devices.opencl.tuning_report import histogram
 
     facts = tuning.facts
@@ -118,7 +120,7 @@ def _show(console: "Console", tuning: "Tuning") -> None:
     console.print(f"{funnel['candidates']:>9,} candidates")
     for rule, count in funnel["pruned"].items():
         console.print(f"{-count:>9,} {rule.replace('_', ' ')}")
-    console.print(f"{funnel['kept']:>9,} left; {funnel['not_tried']:,} not tried in the time given")
+    console.print(f"{funnel['kept']:>9,} left; {funnel['not_tried']:,} not tried within the budget")
     for outcome in ("failed", "crashed", "slow", "wrong", "timed"):
         console.print(f"{funnel[outcome]:>9,} {outcome}")
     counts, low, high = histogram(tuning.speeds())
@@ -126,22 +128,20 @@ def _show(console: "Console", tuning: "Tuning") -> None:
         most = max(counts)
         bars = "".join(_BAR[round(7 * count / most)] if count else " " for count in counts)
         console.print(f"speeds {low:.1f} |{bars}| {high:.1f} GFLOP/s")
-    for name, result in (("winner", tuning.winner), ("shipped default", tuning.default)):
-        if result is not None:
-            console.print(f"{name}: {result.gflops:.1f} GFLOP/s at n = {result.n}")
-    if tuning.winner is not None:
-        shape = ", ".join(f"{k}={v}" for k, v in tuning.winner.shape.to_json().items())
-        console.print(f"  {shape}", highlight=False)
+
+
+def _show_winner(console: "Console", tuning: "Tuning") -> None:
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import class_extents
+
+    for name, trial in (("winner", tuning.winner), ("shipped default", tuning.default)):
+        if trial is not None:
+            console.print(f"{name}: {trial.gflops:.1f} GFLOP/s at n = {trial.n}")
+    if tuning.winner is None:
+        return
+    shape = ", ".join(f"{k}={v}" for k, v in tuning.winner.shape.to_json().items())
+    console.print(f"  {shape}", highlight=False)
     for name, of in tuning.classes.items():
         text = f"{of.best.gflops:.1f} GFLOP/s" if of.kept else "the same kernel"
-        sides = " x ".join(map(str, extents(name, of.best.n)))
+        sides = " x ".join(map(str, class_extents(name, of.best.n)))
         console.print(f"{name} products ({sides}): {text}, square's has {of.square.gflops:.1f}")
-    if tuning.winner is not None and not tuning.unkept:
-        console.print("kept, and used from now on")
-
-
-def _show_peers(console: "Console", tuning: "Tuning", peers: dict[str, float]) -> None:
-    names = {"numpy": "NumPy's BLAS", "clblast": "CLBlast, untuned"}
-    for name, speed in peers.items():
-        times = tuning.winner.gflops / speed if tuning.winner is not None else 0.0
-        console.print(f"{names[name]}: {speed:.1f} GFLOP/s; the winner has {times:.2f} times that")
+    console.print(f"not kept: {tuning.unkept}" if tuning.unkept else "kept for later products")

@@ -103,6 +103,6 @@ def parts_of(name: str) -> tuple[str, ...]:
     """Spell out a divided device: ``"opencl:0/2"`` is both its halves; others are themselves."""
     if not name.startswith("opencl:"):
         return (name,)
-    from hdgemm.pipeline.devices.opencl.find import parts
+    from hdgemm.pipeline.devices.opencl.names import parts
 
     return parts(name)

@@ -42,7 +42,7 @@ def test_a_vendor_file_or_a_setting_makes_opencl_worth_asking(tmp_path, monkeypa
     vendors = tmp_path / "prefix" / "etc" / "OpenCL" / "vendors"
     vendors.mkdir(parents=True)
     (vendors / "intel64.icd").write_text("libintelocl.so\n")  # a wheel's
-    for name in platforms._USERS_OWN:
+    for name in platforms._LOADER_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     assert not platforms.may_find_accelerators()
     (tmp_path / "prefix" / "conda-meta").mkdir()

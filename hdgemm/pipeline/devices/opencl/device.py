@@ -1,4 +1,4 @@
-"""The OpenCL device: three in-order queues, packed tiles, one kernel of many shapes."""
+"""The OpenCL device: three in-order queues, tiles in panels, one multiply kernel of many shapes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.queues import DrivenLane, EventLane, Lane
-from hdgemm.pipeline.devices.opencl.launch import Product, Source, Target, enqueue_gemm
-from hdgemm.pipeline.devices.opencl.memory import (
-    DeviceBuffer,
-    MappedStaging,
-    Memory,
-    StagingBuffer,
-)
-from hdgemm.pipeline.devices.opencl.packing import (
-    aligned_start,
+from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
+from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
+from hdgemm.pipeline.devices.opencl.panels import (
+    Panels,
     element_origin,
     packed_elements,
     panel_width,
-    panels,
 )
-from hdgemm.pipeline.devices.opencl.programs import Programs
-from hdgemm.pipeline.devices.opencl.store import hint
+from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs, Source, Target
+from hdgemm.pipeline.devices.opencl.queues import open_queues
 from hdgemm.pipeline.devices.opencl.transfers import SCRATCH_BYTES, Uploads, read_block
+from hdgemm.pipeline.devices.opencl.tuning_cache import warn_untuned
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -36,15 +29,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.shape_classes import Kernels
-    from hdgemm.pipeline.devices.opencl.driver import Facts
-    from hdgemm.pipeline.devices.opencl.shape import Shape
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape, KernelShapes
+    from hdgemm.pipeline.devices.opencl.platforms import Found
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, Tile
     from hdgemm.pipeline.plan import Operand
 
 
 class OpenCLDevice:
-    """One OpenCL device, or a part of one.
+    """One OpenCL device, or a part of one; it serves any number of products one after another.
+
+    Its context, queues and built kernels live until `close`. In a forked child of the process
+    that opened it every method but `close` raises `DeviceError`.
 
     Parameters
     ----------
@@ -53,61 +48,68 @@ class OpenCLDevice:
     shapes
         The multiply kernel's shapes for each dtype that the device multiplies.
     memory_bytes
-        The most it may hold; None for what the driver says it can.
+        Most bytes that it may hold; None for what the driver reports.
     zero_copy
-        Staging is read and written in place by the device; so it is on a CPU.
+        The device reads and writes staging in place, as a CPU does.
     """
 
     def __init__(
         self,
         name: str,
-        device: cl.Device,
-        facts: Facts,
-        shapes: Mapping[np.dtype[Any], Kernels],
+        found: Found,
+        shapes: Mapping[np.dtype[Any], KernelShapes],
         *,
         memory_bytes: int | None = None,
         zero_copy: bool = True,
     ) -> None:
+        facts = found.facts
+        self._owner = OwnerProcess(name)
         with driver_errors(f"opening {name}"):
-            self._context = cl.Context([device])
-            make = DrivenLane if facts.waiting_threads_work else EventLane
-            self._lanes: tuple[Lane, ...] = tuple(make(self._context, device) for _ in range(3))
+            self._context = cl.Context([found.handle])
+            self._queues = open_queues(
+                self._context, found.handle, self._owner, 3, threads=facts.waiting_threads_work
+            )
+        self._upload, self._compute, self._download = self._queues
         self._description = facts.device
-        self._upload, self._compute, self._download = self._lanes
-        self._programs = Programs(self._context, shapes, in_step=facts.simd_width > 1)
+        self._shapes = dict(shapes)
+        self._warned: set[np.dtype[Any]] = set()
+        self._programs = Programs(self._context, lockstep=facts.simd_width > 1)
         limit = facts.memory_bytes - SCRATCH_BYTES
         if memory_bytes is not None:
             limit = min(limit, memory_bytes)
         most = min(limit, facts.max_buffer_bytes)
         self._memory = Memory(self._context, limit, most, zero_copy=zero_copy)
         self._uploads = Uploads(self._context, self._memory, self._programs, zero_copy=zero_copy)
-        self.spec = DeviceSpec(name, False, limit, most, _granularity(self._programs.shapes))
+        self.spec = DeviceSpec(name, False, limit, most, _granularity(self._shapes))
+        self._owner.protect(self)
 
     def slot_bytes(self, operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
-        """Bytes of a tile in its slot: A and B in whole panels, C as it is."""
-        shape = self._kernels(dtype).square
+        """Return the bytes of a tile in its slot: A and B in whole panels, C row-major."""
+        shape = self._dtype_shapes(dtype).square
         if operand == "C" or not shape.packed:
             return rows * cols * dtype.itemsize
         return packed_elements(rows, cols, panel_width(shape, operand, dtype)) * dtype.itemsize
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Take device memory."""
+        self._owner.check()
         return self._memory.allocate(nbytes)
 
     def allocate_staging(self, nbytes: int) -> StagingBuffer:
         """Take host memory that the device reads in place, or by DMA."""
+        self._owner.check()
         return self._memory.allocate_staging(nbytes, self._download.queue)
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back; nothing enqueued may still need it."""
-        if not isinstance(buffer, DeviceBuffer):
-            raise DeviceError(f"{self.spec.name}: this memory was not taken here")
+        """Give memory back; nothing enqueued may still use it."""
+        self._owner.check()
         self._memory.free(buffer)
 
     def upload(
         self, source: NDArray[Any], target: Block, after: Sequence[Completion]
     ) -> Completion:
-        """load2: bring staged rows into a tile, packing them on the way."""
+        """load2: copy staged rows into a tile, packing A and B on the way."""
+        self._owner.check()
         if source.shape != (target.rows, target.cols):
             raise DeviceError(
                 f"upload of {source.shape} into a block of {(target.rows, target.cols)}",
@@ -115,7 +117,7 @@ class OpenCLDevice:
             )
         if source.size == 0:
             return DONE
-        shape = self._kernels(target.tile.dtype).square
+        shape = self._dtype_shapes(target.tile.dtype).square
         work, keep = self._uploads.prepare(source, target, _memory(target.tile), shape)
         return self._upload.enqueue("upload", work, after, keep)
 
@@ -129,35 +131,37 @@ class OpenCLDevice:
         after: Sequence[Completion],
     ) -> Completion:
         """mult1: C := alpha·A·B + beta·C; alpha = 0 reads neither A nor B."""
+        self._owner.check()
         dtype = c.tile.dtype
-        k = _depth(a, b, c)
-        kernels = self._kernels(dtype)
-        shape = kernels.of((c.rows, c.cols, k))
-        hint(self.spec.name, self._description, dtype.name, kernels.origin)
+        k = _checked_k(a, b, c)
+        shapes = self._dtype_shapes(dtype)
+        self._warn_untuned(dtype, shapes)
         if c.rows == 0 or c.cols == 0:
             return DONE
+        shape = shapes.for_product((c.rows, c.cols, k))
         target = Target(_memory(c.tile), _bias(c.tile) + _offset(c), c.tile.ld)
-        product = Product(
+        call = GemmCall(
             (c.rows, c.cols, 0 if alpha == 0 else k),
-            alpha, _operand(a, shape), _operand(b, shape), beta, target,
+            alpha, _source(a, shape), _source(b, shape), beta, target,
         )  # fmt: skip
         kernel = self._programs.gemm(dtype, shape)
         buffer = c.tile.buffer
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
             if not isinstance(buffer, MappedStaging):
-                event = enqueue_gemm(queue, kernel, shape, dtype, product, events)
+                event = call.enqueue(queue, kernel, shape, dtype, events)
                 return event, event
             buffer.unmap(queue, events)
-            event = enqueue_gemm(queue, kernel, shape, dtype, product)
+            event = call.enqueue(queue, kernel, shape, dtype)
             return event, buffer.remap(queue)
 
-        return self._compute.enqueue("multiplication", work, after, (product, buffer))
+        return self._compute.enqueue("multiplication", work, after, (call, buffer))
 
     def download(
         self, source: Block, target: NDArray[Any], after: Sequence[Completion]
     ) -> Completion:
         """store1: copy part of a C tile into staging."""
+        self._owner.check()
         if target.shape != (source.rows, source.cols) or target.dtype != source.tile.dtype:
             raise DeviceError(
                 f"download of a block of {(source.rows, source.cols)} {source.tile.dtype} into "
@@ -169,34 +173,55 @@ class OpenCLDevice:
         memory, start = _memory(source.tile), _bias(source.tile) + _offset(source)
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-            event = read_block(queue, memory, start, source.tile.ld, target, events)
-            return event, event
+            return read_block(queue, memory, start, source.tile.ld, target, events)
 
         return self._download.enqueue("download", work, after, (target, memory))
 
     def synchronize(self) -> None:
         """Wait for all three queues."""
-        for lane in self._lanes:
-            lane.finish()
+        self._owner.check()
+        for queue in self._queues:
+            queue.finish()
 
     def close(self) -> None:
-        """Wait, end the lanes, and free what uploads pass through."""
-        for lane in self._lanes:
-            lane.close()
+        """Wait for the queues, end them, and free scratch memory; does nothing in a fork."""
+        if self._owner.forked:
+            return
+        for queue in self._queues:
+            queue.close()
         self._uploads.close()
 
-    def _kernels(self, dtype: np.dtype[Any]) -> Kernels:
+    def _dtype_shapes(self, dtype: np.dtype[Any]) -> KernelShapes:
         try:
-            return self._programs.shapes[dtype]
+            return self._shapes[dtype]
         except KeyError:
-            held = ", ".join(sorted(each.name for each in self._programs.shapes))
+            held = ", ".join(sorted(each.name for each in self._shapes))
             raise DeviceUnavailableError(
                 f"{self.spec.name} does not multiply {dtype.name}; it does {held}"
             ) from None
 
+    def _warn_untuned(self, dtype: np.dtype[Any], shapes: KernelShapes) -> None:
+        if dtype not in self._warned:
+            self._warned.add(dtype)
+            warn_untuned(self.spec.name, self._description, dtype.name, shapes.origin)
 
-def _granularity(shapes: Mapping[np.dtype[Any], Kernels]) -> tuple[int, int, int]:
-    """One granularity for all dtypes: a multiple of each one's panels."""
+
+class HostMemoryDevice(OpenCLDevice):
+    """A device that works in host memory, as a CPU does.
+
+    It packs A and B from the caller's arrays and writes into the caller's C. All host memory is
+    for it what page-locked memory is for a GPU: load1 and store2, which would take cores from the
+    kernel, are not needed (the paper's Observation 2).
+    """
+
+    def reaches(self, array: NDArray[Any]) -> bool:
+        """Return that an array needs no staging."""
+        del array
+        return True
+
+
+def _granularity(shapes: Mapping[np.dtype[Any], KernelShapes]) -> tuple[int, int, int]:
+    """Return one granularity for all dtypes: a multiple of the panel widths of each."""
     packed = {dtype: each.square for dtype, each in shapes.items() if each.square.packed}
     return (
         math.lcm(*(shape.block_m() for shape in packed.values())),
@@ -214,7 +239,7 @@ def _memory(tile: Tile) -> cl.Buffer:
 
 
 def _bias(tile: Tile) -> int:
-    """Elements from the start of the driver's memory to the tile."""
+    """Return the elements from the start of the driver's memory to the tile."""
     skip = tile.buffer.skip if isinstance(tile.buffer, StagingBuffer) else 0
     return int(skip) // tile.dtype.itemsize + element_origin(tile)
 
@@ -223,7 +248,7 @@ def _offset(block: Block) -> int:
     return block.row * block.tile.ld + block.col
 
 
-def _depth(a: Block, b: Block, c: Block) -> int:
+def _checked_k(a: Block, b: Block, c: Block) -> int:
     """Check that the blocks of a product fit together, and return its k."""
     m, k = (a.cols, a.rows) if a.tile.trans else (a.rows, a.cols)
     k_b, n = (b.cols, b.rows) if b.tile.trans else (b.rows, b.cols)
@@ -237,10 +262,10 @@ def _depth(a: Block, b: Block, c: Block) -> int:
     return k
 
 
-def _operand(block: Block, shape: Shape) -> Source:
+def _source(block: Block, shape: KernelShape) -> Source:
     tile = block.tile
     if shape.packed:
-        part = panels(block, panel_width(shape, tile.operand, tile.dtype))
-        return Source(_memory(tile), aligned_start(part), (part.stride,))
+        panels = Panels.of(block, panel_width(shape, tile.operand, tile.dtype))
+        return Source(_memory(tile), panels.aligned_start(), (panels.stride,))
     strides = (1, tile.ld) if tile.trans else (tile.ld, 1)
     return Source(_memory(tile), element_origin(tile) + _offset(block), strides)

@@ -1,10 +1,13 @@
-"""The one place where a driver's error becomes ours, and where a device's limits are read."""
+"""Driver errors as `DeviceError`, refusal of forked processes, and a device's limits."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyopencl as cl
 
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def driver_errors(what: str, **numbers: Any) -> Iterator[None]:
-    """Turn an error of the OpenCL driver in this block into a `DeviceError` about `what`.
+    """Convert an OpenCL driver's error in this block into a `DeviceError` about `what`.
 
     Raises
     ------
     DoesNotFitError
         When the driver ran out of memory.
     DeviceError
-        For everything else; `numbers` become its attributes.
+        For every other error; `numbers` become its attributes.
     """
     try:
         yield
@@ -38,23 +41,85 @@ def _first_lines(error: cl.Error, most: int = 3) -> str:
     return "; ".join([line for line in lines if line and not set(line) <= set("=-")][:most])
 
 
+class OwnerProcess:
+    """The process that opened a device.
+
+    A forked child inherits the driver's objects without the driver's threads, and its locks in
+    whatever state they were. Calls with these objects block or crash, so they are refused.
+    """
+
+    __slots__ = ("_name", "_pid")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a forked child of the owner."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Refuse to continue in a forked child.
+
+        Raises
+        ------
+        DeviceError
+            With `opened_by` and `process`, the two process ids.
+        """
+        if self.forked:
+            raise DeviceError(
+                f"{self._name} was opened by process {self._pid}, and this is its fork "
+                f"{os.getpid()}: an OpenCL device cannot be used after fork(). Start worker "
+                "processes with the 'spawn' method, and open the device in each of them",
+                opened_by=self._pid, process=os.getpid(),
+            )  # fmt: skip
+
+    def protect(self, holder: object) -> None:
+        """Never release `holder`, and the driver's objects in it, in a forked child."""
+        _PROTECTED.add(holder)
+
+
+_PROTECTED: Final[weakref.WeakSet[object]] = weakref.WeakSet()
+_LIBC: Final = ctypes.CDLL(None)
+#: Registration of exit handlers; only in glibc.
+_ON_EXIT: Final = getattr(_LIBC, "on_exit", None)
+
+
+def _isolate_child() -> None:
+    """Keep a forked child from the driver's destructors, which wait for threads it lacks."""
+    if not _PROTECTED:
+        return
+    for holder in _PROTECTED:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
+    if _ON_EXIT is not None:
+        # Handlers run last registered first: flush C's streams, then end the process before
+        # those of the driver run.
+        _ON_EXIT(_LIBC["_exit"], None)
+        _LIBC["__cxa_atexit"](_LIBC.fflush, None, None)
+
+
+os.register_at_fork(after_in_child=_isolate_child)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a kernel's shape depends on of a device, as its driver tells.
+    """The properties of a device on which a kernel's shape depends.
 
     Parameters
     ----------
     kind
         ``"cpu"``, ``"gpu"`` or ``"accelerator"``.
     vector_bytes
-        The device's own vector; 64 with AVX-512. 4 or 8 on a GPU, whose lanes are work-items.
+        Bytes of the device's SIMD vector; 64 with AVX-512. 4 or 8 on a GPU, whose SIMD lanes are
+        work-items.
     simd_width
-        Work-items that run in step (a warp, a wavefront); 1 on a CPU.
+        Work-items that execute in lockstep (a warp, a wavefront); 1 on a CPU.
     registers_per_item, registers_per_group
-        32-bit registers. Not told by OpenCL: on a CPU its vector registers, on a GPU what the
-        common architectures have.
+        32-bit registers. OpenCL has no query for them: on a CPU they are its vector registers, on
+        a GPU those of common architectures.
     resident_items
-        Work-items that a compute unit holds at most; taken as for registers.
+        Most work-items that a compute unit holds at once; assumed in the same way.
     """
 
     kind: str
@@ -76,17 +141,17 @@ class Facts:
 
     @property
     def waiting_threads_work(self) -> bool:
-        """Whether the runtime lets a thread that waits for a command work on it."""
+        """Whether the runtime executes a command also on the thread that waits for it."""
         return self.kind == "cpu" and self.platform.startswith("Intel")
 
 
 def read_facts(device: cl.Device) -> Facts:
-    """Ask a device's driver for its limits."""
-    with driver_errors("asking an OpenCL device for its limits"):
+    """Query the driver for a device's properties."""
+    with driver_errors("querying an OpenCL device for its limits"):
         kind = _kind(device)
         vector = max(4 * device.native_vector_width_float, 8 * device.native_vector_width_double)
         if kind == "cpu":
-            # AVX-512 doubles the number of registers together with their length.
+            # AVX-512 doubles the number of registers as well as their length.
             count = 32 if vector >= 64 else 16
             registers = (count * vector // 4, count * vector // 4, 1)
         else:

@@ -1,4 +1,4 @@
-"""Memory of an OpenCL device, and host memory that it reaches without a copy or by DMA."""
+"""Memory of an OpenCL device, and host memory that it reaches in place or by DMA."""
 
 from __future__ import annotations
 
@@ -27,13 +27,9 @@ class DeviceBuffer:
         self.nbytes = nbytes
         self.memory = memory
 
-    def release(self) -> None:
-        """Give the memory back to the driver."""
-        self.memory.release()
-
 
 class StagingBuffer(DeviceBuffer):
-    """Host memory that the device reaches; `array` holds at least `nbytes`, page-aligned."""
+    """Host memory that the device reaches; `array` has at least `nbytes`, page-aligned."""
 
     def __init__(self, nbytes: int, memory: cl.Buffer, array: NDArray[np.uint8], skip: int) -> None:
         super().__init__(nbytes, memory)
@@ -44,7 +40,7 @@ class StagingBuffer(DeviceBuffer):
 
 
 class MappedStaging(StagingBuffer):
-    """Staging that the driver allocated (pinned), mapped while the host may use it."""
+    """Pinned staging that the driver allocated, mapped while the host may use it."""
 
     def __init__(self, context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> None:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
@@ -65,13 +61,13 @@ class MappedStaging(StagingBuffer):
         return array, event
 
     def unmap(self, queue: cl.CommandQueue, wait_for: list[cl.Event]) -> cl.Event:
-        """Let the device write what the host may then not touch."""
+        """Hand the memory to the device; the host must not touch it until `remap` is done."""
         mapping: Any = self._whole.base
         event: cl.Event = mapping.release(queue, wait_for=wait_for)
         return event
 
     def remap(self, queue: cl.CommandQueue) -> cl.Event:
-        """Let the host see what the device wrote, where it saw it before."""
+        """Map the memory again, at the same address, so that the host sees the device's writes."""
         before = self._whole.ctypes.data
         self._whole, event = self._map(queue, self.memory, blocking=False)
         if self._whole.ctypes.data != before:
@@ -80,7 +76,15 @@ class MappedStaging(StagingBuffer):
 
 
 class Memory:
-    """What one device gave out, counted against what it may hold."""
+    """The buffers of one device, counted against its limit.
+
+    Parameters
+    ----------
+    limit, max_buffer
+        Bytes that the device may hold in all and in one buffer.
+    zero_copy
+        The device reads and writes staging in place, as a CPU does.
+    """
 
     def __init__(
         self, context: cl.Context, limit: int, max_buffer: int, *, zero_copy: bool
@@ -91,6 +95,8 @@ class Memory:
         self._zero_copy = zero_copy
         self._lock = threading.Lock()
         self._held = 0
+        self._buffers: set[DeviceBuffer] = set()
+        #: Staging by address.
         self._staging: list[StagingBuffer] = []
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
@@ -103,41 +109,47 @@ class Memory:
                     f"{self._limit:,} held, {self._max_buffer:,} at most in one buffer",
                     requested=nbytes, available=available, missing=nbytes - available,
                 )  # fmt: skip
-            self._held += nbytes
-        try:
             with driver_errors("allocating device memory", requested=nbytes):
                 memory = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(1, nbytes))
-        except BaseException:
-            self._give_back(nbytes)
-            raise
-        return DeviceBuffer(nbytes, memory)
+            buffer = DeviceBuffer(nbytes, memory)
+            self._held += nbytes
+            self._buffers.add(buffer)
+        return buffer
 
     def allocate_staging(self, nbytes: int, queue: cl.CommandQueue) -> StagingBuffer:
         """Take host memory; see `Device.allocate_staging`."""
         with driver_errors("allocating staging memory", requested=nbytes):
             staging = (
-                self._wrap(nbytes)
+                self._page_staging(nbytes)
                 if self._zero_copy
                 else MappedStaging(self._context, queue, max(1, nbytes))
             )
         with self._lock:
             bisect.insort(self._staging, staging, key=lambda each: each.address)
+            self._buffers.add(staging)
         return staging
 
-    def _wrap(self, nbytes: int) -> StagingBuffer:
-        array = np.frombuffer(mmap.mmap(-1, -(-max(1, nbytes) // _PAGE) * _PAGE), np.uint8)
-        return StagingBuffer(nbytes, self.use_host(array), array[: max(1, nbytes)], 0)
+    def _page_staging(self, nbytes: int) -> StagingBuffer:
+        try:
+            pages = mmap.mmap(-1, -(-max(1, nbytes) // _PAGE) * _PAGE)
+        except OSError as error:
+            raise DoesNotFitError(
+                f"the system refused {nbytes:,} bytes of staging memory; lower host_memory",
+                requested=nbytes,
+            ) from error
+        array = np.frombuffer(pages, np.uint8)
+        return StagingBuffer(nbytes, self._wrap(array), array[: max(1, nbytes)], 0)
 
-    def use_host(self, array: NDArray[np.uint8]) -> cl.Buffer:
-        """Make host memory a buffer that a CPU device reads and writes in place."""
+    def _wrap(self, array: NDArray[np.uint8]) -> cl.Buffer:
+        """Return a buffer whose memory is host memory that the device uses in place."""
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         return cl.Buffer(self._context, flags, hostbuf=array)
 
     def reach(self, array: NDArray[Any]) -> tuple[cl.Buffer, int]:
         """Return a buffer whose memory is `array`'s, and the bytes to its first element.
 
-        Only where the device works in host memory. Memory that is not staging is wrapped in
-        whole pages for this one use.
+        Only for a device with zero copy. Memory outside staging is wrapped in whole pages for
+        this one use.
         """
         address, nbytes = array.ctypes.data, span_bytes(array)
         with self._lock:
@@ -148,29 +160,28 @@ class Memory:
                     return staging.memory, staging.skip + address - staging.address
         begin = address // _PAGE * _PAGE
         end = -(-(address + nbytes) // _PAGE) * _PAGE
-        return self.use_host(bytes_at(begin, end - begin)), address - begin
+        return self._wrap(bytes_at(begin, end - begin)), address - begin
 
-    def free(self, buffer: DeviceBuffer) -> None:
+    def free(self, buffer: object) -> None:
         """Give memory back; see `Device.free`."""
-        if isinstance(buffer, StagingBuffer):
-            with self._lock:
-                self._staging.remove(buffer)
-        else:
-            self._give_back(buffer.nbytes)
-        with driver_errors("freeing memory"):
-            buffer.release()
-
-    def _give_back(self, nbytes: int) -> None:
         with self._lock:
-            self._held -= nbytes
+            if not isinstance(buffer, DeviceBuffer) or buffer not in self._buffers:
+                raise DeviceError("this memory is not held by the OpenCL device: freed before?")
+            self._buffers.remove(buffer)
+            if isinstance(buffer, StagingBuffer):
+                self._staging.remove(buffer)
+            else:
+                self._held -= buffer.nbytes
+        with driver_errors("freeing memory"):
+            buffer.memory.release()
 
 
 def span_bytes(array: NDArray[Any]) -> int:
-    """Bytes from the first element of a 2-D array to the end of its last."""
+    """Return the bytes from the first element of a 2-D array to the end of its last."""
     rows, cols = array.shape
     return int((rows - 1) * array.strides[0] + cols * array.itemsize)
 
 
 def bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
-    """Show memory that someone else keeps alive."""
+    """Return memory at an address as an array; the caller keeps the memory alive."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

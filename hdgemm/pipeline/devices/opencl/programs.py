@@ -1,75 +1,227 @@
-"""Built kernels: multiply kernels and two packers a dtype, built at first use."""
+"""OpenCL C sources of the kernels, built programs, and kernel calls."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
 
+from hdgemm.errors import DeviceError
+from hdgemm.machine.cache import cache_folder
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.generator import gemm_source, pack_source
+from hdgemm.pipeline.devices.opencl.kernel_shapes import real_bytes, reals
+from hdgemm.pipeline.devices.opencl.tuning_cache import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    import numpy as np
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import Extents, KernelShape
 
-    from hdgemm.pipeline.devices.opencl.shape_classes import Kernels
-    from hdgemm.pipeline.devices.opencl.shape import Shape
+#: k steps that one work-group packs: long enough to stream memory, short enough to balance cores.
+PACK_CHUNK: Final = 256
+#: Work-items that pack one panel on a device whose work-items execute in lockstep.
+_GPU_PACK_ITEMS: Final = 128
+_BUILD_OPTIONS: Final = ["-cl-std=CL1.2"]
+_DIGEST_BYTES: Final = 32
+_BUILDING: Final = threading.Lock()
 
-#: Work-items that share a panel where neighbours run in step.
-_GPU_PACK_LANES = 128
-_BUILDING = threading.Lock()
+
+def gemm_source(shape: KernelShape, dtype: np.dtype[Any]) -> str:
+    """Return the source of the kernel ``gemm`` for one shape and dtype."""
+    values: dict[str, object] = {
+        "REAL": "double" if real_bytes(dtype) == 8 else "float",
+        "CPLX": reals(dtype) - 1,
+        "VW": shape.lanes,
+        "DIM_M": shape.dim_m,
+        "DIM_N": shape.dim_n,
+        "RM": shape.rows,
+        "RV": shape.vectors,
+        "REP_M": shape.walk_m,
+        "REP_N": shape.walk_n,
+        "BLK_K": shape.block_k,
+        "KC": shape.cache_k,
+        "LOCAL": int(shape.local),
+        "PACKED": int(shape.packed),
+        "AHEAD": shape.ahead,
+    }
+    return _source("gemm.cl", values, dtype)
+
+
+def pack_source(width: int, items: int, dtype: np.dtype[Any]) -> str:
+    """Return the source of ``pack_rows`` and ``pack_columns`` into panels of `width` elements.
+
+    `items` work-items pack one panel: 1 on a CPU, many on a GPU.
+    """
+    element = "double" if real_bytes(dtype) == 8 else "float"
+    values: dict[str, object] = {
+        "ELEMENT": element + ("2" if dtype.kind == "c" else ""),
+        "WIDTH": width,
+        "LANES": items,
+        "CHUNK": PACK_CHUNK,
+    }
+    return _source("pack.cl", values, dtype)
+
+
+def _source(name: str, values: dict[str, object], dtype: np.dtype[Any]) -> str:
+    extension = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if real_bytes(dtype) == 8 else ""
+    definitions = "".join(f"#define {key} {value}\n" for key, value in values.items())
+    return extension + definitions + _kernel_text(name)
+
+
+@cache
+def _kernel_text(name: str) -> str:
+    return files(__package__).joinpath("kernels", name).read_text(encoding="utf-8")
 
 
 def build(context: cl.Context, source: str) -> cl.Program:
-    """Compile; the compiler's remarks on working code are no one's business.
+    """Compile a source; the compiler's warnings are dropped.
+
+    PyOpenCL's own cache of programs is not used: a process that was killed while it held the
+    cache's lock file would block every later build for a minute.
 
     Raises
     ------
     DeviceError
-        With the beginning of the compiler's log.
+        With the first lines of the compiler's log.
     """
-    # Filters of warnings are the process's, and lanes build in threads of their own.
+    return _built(lambda: cl.Program(context, source))
+
+
+def build_cached(context: cl.Context, source: str) -> cl.Program:
+    """Compile a source, or load its binary from the cache folder where the driver keeps none."""
+    device = context.devices[0]
+    if has_src_build_cache(device):
+        return build(context, source)
+    identity = f"{device.platform.name}\n{device.name}\n{device.driver_version}\n{source}"
+    name = hashlib.sha256(identity.encode()).hexdigest()
+    path = cache_folder() / "opencl" / "programs" / f"{name}.bin"
+    with contextlib.suppress(OSError, DeviceError):
+        data = path.read_bytes()
+        digest, binary = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        # A driver may crash on a damaged binary.
+        if hashlib.sha256(binary).digest() == digest:
+            return _built(lambda: cl.Program(context, [device], [binary]))
+    program = build(context, source)
+    with contextlib.suppress(OSError, cl.Error):
+        binaries: Any = program.get_info(cl.program_info.BINARIES)
+        binary = binaries[0]
+        replace_file(path, hashlib.sha256(binary).digest() + binary)
+    return program
+
+
+def _built(make: Callable[[], cl.Program]) -> cl.Program:
+    # Warning filters belong to the process, and queues build in several threads.
     with _BUILDING, warnings.catch_warnings(), driver_errors("building an OpenCL kernel"):
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        program: cl.Program = cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+        uncached: Any = False
+        program: cl.Program = make().build(options=_BUILD_OPTIONS, cache_dir=uncached)
         return program
 
 
 class Programs:
-    """The kernels of one device; `shapes` holds those of each dtype it multiplies."""
+    """The kernels of one device, each built at its first use and kept as long as the device."""
 
-    def __init__(
-        self, context: cl.Context, shapes: Mapping[np.dtype[Any], Kernels], *, in_step: bool
-    ) -> None:
+    def __init__(self, context: cl.Context, *, lockstep: bool) -> None:
         self._context = context
-        self._pack_lanes = _GPU_PACK_LANES if in_step else 1
         self._lock = threading.Lock()
-        self._built: dict[tuple[object, ...], cl.Kernel] = {}
-        self.shapes = dict(shapes)
+        self._kernels: dict[tuple[object, ...], cl.Kernel] = {}
+        #: Work-items of a packing kernel's work-group.
+        self.pack_items = _GPU_PACK_ITEMS if lockstep else 1
 
-    def gemm(self, dtype: np.dtype[Any], shape: Shape) -> cl.Kernel:
+    def gemm(self, dtype: np.dtype[Any], shape: KernelShape) -> cl.Kernel:
         """Return the multiply kernel of a dtype and shape."""
-        return self._kernel(("gemm", dtype, shape), lambda: gemm_source(shape, dtype))
-
-    def pack(self, dtype: np.dtype[Any], width: int, *, k_along_rows: bool) -> cl.Kernel:
-        """Return the packer of a dtype into panels of `width`."""
-        name = "pack_rows" if k_along_rows else "pack_columns"
-        return self._kernel(
-            (name, dtype, width), lambda: pack_source(width, self._pack_lanes, dtype)
+        key = ("gemm", dtype, shape)
+        return self._kernels.get(key) or self._build(
+            key, gemm_source(shape, dtype), gemm_arguments(dtype, shape)
         )
 
-    @property
-    def pack_lanes(self) -> int:
-        """Work-items of a packer's work-group."""
-        return self._pack_lanes
+    def pack(self, dtype: np.dtype[Any], width: int, *, rows_are_steps: bool) -> cl.Kernel:
+        """Return the packing kernel of a dtype into panels of `width`."""
+        key = ("pack_rows" if rows_are_steps else "pack_columns", dtype, width)
+        return self._kernels.get(key) or self._build(
+            key, pack_source(width, self.pack_items, dtype), _PACK_ARGUMENTS
+        )
 
-    def _kernel(self, key: tuple[str, object, object], source: Callable[[], str]) -> cl.Kernel:
-        # A kernel's arguments are its own: each is used by one lane only.
+    def _build(self, key: tuple[Any, ...], source: str, arguments: Sequence[Any]) -> cl.Kernel:
         with self._lock:
-            if key not in self._built:
-                self._built[key] = cl.Kernel(build(self._context, source()), key[0])
-            return self._built[key]
+            # A kernel object holds its arguments: only one queue may use it.
+            kernel = cl.Kernel(build_cached(self._context, source), key[0])
+            # With declared types PyOpenCL sets all arguments in one call, 100 times faster.
+            kernel.set_scalar_arg_dtypes(arguments)
+            return self._kernels.setdefault(key, kernel)
+
+
+#: steps, first, across, extent; source, start, ld; target, origin, panel.
+_PACK_ARGUMENTS: Final = [*(np.int64,) * 4, *(None, np.int64, np.int64) * 2]
+
+
+def gemm_arguments(dtype: np.dtype[Any], shape: KernelShape) -> list[Any]:
+    """Return the types of the multiply kernel's arguments; None for a buffer."""
+    real = dtype.type(0).real.dtype
+    operand = [None, *(np.int64,) * (2 if shape.packed else 3)]
+    return [*(np.int64,) * 3, real, real, *operand * 2, real, real, None, np.int64, np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A or B as the kernel reads it, in elements.
+
+    `strides` holds the stride between panels, or, unpacked, the strides of op-space rows and
+    columns.
+    """
+
+    memory: cl.Buffer
+    start: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """C as the kernel writes it: row-major, `ld` elements from row to row."""
+
+    memory: cl.Buffer
+    start: int
+    ld: int
+
+
+@dataclass(frozen=True, slots=True)
+class GemmCall:
+    """C (m×n) := alpha·A·B + beta·C: the arguments of one kernel call."""
+
+    extents: Extents
+    alpha: complex
+    a: Source
+    b: Source
+    beta: complex
+    c: Target
+
+    def enqueue(
+        self,
+        queue: cl.CommandQueue,
+        kernel: cl.Kernel,
+        shape: KernelShape,
+        dtype: np.dtype[Any],
+        wait_for: Sequence[cl.Event] = (),
+    ) -> cl.Event:
+        """Set the arguments and launch; one thread at a time may use a kernel."""
+        (m, n, k), a, b, c = self.extents, self.a, self.b, self.c
+        alpha, beta = complex(self.alpha), complex(self.beta)
+        kernel.set_args(
+            m, n, k, alpha.real, alpha.imag, a.memory, a.start, *a.strides,
+            b.memory, b.start, *b.strides, beta.real, beta.imag, c.memory, c.start, c.ld,
+        )  # fmt: skip
+        groups_n = -(-n // (shape.block_n(dtype) * shape.walk_n))
+        groups_m = -(-m // (shape.block_m() * shape.walk_m))
+        grid = (groups_n * shape.dim_n, groups_m * shape.dim_m)
+        return cl.enqueue_nd_range_kernel(
+            queue, kernel, grid, (shape.dim_n, shape.dim_m), wait_for=list(wait_for)
+        )

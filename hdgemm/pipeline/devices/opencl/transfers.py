@@ -1,39 +1,39 @@
-"""What crosses between host and device: uploads that pack on the way, and downloads."""
+"""Transfers between host and device: uploads, which pack A and B, and downloads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyopencl as cl
 
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.generator import PACK_CHUNK
 from hdgemm.pipeline.devices.opencl.memory import bytes_at, span_bytes
-from hdgemm.pipeline.devices.opencl.packing import (
+from hdgemm.pipeline.devices.opencl.panels import (
+    Panels,
     element_origin,
-    k_along_rows,
     panel_width,
-    panels,
-    pieces,
+    rows_are_steps,
 )
+from hdgemm.pipeline.devices.opencl.programs import PACK_CHUNK
 from hdgemm.pipeline.devices.protocol import Block
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.queues import Work
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
     from hdgemm.pipeline.devices.opencl.memory import Memory
     from hdgemm.pipeline.devices.opencl.programs import Programs
-    from hdgemm.pipeline.devices.opencl.shape import Shape
+    from hdgemm.pipeline.devices.opencl.queues import Work
 
-#: Device memory that rows pass through before they are packed, where the device cannot read
-#: staging in place; kept out of what slots may take.
+#: Device memory through which rows pass before they are packed, where the device cannot read
+#: staging in place. It is not available to slots.
 SCRATCH_BYTES: Final = 16 << 20
 
 
 class Uploads:
-    """Prepares uploads for the upload lane."""
+    """Prepares uploads for the upload queue."""
 
     def __init__(
         self, context: cl.Context, memory: Memory, programs: Programs, *, zero_copy: bool
@@ -45,9 +45,9 @@ class Uploads:
         self._scratch: cl.Buffer | None = None
 
     def prepare(
-        self, source: NDArray[Any], target: Block, slot: cl.Buffer, shape: Shape
+        self, source: NDArray[Any], target: Block, slot: cl.Buffer, shape: KernelShape
     ) -> tuple[Work, Any]:
-        """Return what to enqueue, and what must live until it is done."""
+        """Return the work to enqueue, and the objects that must live until it is done."""
         tile = target.tile
         if tile.operand == "C" or not shape.packed:
             start = element_origin(tile) + target.row * tile.ld + target.col
@@ -76,10 +76,10 @@ class Uploads:
         slot: cl.Buffer,
         events: list[cl.Event],
     ) -> tuple[cl.Event, cl.Event]:
-        """Write a piece into scratch memory, pack it, write the next over it, in order."""
+        """Write one piece at a time into scratch memory and pack it from there."""
         commands: list[cl.Event] = []
         most = SCRATCH_BYTES // source.itemsize
-        for row, col, rows, cols in pieces(target.rows, target.cols, most):
+        for row, col, rows, cols in _pieces(target.rows, target.cols, most):
             part = source[row : row + rows, col : col + cols]
             block = Block(target.tile, target.row + row, target.col + col, rows, cols)
             commands += write_block(queue, part, scratch, 0, cols, events)
@@ -96,19 +96,14 @@ class Uploads:
         slot: cl.Buffer,
         events: list[cl.Event],
     ) -> tuple[cl.Event, cl.Event]:
-        part = panels(target, width)
-        memory, start, ld = source
-        kernel = self._programs.pack(
-            target.tile.dtype, width, k_along_rows=k_along_rows(target.tile)
-        )
+        tile, panels, items = target.tile, Panels.of(target, width), self._programs.pack_items
+        kernel = self._programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile))
         kernel.set_args(
-            *map(np.int64, (part.steps, part.first, part.across, part.extent)),
-            memory, *map(np.int64, (start, ld)),
-            slot, *map(np.int64, (part.start, part.stride)),
+            panels.steps, panels.first, panels.across, panels.extent,
+            *source, slot, panels.start, panels.stride,
         )  # fmt: skip
-        lanes = self._programs.pack_lanes
-        grid = (part.count * lanes, -(-part.steps // PACK_CHUNK))
-        event = cl.enqueue_nd_range_kernel(queue, kernel, grid, (lanes, 1), wait_for=events)
+        grid = (panels.count * items, -(-panels.steps // PACK_CHUNK))
+        event = cl.enqueue_nd_range_kernel(queue, kernel, grid, (items, 1), wait_for=events)
         return event, event
 
     def _scratch_buffer(self) -> cl.Buffer:
@@ -129,6 +124,15 @@ def _whole_elements(source: NDArray[Any]) -> bool:
     return source.strides[0] % source.itemsize == 0 and source.ctypes.data % source.itemsize == 0
 
 
+def _pieces(rows: int, cols: int, most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut a rectangle into (row, col, rows, cols) of at most `most` elements, whole rows first."""
+    width = min(cols, most)
+    height = max(1, most // width)
+    for row in range(0, rows, height):
+        for col in range(0, cols, width):
+            yield row, col, min(height, rows - row), min(width, cols - col)
+
+
 def write_block(
     queue: cl.CommandQueue,
     source: NDArray[Any],
@@ -137,7 +141,7 @@ def write_block(
     ld: int,
     events: list[cl.Event],
 ) -> tuple[cl.Event, cl.Event]:
-    """Copy a 2-D array's rows to `memory`, `ld` elements apart from element `start` on."""
+    """Copy a 2-D array to rows of `memory`, `ld` elements apart, from element `start` on."""
     event = cl.enqueue_copy(
         queue, memory, bytes_at(source.ctypes.data, span_bytes(source)),
         is_blocking=False, wait_for=events, **_rectangle(source, start, ld),
@@ -152,12 +156,13 @@ def read_block(
     ld: int,
     target: NDArray[Any],
     events: list[cl.Event],
-) -> cl.Event:
-    """Copy rows from `memory`, `ld` elements apart from element `start` on, into a 2-D array."""
-    return cl.enqueue_copy(
+) -> tuple[cl.Event, cl.Event]:
+    """Copy rows of `memory`, `ld` elements apart, from element `start` on, to a 2-D array."""
+    event = cl.enqueue_copy(
         queue, bytes_at(target.ctypes.data, span_bytes(target)), memory,
         is_blocking=False, wait_for=events, **_rectangle(target, start, ld),
     )  # fmt: skip
+    return event, event
 
 
 def _rectangle(host: NDArray[Any], start: int, ld: int) -> dict[str, tuple[int, ...]]:

@@ -1,34 +1,34 @@
-"""The search: prune by rule, try best-first, refine what leads, decide among the last few.
+"""Search for the fastest kernel shapes of a dtype on a device, within a time budget.
 
-Three rounds share the budget, each with a larger product and fewer candidates: cores, chosen
-best-first from groups of like ones; walks, the neighbours of the leading cores; and a final between
-the leaders and the shipped default. What is left goes to the classes of products that are not
-square: the winner's walks, which fit the same slots, on the class's product. Every result is
-written to a journal as it comes, so that a search that was interrupted goes on where it was.
+Three rounds share the budget, each with a larger product and fewer candidates: cores, in best-first
+order; walks, the neighbours of the leading cores; and a final between the leaders and the shipped
+default. The remaining time goes to the classes of products that are not square: walks of the
+winner, which use the same slots, on the class's product. Every trial is written to a journal, so
+that an interrupted search continues where it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.pipeline.devices.opencl.bench import Bench
-from hdgemm.pipeline.devices.opencl.candidates import BestFirst
-from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, SQUARE, same_layout
-from hdgemm.pipeline.devices.opencl.find import locate
-from hdgemm.pipeline.devices.opencl.pruning import Pruned, prune
-from hdgemm.pipeline.devices.opencl.space import cores, walks
-from hdgemm.pipeline.devices.opencl.store import Store, default_shape
+import numpy as np
+
+from hdgemm.pipeline.devices.opencl.kernel_shapes import CLASSES, SQUARE, same_layout
+from hdgemm.pipeline.devices.opencl.names import locate
+from hdgemm.pipeline.devices.opencl.search_space import BestFirst, Pruned, cores, prune, walks
+from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache, default_shape
+from hdgemm.pipeline.devices.opencl.tuning_process import TuningProcess, random_matrix
+from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import numpy as np
-
     from hdgemm.pipeline.devices.opencl.driver import Facts
-    from hdgemm.pipeline.devices.opencl.result import Result
-    from hdgemm.pipeline.devices.opencl.shape import Shape
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
+    from hdgemm.pipeline.devices.opencl.tuning_cache import Trial
 
 #: Share of the budget after which a round ends, and the extent of its products.
 ROUNDS: Final[Mapping[str, tuple[float, int]]] = {
@@ -39,14 +39,14 @@ ROUNDS: Final[Mapping[str, tuple[float, int]]] = {
 }
 _LEADERS: Final = {"walks": 3, "final": 4}
 _REPEATS: Final = {"cores": 2, "walks": 2, "final": 5, "classes": 3}
-#: How much faster than the square class's shape another one must be to be kept for a class.
+#: A class keeps a shape of its own that is at least this many times as fast as the square one's.
 _WORTHWHILE: Final = 1.03
 _SLOWEST_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a search is: its round, the share of the budget that is spent, the best so far."""
+    """State of a search: its round, the share of the budget spent, trials, the best so far."""
 
     round: str
     spent: float
@@ -56,10 +56,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ClassResult:
-    """The fastest shape found for a class of products, beside the square class's shape there."""
+    """The fastest shape for a class of products, and the square class's shape on its product."""
 
-    best: Result
-    square: Result
+    best: Trial
+    square: Trial
 
     @property
     def kept(self) -> bool:
@@ -69,31 +69,38 @@ class ClassResult:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a search found.
+    """The result of a search.
 
-    `results` holds every trial, also those of earlier searches that this one went on from;
-    `winner` is None where nothing was timed; `classes` holds those classes that were reached in
-    time. `unkept` says why the winner could not be kept, empty if it was.
+    Parameters
+    ----------
+    trials
+        Every trial, including those of earlier searches in the journal.
+    winner
+        None where no candidate was timed.
+    classes
+        The classes that were reached in time.
+    unkept
+        The reason why the winner could not be kept; empty if it was.
     """
 
     device: str
     facts: Facts
     dtype: str
     pruned: Pruned
-    results: tuple[Result, ...]
-    winner: Result | None
-    default: Result | None
+    trials: tuple[Trial, ...]
+    winner: Trial | None
+    default: Trial | None
     classes: Mapping[str, ClassResult]
     seconds: float
     interrupted: bool
     unkept: str
 
     def funnel(self) -> dict[str, Any]:
-        """Count candidates from all there are to those that were timed; cores only."""
+        """Count the cores at each stage, from all candidates to those that were timed."""
         outcomes = dict.fromkeys(("failed", "crashed", "slow", "wrong", "timed"), 0)
-        first = [each for each in self.results if each.n == ROUNDS["cores"][1]]
-        for result in first:
-            outcomes[result.outcome] += 1
+        first = [trial for trial in self.trials if trial.n == ROUNDS["cores"][1]]
+        for trial in first:
+            outcomes[trial.outcome] += 1
         kept = len(self.pruned.kept)
         return {
             "candidates": self.pruned.candidates,
@@ -104,52 +111,52 @@ class Tuning:
         }
 
     def speeds(self) -> list[float]:
-        """Return the GFLOP/s of every core that was timed, at one extent."""
+        """Return the GFLOP/s of every core that was timed, in ascending order."""
         n = ROUNDS["cores"][1]
-        return sorted(x.gflops for x in self.results if x.outcome == "timed" and x.n == n)
+        return sorted(x.gflops for x in self.trials if x.outcome == "timed" and x.n == n)
 
 
 @dataclass(slots=True)
 class _Search:
-    bench: Bench
-    journal: Callable[[Result], None]
+    process: TuningProcess
+    record: Callable[[Trial], None]
     progress: Callable[[Progress], None]
     budget: float
-    known: dict[tuple[Shape, int, str], Result]
+    known: dict[tuple[KernelShape, int, str], Trial]
     dtype: np.dtype[Any]
     began: float = field(default_factory=time.monotonic)
 
     def spent(self) -> float:
         return (time.monotonic() - self.began) / self.budget
 
-    def attempt(self, shape: Shape, stage: str, of: str = SQUARE) -> Result:
+    def attempt(self, shape: KernelShape, stage: str, of: str = SQUARE) -> Trial:
         n = ROUNDS[stage][1]
-        result = self.known.get((shape, n, of))
-        if result is None:
-            result = self.bench.try_shape(shape, n, _REPEATS[stage], of)
-            self.known[shape, n, of] = result
-            self.journal(result)
+        trial = self.known.get((shape, n, of))
+        if trial is None:
+            trial = self.process.try_shape(shape, n, _REPEATS[stage], of)
+            self.known[shape, n, of] = trial
+            self.record(trial)
         best = max((x.gflops for x in self.timed()), default=0.0)
         self.progress(Progress(stage, min(1.0, self.spent()), len(self.known), best))
-        return result
+        return trial
 
-    def timed(self, of: str = SQUARE) -> list[Result]:
+    def timed(self, of: str = SQUARE) -> list[Trial]:
         return [x for x in self.known.values() if x.outcome == "timed" and x.of == of]
 
-    def leaders(self, n: int, count: int) -> list[Shape]:
+    def leaders(self, n: int, count: int) -> list[KernelShape]:
         timed = [x for x in self.timed() if x.n == n]
         return [x.shape for x in sorted(timed, key=lambda x: -x.gflops)[:count]]
 
-    def try_cores(self, kept: Iterable[Shape], default: Shape) -> None:
+    def try_cores(self, kept: Iterable[KernelShape], default: KernelShape) -> None:
         self.attempt(default, "cores")
         order = BestFirst(kept)
         while self.spent() < ROUNDS["cores"][0] and (shape := order.take()) is not None:
-            result = self.attempt(shape, "cores")
-            order.learn(shape, result.gflops if result.outcome == "timed" else 0.0)
-            if result.outcome in {"crashed", "slow"}:
+            trial = self.attempt(shape, "cores")
+            order.learn(shape, trial.gflops if trial.outcome == "timed" else 0.0)
+            if trial.outcome in {"crashed", "slow"}:
                 order.give_up(shape)
 
-    def try_walks(self, default: Shape) -> None:
+    def try_walks(self, default: KernelShape) -> None:
         n = ROUNDS["walks"][1]
         for shape in [default, *self.leaders(ROUNDS["cores"][1], _LEADERS["walks"])]:
             self.attempt(shape, "walks")
@@ -162,19 +169,19 @@ class _Search:
                 self.attempt(shape, "walks")
             improving = self.leaders(n, 1)[0] != best
 
-    def decide(self, default: Shape) -> tuple[Result | None, Result]:
+    def decide(self, default: KernelShape) -> tuple[Trial | None, Trial]:
         last = self.attempt(default, "final")
         for shape in self.leaders(ROUNDS["walks"][1], _LEADERS["final"]):
             if self.spent() < 1.0:
                 self.attempt(shape, "final")
         return self.best(), last
 
-    def best(self) -> Result | None:
-        """Return the fastest at the largest extent reached: the larger, the more it says."""
+    def best(self) -> Trial | None:
+        """Return the fastest trial at the largest extent reached."""
         return max(self.timed(), key=lambda x: (x.n, x.gflops), default=None)
 
-    def try_classes(self, square: Shape) -> None:
-        """Give each class the same part of the time that is left."""
+    def try_classes(self, square: KernelShape) -> None:
+        """Give each class the same part of the remaining time."""
         names = [name for name in CLASSES if name != SQUARE]
         before = self.spent()
         for number, name in enumerate(names, 1):
@@ -185,7 +192,7 @@ class _Search:
                 if same_layout(square, shape, self.dtype):
                     self.attempt(shape, "classes", name)
 
-    def classes(self, square: Shape) -> dict[str, ClassResult]:
+    def classes(self, square: KernelShape) -> dict[str, ClassResult]:
         found = {}
         for name in CLASSES:
             timed = {x.shape: x for x in self.timed(name) if name != SQUARE}
@@ -201,10 +208,10 @@ def tune(
     dtype: np.dtype[Any],
     budget_seconds: float,
     *,
-    store: Store | None = None,
+    cache: TuningCache | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Tuning:
-    """Search for the fastest kernel of a dtype on a device, and keep the winner in the store.
+    """Search for the fastest kernel of a dtype on a device, and keep the winner in the cache.
 
     Parameters
     ----------
@@ -216,7 +223,7 @@ def tune(
     Returns
     -------
     Tuning
-        Also after Ctrl-C, with what was known then.
+        Also after Ctrl-C, with the trials made until then.
 
     Raises
     ------
@@ -224,20 +231,19 @@ def tune(
         When the device is not there, or cannot multiply the dtype.
     """
     began = time.monotonic()
-    facts, _ = locate(device)
-    store = store or Store()
+    facts = locate(device).facts
+    cache = cache or TuningCache()
     default = default_shape(facts, dtype)
     pruned = prune(cores(dtype), dtype, facts)
-    known = {(x.shape, x.n, x.of): x for x in store.journal(facts, dtype)}
-    unkept = store.unwritable()
+    known = {(x.shape, x.n, x.of): x for x in cache.trials(facts, dtype)}
 
-    def note(result: Result) -> None:
-        if not unkept:
-            store.note(facts, dtype, result)
+    def record(trial: Trial) -> None:
+        with contextlib.suppress(OSError):  # the journal only saves time
+            cache.add_trial(facts, dtype, trial)
 
     winner, last, interrupted = None, None, False
-    with Bench(device, dtype, _SLOWEST_SECONDS) as bench:
-        search = _Search(bench, note, progress, budget_seconds, known, dtype)
+    with TuningProcess(device, dtype, _SLOWEST_SECONDS) as process:
+        search = _Search(process, record, progress, budget_seconds, known, dtype)
         try:
             search.try_cores(pruned.kept, default)
             search.try_walks(default)
@@ -248,10 +254,37 @@ def tune(
             interrupted = True
             winner = winner or search.best()
     classes = {} if winner is None else search.classes(winner.shape)
-    if winner is not None and not unkept:
-        others = {name: each.best.shape for name, each in classes.items() if each.kept}
-        store.save(facts, dtype, winner.shape, winner.gflops, others)
+    unkept = "" if winner is None else _keep(cache, facts, dtype, winner, classes)
     return Tuning(
         device, facts, dtype.name, pruned, tuple(known.values()), winner, last, classes,
         time.monotonic() - began, interrupted, unkept,
     )  # fmt: skip
+
+
+def _keep(
+    cache: TuningCache,
+    facts: Facts,
+    dtype: np.dtype[Any],
+    winner: Trial,
+    classes: Mapping[str, ClassResult],
+) -> str:
+    """Write the winner to the cache; return the reason where that fails."""
+    others = {name: each.best.shape for name, each in classes.items() if each.kept}
+    try:
+        cache.save(facts, dtype, winner.shape, winner.gflops, others)
+    except OSError as error:
+        return cache.unwritable() or str(error)
+    return ""
+
+
+def blas_gflops(dtype: np.dtype[Any], n: int, repeats: int = 5) -> float:
+    """Return the median GFLOP/s of NumPy's BLAS on an n×n×n product, to compare with."""
+    rng = np.random.default_rng(n)
+    a, b = (random_matrix(rng, (n, n), dtype) for _ in range(2))
+    c = np.matmul(a, b)
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        np.matmul(a, b, out=c)
+        seconds.append(time.perf_counter() - began)
+    return n**3 * flops_per_multiply_add(dtype.name) / float(np.median(seconds)) / 1e9

@@ -1,6 +1,8 @@
-"""One candidate built, checked against BLAS and timed; also the process in which that is done.
+"""Trials of kernel shapes in a process of their own, because a compiler may crash its process.
 
-A compiler may abort the process it is called from, so trials run in one that can be lost.
+`TuningProcess` starts ``python -m`` this module, sends one JSON request a line and restarts the
+process when it dies or does not answer. `Trials`, in that process, builds a kernel, compares its
+result with BLAS and times it.
 """
 
 from __future__ import annotations
@@ -8,39 +10,108 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
+import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import pyopencl as cl
 
-from hdgemm.errors import DeviceError
+from hdgemm.errors import HdgemmError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.find import locate
-from hdgemm.pipeline.devices.opencl.generator import gemm_source
-from hdgemm.pipeline.devices.opencl.launch import Product, Source, Target, enqueue_gemm
-from hdgemm.pipeline.devices.opencl.programs import build
-from hdgemm.pipeline.devices.opencl.shape import Shape, reals
+from hdgemm.pipeline.devices.opencl.kernel_shapes import (
+    SQUARE,
+    KernelShape,
+    class_extents,
+    reals,
+)
+from hdgemm.pipeline.devices.opencl.names import locate
+from hdgemm.pipeline.devices.opencl.programs import (
+    GemmCall,
+    Source,
+    Target,
+    build,
+    gemm_arguments,
+    gemm_source,
+)
+from hdgemm.pipeline.devices.opencl.tuning_cache import Outcome, Trial
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.shape_classes import Extents
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import Extents
 
-#: C's rows and columns beyond its block of A and B: the check must meet both kinds of edges.
+#: Rows by which C is shorter than its tuning product, so that both kinds of edges occur.
 _SHORT: Final = 3
-#: Seconds of multiplying after which a slow device need not repeat.
+#: Seconds of multiplying after which a slow device repeats no more.
 _LONG_ENOUGH: Final = 2.0
-#: Largest error in units of k·eps for operands in (-1, 1); a sound product stays below 1.
-_WORST: Final = {1: 2.0, 2: 6.0}
+#: Largest error in units of k·eps for operands in (-1, 1), by reals of an element; a correct
+#: product stays below 1.
+_LARGEST_ERROR: Final = {1: 2.0, 2: 6.0}
+
+
+class TuningProcess:
+    """The process that tries candidates; a context manager."""
+
+    def __init__(self, device: str, dtype: np.dtype[Any], seconds_each: float) -> None:
+        self._command = [sys.executable, "-m", __name__, device, dtype.name]
+        self._dtype = dtype
+        self._seconds = seconds_each
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def try_shape(self, shape: KernelShape, n: int, repeats: int, of: str = SQUARE) -> Trial:
+        """Try one candidate on the product of a class at the tuning extent `n`."""
+        request = {"shape": shape.to_json(), "extents": class_extents(of, n), "repeats": repeats}
+        process = self._running()
+        assert process.stdin is not None  # noqa: S101 - Popen was given pipes
+        assert process.stdout is not None  # noqa: S101
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], self._seconds)
+            line = process.stdout.readline() if ready else ""
+        except BrokenPipeError:
+            ready, line = [process.stdout], ""
+        if not ready:
+            self._stop()
+            return Trial(shape, n, "slow", note=f"no answer in {self._seconds:.0f} s", of=of)
+        if not line:
+            self._stop()
+            return Trial(shape, n, "crashed", note="the compiler ended its process", of=of)
+        answer = json.loads(line)
+        if "failed" in answer:
+            return Trial(shape, n, "failed", note=answer["failed"], of=of)
+        outcome: Outcome = "wrong" if is_wrong(answer["error"], self._dtype) else "timed"
+        return Trial(shape, n, outcome, answer["gflops"], answer["error"], of=of)
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
+            )  # fmt: skip
+        return self._process
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
 
 
 class Trials:
-    """Tries shapes on one device with one dtype; operands of a size are made once."""
+    """Tries shapes on one device with one dtype; the operands of each extent are made once."""
 
     def __init__(self, device: str, dtype: np.dtype[Any]) -> None:
-        _, handle = locate(device)
+        handle = locate(device).handle
         with driver_errors(f"opening {device}"):
             self._context = cl.Context([handle])
             profiling = cl.command_queue_properties.PROFILING_ENABLE
@@ -48,10 +119,10 @@ class Trials:
         self._dtype = dtype
         self._made: dict[Extents, tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = {}
 
-    def run(self, shape: Shape, extents: Extents, repeats: int) -> dict[str, Any]:
+    def run(self, shape: KernelShape, extents: Extents, repeats: int) -> dict[str, Any]:
         """Return ``gflops`` (of the median time) and ``error`` in units of k·eps.
 
-        `extents` are m, n and k, of which m and n are cut a little shorter to have edges.
+        `extents` are m, n and k, of which m and n are reduced a little to have edges.
 
         Raises
         ------
@@ -60,24 +131,21 @@ class Trials:
         """
         a, b, exact = self._operands(extents)
         kernel = cl.Kernel(build(self._context, gemm_source(shape, self._dtype)), "gemm")
+        kernel.set_scalar_arg_dtypes(gemm_arguments(self._dtype, shape))
         with driver_errors("trying a kernel"):
-            product, memory = self._product(shape, a, b)
-            seconds = []
-            for _ in range(repeats + 1):
-                event = enqueue_gemm(self._queue, kernel, shape, self._dtype, product)
+            call = self._call(shape, a, b)
+            seconds: list[float] = []
+            while len(seconds) <= repeats and (len(seconds) < 2 or sum(seconds) <= _LONG_ENOUGH):
+                event = call.enqueue(self._queue, kernel, shape, self._dtype)
                 event.wait()
                 seconds.append((event.profile.end - event.profile.start) * 1e-9)
-                if len(seconds) > 1 and sum(seconds) > _LONG_ENOUGH:
-                    break
             c = np.empty_like(exact)
-            cl.enqueue_copy(self._queue, c, memory)
-        m, n = exact.shape
-        k = extents[2]
-        eps = np.finfo(self._dtype).eps
+            cl.enqueue_copy(self._queue, c, call.c.memory)
+        (m, n), k = exact.shape, extents[2]
         flops = m * n * k * flops_per_multiply_add(self._dtype.name)
         return {
             "gflops": flops / float(np.median(seconds[1:])) / 1e9,
-            "error": float(np.max(np.abs(c - exact)) / (k * eps)),
+            "error": float(np.max(np.abs(c - exact)) / (k * np.finfo(self._dtype).eps)),
         }
 
     def _operands(self, extents: Extents) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -89,7 +157,7 @@ class Trials:
             self._made[extents] = a, b, a @ b
         return self._made[extents]
 
-    def _product(self, shape: Shape, a: NDArray[Any], b: NDArray[Any]) -> tuple[Product, cl.Buffer]:
+    def _call(self, shape: KernelShape, a: NDArray[Any], b: NDArray[Any]) -> GemmCall:
         (m, k), n = a.shape, b.shape[1]
         if shape.packed:
             width_a, width_b = shape.block_m(), shape.block_n(self._dtype)
@@ -99,9 +167,9 @@ class Trials:
             )
         else:
             sources = Source(self._hold(a), 0, (k, 1)), Source(self._hold(b), 0, (n, 1))
-        # beta = 0 must not read this.
-        memory = self._hold(np.full((m, n), np.nan, self._dtype))
-        return Product((m, n, k), 1.0, sources[0], sources[1], 0.0, Target(memory, 0, n)), memory
+        # With beta = 0 the kernel must not read these NaNs.
+        target = Target(self._hold(np.full((m, n), np.nan, self._dtype)), 0, n)
+        return GemmCall((m, n, k), 1.0, sources[0], sources[1], 0.0, target)
 
     def _hold(self, values: NDArray[Any]) -> cl.Buffer:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -119,7 +187,7 @@ def random_matrix(
 
 
 def _panels(rows: NDArray[Any], width: int) -> NDArray[Any]:
-    """Pack as the device does, with NumPy: neighbours along the first axis side by side."""
+    """Pack as the device does, with NumPy: `width` neighbours along the first axis per panel."""
     count = -(-rows.shape[0] // width)
     padded = np.zeros((count * width, rows.shape[1]), rows.dtype)
     padded[: rows.shape[0]] = rows
@@ -128,13 +196,13 @@ def _panels(rows: NDArray[Any], width: int) -> NDArray[Any]:
 
 def is_wrong(error: float, dtype: np.dtype[Any]) -> bool:
     """Judge an error in units of k·eps; NaN is wrong."""
-    return not error <= _WORST[reals(dtype)]
+    return not error <= _LARGEST_ERROR[reals(dtype)]
 
 
 def main() -> None:
-    """Answer requests, a JSON object a line, until standard input ends."""
+    """Answer requests, one JSON object a line, until standard input ends."""
     device, dtype = sys.argv[1], np.dtype(sys.argv[2])
-    # Compilers print to standard output; answers go where they cannot.
+    # Compilers print to standard output, so answers go to a copy of it.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -142,9 +210,9 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            shape = Shape.from_json(request["shape"])
+            shape = KernelShape.from_json(request["shape"])
             answer = trials.run(shape, tuple(request["extents"]), request["repeats"])
-        except DeviceError as error:
+        except HdgemmError as error:
             answer = {"failed": str(error)}
         answers.write(json.dumps(answer) + "\n")
 

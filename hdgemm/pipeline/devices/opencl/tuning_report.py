@@ -1,4 +1,4 @@
-"""A search's outcome as JSON, and the distribution of speeds (figure 8 of the paper)."""
+"""The result of a search as JSON, and the distribution of kernel speeds (figure 8 of BEAST)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.devices.opencl.shape_classes import extents
+from hdgemm.pipeline.devices.opencl.kernel_shapes import class_extents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hdgemm.pipeline.devices.opencl.result import Result
     from hdgemm.pipeline.devices.opencl.tuner import Tuning
+    from hdgemm.pipeline.devices.opencl.tuning_cache import Trial
 
 _BINS: Final = 40
 
 
 def to_json(tuning: Tuning, peers: Mapping[str, float]) -> dict[str, Any]:
-    """Return all that is known of a search as plain values; speeds in GFLOP/s."""
+    """Return a search's result as plain values; speeds in GFLOP/s."""
     winner = tuning.winner
     return {
         "device": tuning.device,
@@ -32,31 +32,31 @@ def to_json(tuning: Tuning, peers: Mapping[str, float]) -> dict[str, Any]:
         "seconds": tuning.seconds,
         "interrupted": tuning.interrupted,
         "funnel": tuning.funnel(),
-        "winner": _result(winner),
+        "winner": _trial(winner),
         "gflops": winner.gflops if winner else None,
-        "default": _result(tuning.default),
+        "default": _trial(tuning.default),
         "classes": {
             name: {
-                "extents": list(extents(name, each.best.n)),
+                "extents": list(class_extents(name, each.best.n)),
                 "kept": each.kept,
-                "best": _result(each.best),
-                "square": _result(each.square),
+                "best": _trial(each.best),
+                "square": _trial(each.square),
             }
             for name, each in tuning.classes.items()
         },
         "unkept": tuning.unkept,
         "peers": dict(peers),
         "speeds": tuning.speeds(),
-        "trials": [_result(each) for each in tuning.results],
+        "trials": [_trial(each) for each in tuning.trials],
     }
 
 
-def _result(result: Result | None) -> dict[str, Any] | None:
-    return None if result is None else {**result._asdict(), "shape": result.shape.to_json()}
+def _trial(trial: Trial | None) -> dict[str, Any] | None:
+    return None if trial is None else trial.to_json()
 
 
 def write_report(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a report as JSON; NaN of a wrong result becomes null."""
+    """Write a report as JSON; NaN, the error of a wrong result, becomes null."""
     finite = json.loads(json.dumps(values), parse_constant=lambda _: None)
     path.write_text(json.dumps(finite, indent=1) + "\n", encoding="utf-8")
 

@@ -1,7 +1,9 @@
 """The contract on every OpenCL device here, as one that shares memory and as one that does not."""
 
+import threading
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,15 +14,16 @@ from hypothesis import strategies as st
 from hdgemm import Options
 from hdgemm.blas import multiply
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
-from hdgemm.run.reach import ReachesHostMemory
-from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts
-from hdgemm.pipeline.devices.opencl.find import locate
-from hdgemm.pipeline.devices.opencl.store import Choice, Store
+from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts, platforms
+from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShapes
+from hdgemm.pipeline.devices.opencl.names import locate
+from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache
 from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.run.reach import ReachesHostMemory
 from tests.pipeline.devices.device_contract import DeviceContract, random
 from tests.reference import DTYPES, assert_close_in_eps
 
-pytest.importorskip("pyopencl")
+cl = pytest.importorskip("pyopencl")
 LISTED = list_devices()
 
 
@@ -66,9 +69,10 @@ class TestPoclAsDiscrete(OpenCLContract):
 def test_a_class_of_products_has_a_kernel_of_its_own_on_the_same_slots(platform, monkeypatch):
     with closing(opened(platform)) as usual:
         facts, _ = locate(usual.spec.name)
-    square = Store().choose(facts, np.dtype("float64")).shape
+    square = TuningCache().shapes(facts, np.dtype("float64")).square
     flat = replace(square, walk_m=1, walk_n=2, cache_k=128)
-    monkeypatch.setattr(Store, "choose", lambda *_: Choice(square, "tuned", 1.0, {"rank-k": flat}))
+    shapes_of_both = KernelShapes(square, "tuned", 1.0, {"rank-k": flat})
+    monkeypatch.setattr(TuningCache, "shapes", lambda *_: shapes_of_both)
     rng, shapes = np.random.default_rng(5), []
     with closing(opened(platform)) as device:
         built = device._programs.gemm
@@ -285,10 +289,105 @@ def test_parts_of_a_device_multiply_at_once():
         half.close()
 
 
-@pytest.mark.parametrize("name", ["opencl:99", "opencl:x", "opencl:0/2:2", "opencl:0/2", "cl:0"])
+@pytest.mark.parametrize(
+    "name",
+    ["opencl:99", "opencl:x", "opencl:0/2:2", "opencl:0/2", "cl:0", "opencl:0/0:0", "opencl:-1",
+     "opencl:0/99999999:0", "opencl:", "", "opencl:0 "],
+)  # fmt: skip
 def test_a_name_that_is_not_there_says_so(name):
     with pytest.raises(DeviceUnavailableError, match=r"there is no"):
         open_device(name)
+
+
+def test_parts_of_any_text_are_few_names():
+    assert parts("opencl:1/3") == ("opencl:1/3:0", "opencl:1/3:1", "opencl:1/3:2")
+    for text in ("host", "opencl:0", "opencl:0/0", "opencl:0/999999999", "opencl:0/2:1"):
+        assert parts(text) == (text,)
+
+
+def test_a_device_with_fewer_units_than_parts_says_so():
+    with pytest.raises(DeviceUnavailableError, match="too few for opencl:0/9999:0"):
+        open_device("opencl:0/9999:0")
+
+
+class FakePlatform:
+    name = "Broken Platform"
+
+    def get_devices(self):
+        raise cl.RuntimeError("clGetDeviceIDs failed: OUT_OF_HOST_MEMORY")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value", "said"),
+    [
+        (platforms.importlib.util, "find_spec", lambda _: None, "PyOpenCL is not installed: pip"),
+        (cl, "get_platforms", list, "this machine has 0 OpenCL device"),
+        (cl, "get_platforms", lambda: [FakePlatform()], "this machine has 0 OpenCL device"),
+        (platforms.tempfile, "TemporaryDirectory", lambda **_: refuse(OSError(28, "disk full")),
+         "disk full"),
+        (cl, "get_platforms", lambda: refuse(cl.LogicError("PLATFORM_NOT_FOUND_KHR")),
+         "there is no OpenCL platform .*PLATFORM_NOT_FOUND_KHR.*: pip install"),
+    ],
+    ids=["no PyOpenCL", "no platform", "broken platform", "no folder", "loader's error"],
+)  # fmt: skip
+def test_what_is_missing_is_named(module, name, value, said, monkeypatch):
+    for setting in platforms._LOADER_SETTINGS:
+        monkeypatch.delenv(setting, raising=False)
+    monkeypatch.setattr(platforms, "intel_library", lambda: Path("libintelocl.so"))
+    monkeypatch.setattr(platforms, "_query_loader", platforms._query_loader.__wrapped__)
+    monkeypatch.setattr(module, name, value)
+    with pytest.raises(DeviceUnavailableError, match=said):
+        open_device("opencl:0")
+    assert not any(info.usable for info in list_devices())
+
+
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize("name", ["Context", "CommandQueue"])
+def test_a_driver_that_refuses_to_open_is_named(name, monkeypatch):
+    monkeypatch.setattr(cl, name, lambda *_, **__: refuse(cl.LogicError("DEVICE_NOT_AVAILABLE")))
+    with pytest.raises(DeviceUnavailableError, match=r"opencl:0 cannot be opened.*AVAILABLE"):
+        open_device("opencl:0")
+
+
+def test_a_system_without_threads_opens_no_device_and_leaves_none(monkeypatch):
+    before = threading.active_count()
+    started = []
+
+    def start(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        REAL_START(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(DeviceUnavailableError, match="refused a thread"):
+        opened("Intel")
+    assert threading.active_count() == before
+
+
+REAL_START = threading.Thread.start
+
+
+def test_memory_is_freed_once_and_only_by_its_device():
+    with closing(opened("Portable")) as device, closing(opened("Portable")) as other:
+        for held in (device.allocate(8), device.allocate_staging(8)):
+            with pytest.raises(DeviceError, match="not held"):
+                other.free(held)
+            device.free(held)
+            with pytest.raises(DeviceError, match="freed before"):
+                device.free(held)
+
+
+def test_staging_that_the_system_refuses_is_reported_with_its_size():
+    with (
+        closing(opened("Portable")) as device,
+        pytest.raises(DoesNotFitError, match="lower host_memory") as caught,
+    ):
+        device.allocate_staging(1 << 60)
+    assert caught.value.requested == 1 << 60
 
 
 def test_numbers_put_intel_before_pocl_and_say_what_each_is():

@@ -2,26 +2,32 @@
 
 import json
 import logging
+import sys
 from dataclasses import replace
+from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError
-from hdgemm.pipeline.devices.opencl.shape import DTYPES, Shape
+from hdgemm.pipeline.devices.opencl.kernel_shapes import (
+    CLASSES,
+    DTYPES,
+    KernelShape,
+    KernelShapes,
+    nearest,
+)
 
 pytest.importorskip("pyopencl")
 
-from hdgemm.pipeline.devices.opencl import pruning, store, tuner
-from hdgemm.pipeline.devices.opencl.candidates import BestFirst
-from hdgemm.pipeline.devices.opencl.shape_classes import CLASSES, Kernels, nearest
+from hdgemm.pipeline.devices.opencl import list_devices, search_space, tuner, tuning_cache
 from hdgemm.pipeline.devices.opencl.driver import Facts
-from hdgemm.pipeline.devices.opencl.find import list_devices, locate
-from hdgemm.pipeline.devices.opencl.pruning import Candidate, prune
-from hdgemm.pipeline.devices.opencl.result import Result
-from hdgemm.pipeline.devices.opencl.space import cores, walks
-from hdgemm.pipeline.devices.opencl.store import Store, default_shape
-from hdgemm.pipeline.devices.opencl.tuning_process import Trials, is_wrong
+from hdgemm.pipeline.devices.opencl.names import locate
+from hdgemm.pipeline.devices.opencl.platforms import Found
+from hdgemm.pipeline.devices.opencl.search_space import BestFirst, Candidate, cores, prune, walks
+from hdgemm.pipeline.devices.opencl.tuning_cache import Trial, TuningCache, default_shape
+from hdgemm.pipeline.devices.opencl.tuning_process import Trials, TuningProcess, is_wrong
 from hdgemm.pipeline.devices.opencl.tuning_report import histogram, to_json, write_report
 
 GPU = Facts(
@@ -35,7 +41,7 @@ CPU = replace(
 )  # fmt: skip
 DOUBLE = np.dtype("float64")
 #: The paper's best kernel on a K40: 96 × 64 × 12, 16 × 8 threads.
-PAPER = Shape(lanes=1, dim_m=16, dim_n=8, rows=6, vectors=8, block_k=12, local=True)
+PAPER = KernelShape(lanes=1, dim_m=16, dim_n=8, rows=6, vectors=8, block_k=12, local=True)
 
 
 def removed_by(shape, facts=GPU, dtype=DOUBLE):
@@ -43,7 +49,7 @@ def removed_by(shape, facts=GPU, dtype=DOUBLE):
 
 
 def test_the_papers_own_kernel_passes_all_nine_rules():
-    assert len(pruning.RULES) == 9
+    assert len(search_space.RULES) == 9
     assert prune([PAPER], DOUBLE, GPU).kept == (PAPER,)
 
 
@@ -64,7 +70,7 @@ def test_the_papers_own_kernel_passes_all_nine_rules():
 )
 def test_each_rule_removes_what_it_names(rule, shape, facts):
     assert removed_by(shape, facts) == {
-        name.__name__: int(name.__name__ == rule) for name in pruning.RULES
+        name.__name__: int(name.__name__ == rule) for name in search_space.RULES
     }
 
 
@@ -73,10 +79,10 @@ def test_limits_are_met_exactly():
     candidate = Candidate(PAPER, DOUBLE, GPU)
     assert candidate.item_registers * PAPER.threads == 12288
     assert candidate.group_local_bytes == 15360
-    assert not pruning.too_many_group_registers(
+    assert not search_space.too_many_group_registers(
         replace(candidate, facts=replace(GPU, registers_per_group=12288))
     )
-    assert not pruning.low_occupancy_by_local_memory(
+    assert not search_space.low_occupancy_by_local_memory(
         replace(candidate, facts=replace(GPU, local_bytes=30720))
     )
 
@@ -113,7 +119,8 @@ def test_shipped_shapes_are_sound(facts, dtype):
 
 def test_best_first_tries_every_group_then_follows_the_fastest():
     slow, fast = (
-        [Shape(lanes=lanes, rows=rows, vectors=3) for rows in (2, 4, 6, 8, 10)] for lanes in (1, 8)
+        [KernelShape(lanes=lanes, rows=rows, vectors=3) for rows in (2, 4, 6, 8, 10)]
+        for lanes in (1, 8)
     )
     order = BestFirst([*slow, *fast])
     taken = []
@@ -129,39 +136,78 @@ def test_best_first_tries_every_group_then_follows_the_fastest():
 
 
 def test_a_tuned_shape_is_kept_and_another_drivers_is_stale(tmp_path):
-    tuned = Shape(lanes=8, rows=12, vectors=2)
-    kept = Store(tmp_path)
-    assert kept.choose(CPU, DOUBLE).origin == "default"
+    tuned = KernelShape(lanes=8, rows=12, vectors=2)
+    kept = TuningCache(tmp_path)
+    assert kept.shapes(CPU, DOUBLE).origin == "default"
     kept.save(CPU, DOUBLE, tuned, 123.0)
-    assert kept.choose(CPU, DOUBLE) == store.Choice(tuned, "tuned", 123.0)
-    assert kept.choose(CPU, np.dtype("float32")).origin == "default"
+    assert kept.shapes(CPU, DOUBLE) == KernelShapes(tuned, "tuned", 123.0)
+    assert kept.shapes(CPU, np.dtype("float32")).origin == "default"
     newer = replace(CPU, driver="2.0")
-    assert kept.choose(newer, DOUBLE) == store.Choice(default_shape(CPU, DOUBLE), "stale")
-    assert store.shapes_for(CPU, kept)[DOUBLE] == Kernels(tuned)
-    assert store.shapes_for(newer, kept)[DOUBLE].origin == "stale"
+    assert kept.shapes(newer, DOUBLE) == KernelShapes(default_shape(CPU, DOUBLE), "stale")
+    assert tuning_cache.shapes_for(CPU, kept)[DOUBLE].square == tuned
+    assert tuning_cache.shapes_for(newer, kept)[DOUBLE].origin == "stale"
 
 
 def test_an_untuned_device_is_hinted_at_once(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             for origin in ("default", "stale", "tuned"):
-                store.hint("opencl:7", "Some CPU", "float32", origin)
+                tuning_cache.warn_untuned("opencl:7", "Some CPU", "float32", origin)
     assert ["another driver" in record.message for record in caplog.records] == [False, True]
     assert all("hdgemm tune --device opencl:7 --dtype float32" in x for x in caplog.messages)
 
 
+ENTRY = {
+    "format": 1, "driver": "1.0", "gflops": 9.0, "classes": {},
+    "shape": KernelShape(lanes=8, rows=2).to_json(),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"shape": {"lanes": "8"}, "driver": "1.0", "gflops": 1}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        json.dumps({**ENTRY, "format": 2}),
+        json.dumps({**ENTRY, "gflops": "fast"}),
+        json.dumps({**ENTRY, "classes": []}),
+        json.dumps({**ENTRY, "shape": {"lanes": "8"}}),
+        json.dumps({**ENTRY, "shape": {"lanes": 8, "rows": 0}}),
+    ],
+    ids=["empty", "list", "no keys", "deep", "format", "gflops", "classes", "type", "range"],
 )
-def test_a_broken_entry_is_not_used(tmp_path, text):
-    kept = Store(tmp_path)
+def test_a_broken_entry_is_refused_with_a_sentence(tmp_path, text, caplog):
+    kept = TuningCache(tmp_path)
+    kept.path(CPU, DOUBLE).write_text(json.dumps(ENTRY))
+    assert kept.shapes(CPU, DOUBLE).origin == "tuned"
     kept.path(CPU, DOUBLE).write_text(text)
-    assert kept.choose(CPU, DOUBLE).origin == "default"
+    assert kept.shapes(CPU, DOUBLE).origin == "default"
+    assert f"{kept.path(CPU, DOUBLE)} is ignored; `hdgemm tune` writes it anew" in caplog.text
+
+
+def test_entry_of_the_first_release_is_read(tmp_path):
+    """The file as version 1 of the format wrote it, word by word."""
+    kept = TuningCache(tmp_path)
+    kept.path(CPU, DOUBLE).write_text(
+        """{
+ "format": 1, "platform": "Intel(R) OpenCL", "device": "Some CPU", "driver": "1.0",
+ "gflops": 141.5,
+ "shape": {"lanes": 8, "dim_m": 1, "dim_n": 1, "rows": 8, "vectors": 3, "walk_m": 16,
+  "walk_n": 4, "block_k": 4, "cache_k": 512, "local": false, "packed": true, "ahead": 0},
+ "classes": {"tall": {"lanes": 8, "dim_m": 1, "dim_n": 1, "rows": 8, "vectors": 3, "walk_m": 4,
+  "walk_n": 4, "block_k": 4, "cache_k": 512, "local": false, "packed": true, "ahead": 0}}
+}"""
+    )
+    shape = KernelShape(lanes=8, rows=8, vectors=3, walk_m=16, walk_n=4, cache_k=512)
+    expected = KernelShapes(shape, "tuned", 141.5, {"tall": replace(shape, walk_m=4)})
+    assert kept.shapes(CPU, DOUBLE) == expected
 
 
 def test_no_double_precision_means_no_double_shapes(tmp_path):
     single = replace(GPU, has_double=False)
-    assert {x.name for x in store.shapes_for(single, Store(tmp_path))} == {
+    assert {x.name for x in tuning_cache.shapes_for(single, TuningCache(tmp_path))} == {
         "float32",
         "complex64",
     }
@@ -169,7 +215,12 @@ def test_no_double_precision_means_no_double_shapes(tmp_path):
         default_shape(single, DOUBLE)
 
 
-class FakeBench:
+@cache
+def few_cores():
+    return list(islice(cores(DOUBLE), 0, None, 4001))
+
+
+class FakeProcess:
     """Answers at once: speed from the register tile, and what else is told of a shape."""
 
     fates: dict = {}  # noqa: RUF012 - each test puts in its own
@@ -192,30 +243,29 @@ class FakeBench:
         speed = shape.rows * shape.vectors * shape.lanes + shape.walk_n
         if of == "rank-k" and shape.cache_k == 128:
             speed *= 2
-        return Result(shape, n, fate or "timed", speed if fate is None else 0.0, of=of)
+        return Trial(shape, n, fate or "timed", speed if fate is None else 0.0, of=of)
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.setattr(tuner, "Bench", FakeBench)
-    monkeypatch.setattr(tuner, "locate", lambda _: (CPU, None))
-    few = list(cores(DOUBLE))[::4001]
-    monkeypatch.setattr(tuner, "cores", lambda _: few)
-    FakeBench.fates, FakeBench.tried = {}, []
-    return FakeBench
+    monkeypatch.setattr(tuner, "TuningProcess", FakeProcess)
+    monkeypatch.setattr(tuner, "locate", lambda _: Found(CPU, None))
+    monkeypatch.setattr(tuner, "cores", lambda _: few_cores())
+    FakeProcess.fates, FakeProcess.tried = {}, []
+    return FakeProcess
 
 
 def test_a_search_ends_with_the_fastest_and_a_funnel_that_adds_up(bench, tmp_path):
     bench.fates = {3: "wrong", 4: "failed"}
     seen = []
-    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path), progress=seen.append)
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, cache=TuningCache(tmp_path), progress=seen.append)
     funnel = found.funnel()
     removed = sum(funnel["pruned"].values())
     assert funnel["candidates"] == removed + funnel["kept"]
     assert (funnel["wrong"], funnel["failed"]) == (1, 1)
     assert found.winner.gflops >= found.default.gflops
     assert found.winner.n == 2048
-    assert Store(tmp_path).choose(CPU, DOUBLE).shape == found.winner.shape
+    assert TuningCache(tmp_path).shapes(CPU, DOUBLE).square == found.winner.shape
     assert [each.tried for each in seen] == sorted(each.tried for each in seen)
     report = tmp_path / "report.json"
     write_report(report, to_json(found, {"numpy": 1.0}))
@@ -226,14 +276,14 @@ def test_a_search_ends_with_the_fastest_and_a_funnel_that_adds_up(bench, tmp_pat
 
 
 def test_a_class_gets_a_shape_of_its_own_where_that_is_faster(bench, tmp_path):
-    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, cache=TuningCache(tmp_path))
     assert found.winner.of == "square"
     assert {name for name, each in found.classes.items() if each.kept} == {"rank-k"}
-    choice = Store(tmp_path).choose(CPU, DOUBLE)
+    choice = TuningCache(tmp_path).shapes(CPU, DOUBLE)
     assert set(choice.others) == {"rank-k"}
-    kernels = store.shapes_for(CPU, Store(tmp_path))[DOUBLE]
-    assert kernels.of((4096, 4096, 256)).cache_k == 128
-    assert kernels.of((4096, 4096, 4096)) == kernels.square == found.winner.shape
+    kernels = tuning_cache.shapes_for(CPU, TuningCache(tmp_path))[DOUBLE]
+    assert kernels.for_product((4096, 4096, 256)).cache_k == 128
+    assert kernels.for_product((4096, 4096, 4096)) == kernels.square == found.winner.shape
     values = to_json(found, {})["classes"]["rank-k"]
     assert values["kept"]
     assert values["extents"] == [2048, 2048, 256]
@@ -256,52 +306,52 @@ def test_a_product_belongs_to_the_class_nearest_to_its_proportions(product, name
 
 
 def test_an_unknown_class_falls_back_to_the_nearest_known_one():
-    square, flat = Shape(lanes=8, rows=8), Shape(lanes=8, rows=8, cache_k=128)
-    kernels = Kernels(square, {"rank-k": flat})
-    assert kernels.of((4096, 64, 4096)) == square
-    assert kernels.of((4096, 4096, 64)) == flat
-    assert Kernels(square).of((4096, 4096, 64)) == square
+    square, flat = KernelShape(lanes=8, rows=8), KernelShape(lanes=8, rows=8, cache_k=128)
+    kernels = KernelShapes(square, others={"rank-k": flat})
+    assert kernels.for_product((4096, 64, 4096)) == square
+    assert kernels.for_product((4096, 4096, 64)) == flat
+    assert KernelShapes(square).for_product((4096, 4096, 64)) == square
 
 
 def test_a_class_shape_that_needs_other_slots_is_not_used(tmp_path):
-    kept = Store(tmp_path)
-    square = Shape(lanes=8, rows=8, vectors=3)
+    kept = TuningCache(tmp_path)
+    square = KernelShape(lanes=8, rows=8, vectors=3)
     others = {
         "rank-k": replace(square, rows=4),
         "tall": replace(square, walk_m=4),
         "other": square,
     }
     kept.save(CPU, DOUBLE, square, 1.0, others)
-    assert kept.choose(CPU, DOUBLE).others == {"tall": others["tall"]}
+    assert kept.shapes(CPU, DOUBLE).others == {"tall": others["tall"]}
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_memory(bench, tmp_path):
     (tmp_path / "file").write_text("")
-    broken = Store(tmp_path / "file" / "folder")
+    broken = TuningCache(tmp_path / "file" / "folder")
     assert "cannot be written" in broken.unwritable()
-    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=broken)
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, cache=broken)
     assert found.winner is not None
     assert found.unkept == broken.unwritable()
-    assert broken.choose(CPU, DOUBLE).origin == "default"
-    assert Store(tmp_path).unwritable() == ""
+    assert broken.shapes(CPU, DOUBLE).origin == "default"
+    assert TuningCache(tmp_path).unwritable() == ""
 
 
 def test_an_interrupted_search_keeps_what_is_known_and_goes_on(bench, tmp_path):
     bench.fates = {6: KeyboardInterrupt}
-    first = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    first = tuner.tune("opencl:0", DOUBLE, 60.0, cache=TuningCache(tmp_path))
     assert first.interrupted
     assert first.winner is not None
-    assert Store(tmp_path).choose(CPU, DOUBLE).shape == first.winner.shape
+    assert TuningCache(tmp_path).shapes(CPU, DOUBLE).square == first.winner.shape
     before = set(bench.tried[:5])
     bench.fates, bench.tried = {}, []
-    FakeBench.tried = bench.tried
-    second = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    FakeProcess.tried = bench.tried
+    second = tuner.tune("opencl:0", DOUBLE, 60.0, cache=TuningCache(tmp_path))
     assert not second.interrupted
     assert not before & set(bench.tried)
 
 
 def test_a_spent_budget_ends_the_final(bench, tmp_path):
-    found = tuner.tune("opencl:0", DOUBLE, 1e-9, store=Store(tmp_path))
+    found = tuner.tune("opencl:0", DOUBLE, 1e-9, cache=TuningCache(tmp_path))
     assert [n for _, n, _ in bench.tried] == [384, 1024, 2048]
     assert found.winner.shape == found.default.shape
     assert found.classes == {}
@@ -309,7 +359,7 @@ def test_a_spent_budget_ends_the_final(bench, tmp_path):
 
 def test_a_compiler_that_dies_costs_its_group_only(bench, tmp_path):
     bench.fates = {2: "crashed"}
-    found = tuner.tune("opencl:0", DOUBLE, 60.0, store=Store(tmp_path))
+    found = tuner.tune("opencl:0", DOUBLE, 60.0, cache=TuningCache(tmp_path))
     assert found.funnel()["crashed"] == 1
     assert found.funnel()["timed"] > 0
     assert found.winner is not None
@@ -319,6 +369,40 @@ def test_the_histogram_counts_every_speed():
     counts, low, high = histogram([1.0, 2.0, 3.0, 40.0])
     assert (sum(counts), counts[-1], low, high) == (4, 1, 0.0, 40.0)
     assert histogram([]) == ([], 0.0, 0.0)
+
+
+def test_tuning_runs_from_the_command_line(tmp_path, monkeypatch):
+    """The whole search with its process, on products of a few rows."""
+    from typer.testing import CliRunner
+
+    from hdgemm.cli.app import app
+
+    rounds = {name: (share, 32) for name, (share, _) in tuner.ROUNDS.items()}
+    monkeypatch.setattr(tuner, "ROUNDS", rounds)
+    monkeypatch.setattr(tuner, "cores", lambda _: few_cores())
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
+    name, report = first_usable("Portable"), tmp_path / "report.json"
+    arguments = ["tune", "--device", name, "--budget", "0.1s", "--report", str(report)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "kept for later products" in done.output
+    values = json.loads(report.read_text())
+    assert values["winner"]["outcome"] == "timed"
+    assert values["peers"]["numpy"] > 0
+    assert tuning_cache.shapes_for(locate(name).facts)[DOUBLE].origin == "tuned"
+
+
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
+    shape = KernelShape(lanes=2, rows=2)
+    with TuningProcess(first_usable("Portable"), DOUBLE, 60.0) as process:
+        command = process._command
+        process._command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        process._seconds = 0.1
+        assert process.try_shape(shape, 32, 1).outcome == "slow"
+        process._command, process._seconds = [sys.executable, "-c", ""], 60.0
+        assert process.try_shape(shape, 32, 1).outcome == "crashed"
+        process._command = command
+        assert process.try_shape(shape, 32, 1).outcome == "timed"
 
 
 def test_times_are_read_with_their_units():
@@ -346,7 +430,7 @@ def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packe
     """On a CPU only their results are judged: edges, odd k, and C that must not be read."""
     dtype = np.dtype(dtype)
     trials = Trials(first_usable(platform), dtype)
-    shape = Shape(
+    shape = KernelShape(
         lanes=2, dim_m=4, dim_n=2, rows=3, vectors=2, walk_m=1 if local else 2,
         walk_n=1 if local else 3, block_k=4, cache_k=1 << 20 if local else 16,
         local=local, packed=packed, ahead=0 if local else 4,
@@ -359,7 +443,7 @@ def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packe
 def test_a_kernel_that_cannot_be_built_says_so():
     trials = Trials(first_usable("Intel"), DOUBLE)
     with pytest.raises(DeviceError, match="building an OpenCL kernel"):
-        trials.run(Shape(lanes=5), (16, 16, 16), 1)
+        trials.run(KernelShape(lanes=5), (16, 16, 16), 1)
 
 
 def test_a_wrong_result_is_seen():
@@ -376,4 +460,4 @@ def test_facts_of_a_part_are_its_own():
     except DeviceUnavailableError as error:
         pytest.skip(str(error))
     assert half.compute_units == whole.compute_units // 2
-    assert Store().path(half, DOUBLE) != Store().path(whole, DOUBLE)
+    assert TuningCache().path(half, DOUBLE) != TuningCache().path(whole, DOUBLE)

@@ -1,0 +1,176 @@
+"""OpenCL devices by name: list them, open one, divide one into parts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import DeviceError, DeviceUnavailableError
+from hdgemm.pipeline.devices.opencl.platforms import Found, found_devices, missing_runtime
+from hdgemm.pipeline.devices.registry import DeviceInfo
+
+if TYPE_CHECKING:
+    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
+    from hdgemm.pipeline.devices.opencl.driver import Facts
+
+_NAME = re.compile(r"opencl(?::(\d{1,4})(?:/(\d{1,4}):(\d{1,4}))?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """``opencl:INDEX``, or number `part` of `parts` equal parts: ``opencl:INDEX/PARTS:PART``."""
+
+    index: int
+    parts: int = 1
+    part: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Name:
+        """Read a name; ``opencl`` alone is the first device.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            When the text is no name, or the part's number is too high.
+        """
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise DeviceUnavailableError(
+                f"there is no device {text!r}: an OpenCL device has a name like 'opencl:0', and a "
+                "part of one a name like 'opencl:0/2:1'"
+            )
+        name = cls(int(match[1] or 0), int(match[2] or 1), int(match[3] or 0))
+        if name.part >= name.parts:
+            raise DeviceUnavailableError(
+                f"there is no {text!r}: the numbers of {name.parts} parts start at 0",
+                parts=name.parts,
+            )
+        return name
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """Return the names of all parts of ``"opencl:0/2"``; any other name is its only part."""
+    match = re.fullmatch(r"opencl:\d{1,4}/(\d{1,4})", text)
+    count = int(match[1]) if match else 0
+    return tuple(f"{text}:{part}" for part in range(count)) or (text,)
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Return every OpenCL device, and an entry with the reason where one cannot be used."""
+    try:
+        found = found_devices()
+        hint = missing_runtime()
+    except DeviceError as error:
+        return [DeviceInfo("opencl", "OpenCL devices", usable=False, note=str(error))]
+    listed = [_describe(f"opencl:{index}", each) for index, each in enumerate(found)]
+    if hint:
+        listed.append(DeviceInfo("opencl", "Intel's CPU runtime", usable=False, note=hint))
+    return listed
+
+
+def _describe(name: str, found: Found) -> DeviceInfo:
+    facts = found.facts
+    text = f"{facts.device}, {facts.compute_units} units, {facts.platform} {facts.driver}"
+    reason = _unusable(found)
+    single = "" if facts.has_double else "single precision only; "
+    note = reason or single + _tuning_state(name, facts)
+    return DeviceInfo(name, text, facts.memory_bytes, not reason, note, facts.kind != "cpu")
+
+
+def _tuning_state(name: str, facts: Facts) -> str:
+    """Return the dtypes for which a device was tuned, or how to tune it."""
+    from hdgemm.pipeline.devices.opencl.tuning_cache import shapes_for
+
+    shapes = shapes_for(facts)
+    tuned = [dtype.name for dtype, each in shapes.items() if each.origin == "tuned"]
+    if tuned:
+        return f"tuned for {', '.join(tuned)}"
+    stale = any(each.origin == "stale" for each in shapes.values())
+    state = "tuned for another driver version" if stale else "not tuned"
+    return f"{state}: hdgemm tune --device {name}"
+
+
+def _unusable(found: Found) -> str:
+    """Return the reason why a device cannot build a kernel; empty where it can."""
+    import pyopencl as cl
+
+    from hdgemm.pipeline.devices.opencl.driver import driver_errors
+    from hdgemm.pipeline.devices.opencl.programs import build
+
+    try:
+        with driver_errors("its driver refused a context"):
+            if not (found.handle.available and found.handle.compiler_available):
+                return "its driver says that it, or its compiler, is not available"
+            context = cl.Context([found.handle])
+        build(context, "__kernel void probe(__global float *x) { *x += 1; }")
+    except (DeviceError, MemoryError) as error:
+        return str(error)
+    return ""
+
+
+def locate(text: str) -> Found:
+    """Find a device, or a part of one, by name.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When there is no such device, or it cannot be divided into these parts.
+    """
+    name, found = Name.parse(text), found_devices()
+    if name.index >= len(found):
+        raise DeviceUnavailableError(
+            f"there is no {text}: this machine has {len(found)} OpenCL device(s), numbered from 0 "
+            "(`hdgemm devices` lists them)",
+            devices=len(found),
+        )
+    whole = found[name.index]
+    return whole if name.parts == 1 else _divide(whole, name, text)
+
+
+def _divide(whole: Found, name: Name, text: str) -> Found:
+    import pyopencl as cl
+
+    available = whole.facts.compute_units
+    units = available // name.parts
+    if units == 0:
+        raise DeviceUnavailableError(
+            f"opencl:{name.index} has {available} units, too few for {text}",
+            units=available, parts=name.parts,
+        )  # fmt: skip
+    try:
+        how: list[Any] = [cl.device_partition_property.EQUALLY, units]
+        divided = whole.handle.create_sub_devices(how)
+    except cl.Error as error:
+        raise DeviceUnavailableError(
+            f"opencl:{name.index} cannot be divided into {name.parts} parts: {error}"
+        ) from error
+    memory = whole.facts.memory_bytes // name.parts
+    facts = replace(whole.facts, compute_units=units, memory_bytes=memory)
+    return Found(facts, divided[name.part])
+
+
+def open_device(
+    name: str, memory_bytes: int | None = None, *, zero_copy: bool | None = None
+) -> OpenCLDevice:
+    """Open ``"opencl:N"``, or a part like ``"opencl:N/2:0"``, to hold at most `memory_bytes`.
+
+    `zero_copy` false uses a CPU device as if it had memory of its own; None decides by its kind.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        With the reason, when there is no such device or it cannot be used.
+    """
+    found = locate(name)
+
+    from hdgemm.pipeline.devices.opencl.device import HostMemoryDevice, OpenCLDevice
+    from hdgemm.pipeline.devices.opencl.tuning_cache import shapes_for
+
+    shared = found.facts.kind == "cpu" if zero_copy is None else zero_copy
+    kind = HostMemoryDevice if shared else OpenCLDevice
+    shapes = shapes_for(found.facts)
+    try:
+        return kind(name, found, shapes, memory_bytes=memory_bytes, zero_copy=shared)
+    except DeviceError as error:
+        raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error

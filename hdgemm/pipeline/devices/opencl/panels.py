@@ -1,0 +1,103 @@
+"""Layout of A and B in slots: panels of the kernel's width, or row-major as stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import DeviceError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
+    from hdgemm.pipeline.devices.protocol import Block, Tile
+    from hdgemm.pipeline.plan import Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A block of A or B within the panels of its tile; all counts are elements.
+
+    A panel holds `width` neighbouring rows of A or columns of B.
+
+    Parameters
+    ----------
+    first, across, extent
+        The block's first neighbour, its number of neighbours, and that of the tile.
+    steps
+        The block's extent along k.
+    start
+        Offset in the buffer of the tile's panel 0 at the block's first k step.
+    stride
+        From one panel to the next.
+    """
+
+    width: int
+    first: int
+    across: int
+    extent: int
+    steps: int
+    start: int
+    stride: int
+
+    @classmethod
+    def of(cls, block: Block, width: int) -> Panels:
+        """Locate a block of a packed tile."""
+        tile, origin = block.tile, element_origin(block.tile)
+        if rows_are_steps(tile):
+            first, across, extent = block.col, block.cols, tile.cols
+            k0, steps, depth = block.row, block.rows, tile.rows
+        else:
+            first, across, extent = block.row, block.rows, tile.rows
+            k0, steps, depth = block.col, block.cols, tile.cols
+        return cls(width, first, across, extent, steps, origin + k0 * width, depth * width)
+
+    @property
+    def count(self) -> int:
+        """Panels that the block touches."""
+        return -(-(self.first + self.across) // self.width) - self.first // self.width
+
+    def aligned_start(self) -> int:
+        """Return the offset of the block's first panel.
+
+        Raises
+        ------
+        DeviceError
+            When the block does not start with a panel: its offset must be a multiple of the
+            device's granularity.
+        """
+        panel, rest = divmod(self.first, self.width)
+        if rest:
+            raise DeviceError(
+                f"a block starts at {self.first}, which is no multiple of the panels' width "
+                f"{self.width}",
+                offset=self.first, granularity=self.width,
+            )  # fmt: skip
+        return self.start + panel * self.stride
+
+
+def rows_are_steps(tile: Tile) -> bool:
+    """Return whether each stored row of a tile is one k step: of B, or of A transposed."""
+    return (tile.operand == "B") != tile.trans
+
+
+def panel_width(shape: KernelShape, operand: Operand, dtype: np.dtype[Any]) -> int:
+    """Return the width of an operand's panels."""
+    return shape.block_m() if operand == "A" else shape.block_n(dtype)
+
+
+def packed_elements(rows: int, cols: int, width: int) -> int:
+    """Return the elements of a tile in panels, with either of its extents along k."""
+    return max(-(-rows // width) * width * cols, -(-cols // width) * width * rows)
+
+
+def element_origin(tile: Tile) -> int:
+    """Return the offset of a tile's first element in its buffer, in elements."""
+    origin, rest = divmod(tile.origin, tile.dtype.itemsize)
+    if rest:
+        raise DeviceError(
+            f"a tile starts at byte {tile.origin}, between two elements of {tile.dtype}",
+            origin=tile.origin,
+        )
+    return origin

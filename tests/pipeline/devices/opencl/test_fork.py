@@ -1,0 +1,79 @@
+"""A forked child refuses the devices it inherited, by name, and ends without blocking."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyopencl")
+
+from hdgemm.pipeline.devices.opencl import list_devices
+
+SCRIPT = """
+import os, signal, sys, threading
+import numpy as np
+from hdgemm.errors import DeviceError
+from hdgemm.pipeline.devices.opencl import list_devices, open_device
+from hdgemm.pipeline.devices.protocol import Block, Tile
+
+name, busy = sys.argv[1], sys.argv[2] == "busy"
+device, n, dtype = open_device(name), 400, np.dtype("float64")
+x = np.ones((n, n))
+
+
+def block(operand):
+    nbytes = device.slot_bytes(operand, n, n, dtype)
+    return Block(Tile(operand, device.allocate(nbytes), n, n, n, dtype), 0, 0, n, n)
+
+
+a, b, c = map(block, "ABC")
+staging = device.allocate_staging(64)
+loaded = [device.upload(x, each, ()) for each in (a, b)]
+product = device.gemm(1.0, a, b, 0.0, c, loaded)
+product.wait()
+pending = [device.gemm(1.0, a, b, 1.0, c, ()) for _ in range(50 if busy else 0)]
+calls = {
+    "allocate": lambda: device.allocate(8),
+    "allocate_staging": lambda: device.allocate_staging(8),
+    "free": lambda: device.free(staging),
+    "upload": lambda: device.upload(x, a, ()),
+    "gemm": lambda: device.gemm(1.0, a, b, 0.0, c, ()),
+    "download": lambda: device.download(c, x, ()),
+    "synchronize": device.synchronize,
+    "wait": (pending or [product])[-1].wait,
+    "open": lambda: open_device(name),
+}
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # a child that blocks is killed, and its status tells
+    for what, call in calls.items():
+        try:
+            call()
+        except DeviceError as error:
+            assert f"this is its fork {os.getpid()}" in str(error), error
+            assert error.process == os.getpid() != error.opened_by
+        else:
+            sys.exit(f"{what} was not refused")
+    assert not list_devices()[0].usable
+    device.close()
+    del device, a, b, c, staging, loaded, product, pending, calls
+    sys.exit(0)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+device.synchronize()
+device.gemm(1.0, a, b, 0.0, c, ())
+got = np.empty((n, n))
+device.download(c, got, [device.gemm(1.0, a, b, 0.0, c, ())]).wait()
+assert (got == n).all()
+device.close()
+"""
+
+
+@pytest.mark.parametrize("name", [each.name for each in list_devices() if each.usable])
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_a_forked_child_refuses_by_name_and_ends(name, state):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, name, state],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
