@@ -11,7 +11,7 @@ from hdgemm.machine.benchmarks import Deadline, measure_blas, measure_disk, meas
 from hdgemm.pipeline.validate import validate
 
 
-@pytest.mark.parametrize(("seconds", "runs"), [(1e6, 8), (0.0, 1)])
+@pytest.mark.parametrize(("seconds", "runs"), [(1e6, 9), (0.0, 2)])
 def test_a_benchmark_past_its_deadline_is_not_repeated(seconds, runs):
     calls = []
     benchmarks._best(lambda: calls.append(1), Deadline(seconds))
@@ -27,14 +27,14 @@ def test_a_slow_blas_is_measured_with_a_small_product(monkeypatch):
     monkeypatch.setattr(benchmarks.np, "matmul", matmul)
     measure_blas(Deadline(0.0))
     assert max(rows for rows, _ in shapes) == 256
-    assert len(shapes) <= 5
+    assert len(shapes) <= 6
 
 
 def test_a_disk_that_answers_nothing_in_time_is_slow(tmp_path, monkeypatch):
     answer = threading.Event()
     monkeypatch.setattr(os, "pwritev", lambda *_: answer.wait(10))
     try:
-        read, write = measure_disk(tmp_path, Deadline(0.2))
+        read, write = measure_disk(tmp_path, Deadline(0.0))
     finally:
         answer.set()
     assert read is None
