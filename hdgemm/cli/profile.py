@@ -102,7 +102,7 @@ def _print(result: "Profile", out: Path) -> None:
     from rich.console import Console
 
     from hdgemm.cli.tables import new_table
-    from hdgemm.profiling.tables import tables
+    from hdgemm.profiling.report import tables
 
     console = Console()
     report = result.to_dict()

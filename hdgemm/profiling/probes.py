@@ -6,7 +6,7 @@ A probe uses the same device protocol and the same matrix reads and writes as a 
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -22,9 +22,7 @@ from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.planning.byte_counts import round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -62,46 +60,45 @@ class Probe:
     step: Callable[[], int]
 
 
-class ProbeSet:
-    """The probes of one device, with their memory; a context manager that frees it.
+@contextmanager
+def open_probes(device: Device, folder: Path) -> Iterator[Mapping[str, Probe]]:
+    """Yield the probes of an open device by name; free their memory at the end.
 
     Parameters
     ----------
     device
-        Open. A unified device has no link, and so neither load2 nor store1.
+        A unified device has no link, and so neither load2 nor store1.
     folder
         Where the disk probe writes 64 MB.
     """
+    with ExitStack() as stack:
+        probes = _Probes(device, folder, stack)
+        probes.add_all()
+        try:
+            yield {name: probes.found[name] for name in NAMES if name in probes.found}
+        finally:
+            device.synchronize()
 
-    def __init__(self, device: Device, folder: Path) -> None:
+
+class _Probes:
+    """Allocates the memory of the probes; `stack` frees it."""
+
+    def __init__(self, device: Device, folder: Path, stack: ExitStack) -> None:
         self._device = device
         self._folder = folder
-        self._stack = ExitStack()
-        self.probes: dict[str, Probe] = {}
+        self._stack = stack
+        self.found: dict[str, Probe] = {}
 
-    def __enter__(self) -> Self:
-        with self._stack:
-            self._add_host()
-            if not self._device.spec.unified:
-                self._add_link()
-            self._add_disk()
-            self._add_kernel()
-            self._add_cores()
-            self._stack = self._stack.pop_all()
-        self.probes = {name: self.probes[name] for name in NAMES if name in self.probes}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._device.synchronize()
-        self._stack.close()
+    def add_all(self) -> None:
+        self._add_host()
+        if not self._device.spec.unified:
+            self._add_link()
+        self._add_disk()
+        self._add_kernel()
+        self._add_cores()
 
     def _add(self, name: str, step: Callable[[], int]) -> None:
-        self.probes[name] = Probe(name, step)
+        self.found[name] = Probe(name, step)
 
     def _staging(self, rows: int = _PIECE[0], cols: int = _PIECE[1]) -> NDArray[np.float64]:
         buffer = self._device.allocate_staging(rows * cols * _DTYPE.itemsize)

@@ -282,6 +282,6 @@ class Profile:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write report.html, report.json, pictures and traces into `folder`."""
-        from hdgemm.profiling.page import save_profile
+        from hdgemm.profiling.report import save_profile
 
         save_profile(self, folder)

@@ -23,10 +23,10 @@ from hdgemm.profiling.interference import (
 )
 from hdgemm.profiling.ladder import Ladder
 from hdgemm.profiling.other_load import LoadMeter, OtherLoad
-from hdgemm.profiling.probes import ProbeSet
+from hdgemm.profiling.probes import open_probes
 from hdgemm.profiling.results import Profile
 from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.workload import Workload, extents_for
+from hdgemm.profiling.workload import extents_for, open_workload
 
 if TYPE_CHECKING:
     import os
@@ -177,8 +177,8 @@ class _Session:
             )
 
     def _probe(self, device: Device) -> None:
-        with ProbeSet(device, self.folder) as probes:
-            self.contention = Contention(probes.probes, self.effort.window, self.effort.rounds)
+        with open_probes(device, self.folder) as probes:
+            self.contention = Contention(probes, self.effort.window, self.effort.rounds)
             total = len(self.contention)
             for number, what in enumerate(self.contention.run()):
                 self.progress(0.05 + 0.40 * number / total, f"alone and together: {what}")
@@ -190,7 +190,7 @@ class _Session:
         self.progress(0.46, f"matrices of {extents.m} × {extents.n} × {extents.k}")
         effort = self.effort
         with (
-            Workload(extents, self.folder, files=self.unified) as work,
+            open_workload(extents, self.folder, files=self.unified) as work,
             closing(Ladder(work, self.target, machine, unified=self.unified)) as ladder,
         ):
             self.ladder = ladder

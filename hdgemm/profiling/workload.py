@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,15 +11,12 @@ import numpy as np
 
 from hdgemm.blas import multiply
 from hdgemm.machine.limits import available_bytes
-from hdgemm.matrices.npy import create_npy
 from hdgemm.options import Options
 from hdgemm.preflight import plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
     from hdgemm.pipeline.plan import Plan
     from hdgemm.report import Report
@@ -89,8 +86,9 @@ def cpu_gflops(extents: Extents) -> float:
     return flops / seconds / 1e9
 
 
-class Workload:
-    """The matrices that all runs of a profile use; a context manager that removes them.
+@contextmanager
+def open_workload(extents: Extents, folder: Path, *, files: bool) -> Iterator[Workload]:
+    """Yield a workload with random matrices; remove them at the end.
 
     Parameters
     ----------
@@ -99,44 +97,31 @@ class Workload:
     files
         Keep the matrices in files under `folder`: for a device that works on them in place.
     """
+    # The deepest products of the sweep need more of k than the ladder does.
+    k = max(extents.k, _rounded(max(DEPTHS.values()) * extents.m))
+    shapes = {"A": (extents.m, k), "B": (k, extents.n), "C": (extents.m, extents.n)}
+    rng = np.random.default_rng(7)
+    with ExitStack() as stack:
+        matrices: dict[str, Any] = {}
+        for name, shape in shapes.items():
+            matrices[name] = rng.random(shape)
+            if files:
+                path = folder / f"hdgemm-profile-{name}.npy"
+                stack.callback(path.unlink, missing_ok=True)
+                np.save(path, matrices[name])
+                matrices[name] = np.load(path, mmap_mode="r+")
+        # Unmapped before the files are removed.
+        stack.callback(matrices.clear)
+        yield Workload(extents, matrices, files=files)
 
-    def __init__(self, extents: Extents, folder: Path, *, files: bool) -> None:
+
+class Workload:
+    """The matrices that all runs of a profile use."""
+
+    def __init__(self, extents: Extents, matrices: Mapping[str, Any], *, files: bool) -> None:
         self.extents = extents
-        self.files = files
-        self._folder = folder
-        self._stack = ExitStack()
-        self._matrices: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        largest = self.extents
-        # The deepest products of the sweep need more of k than the ladder does.
-        k = max(largest.k, _rounded(max(DEPTHS.values()) * largest.m))
-        shapes = {"A": (largest.m, k), "B": (k, largest.n), "C": (largest.m, largest.n)}
-        rng = np.random.default_rng(7)
-        with self._stack:
-            for name, shape in shapes.items():
-                self._matrices[name] = self._make(name, rng.random(shape))
-            self._stack = self._stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._matrices.clear()
-        self._stack.close()
-
-    def _make(self, name: str, values: Any) -> Any:
-        if not self.files:
-            return values
-        path = self._folder / f"hdgemm-profile-{name}.npy"
-        self._stack.callback(path.unlink, missing_ok=True)
-        with create_npy(path, values.shape, values.dtype) as draft:
-            draft.operand.matrix.write(0, 0, values)
-            draft.publish()
-        return np.load(path, mmap_mode="r+")
+        self._matrices = matrices
+        self._files = files
 
     def _operands(self, extents: Extents) -> tuple[Any, Any, Any]:
         """Return A, B and C of a product: leading submatrices of the largest."""
@@ -155,7 +140,7 @@ class Workload:
 
     def _host_limit(self, extents: Extents) -> int:
         """Bytes of host memory: half of the matrices for files, plenty for arrays in RAM."""
-        if self.files:
+        if self._files:
             return max(96 << 20, extents.nbytes // 2)
         return 2 * extents.nbytes + (64 << 20)
 

@@ -8,9 +8,8 @@ import pytest
 from hdgemm.errors import InputError
 from hdgemm.profiling.compare import compare, load_report
 from hdgemm.profiling.contention import Bandwidth
-from hdgemm.profiling.page import save_profile
+from hdgemm.profiling.report import save_profile, tables
 from hdgemm.profiling.results import Prediction, Profile, Rate, Reference, Rung, Sample, SizePoint
-from hdgemm.profiling.tables import tables
 from hdgemm.profiling.verdict import Findings, judge
 from hdgemm.profiling.what_if import Advice
 

@@ -8,7 +8,7 @@ from hdgemm.pipeline.devices.registry import DeviceInfo, open_device
 from hdgemm.profiling import environment, profile
 from hdgemm.profiling.contention import Contention
 from hdgemm.profiling.environment import choose_target, describe_machine, measured_machine
-from hdgemm.profiling.probes import NAMES, ProbeSet
+from hdgemm.profiling.probes import NAMES, open_probes
 from hdgemm.profiling.session import Effort
 
 SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(1, 1))
@@ -59,9 +59,9 @@ def test_an_interrupt_leaves_what_was_measured(tmp_path):
 
 def test_probes_give_the_machine_its_rates(tmp_path):
     device = open_device("host")
-    with ProbeSet(device, tmp_path) as probes:
-        assert set(probes.probes) <= set(NAMES)
-        contention = Contention(probes.probes, 0.005, 1)
+    with open_probes(device, tmp_path) as probes:
+        assert set(probes) <= set(NAMES)
+        contention = Contention(probes, 0.005, 1)
         list(contention.run())
     machine = measured_machine(device.spec, contention, choose_target("host"))
     assert machine.flop_rate("float64") == contention.alone("mult1").median
