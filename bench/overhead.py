@@ -11,11 +11,13 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
 import numpy as np
 
+import hdgemm
 from bench.harness import environment, save, spread
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
@@ -33,6 +35,10 @@ CASES = {
     "all five stages alike": ((128, 128, 8), 4, 8),
     "most operations multiply": ((64, 64, 64), 4, 64),
 }
+#: Products of a session: their order, and each device's memory.
+N = 1024
+SESSIONS = {"host": None, "opencl:0": "16MB"}
+OUT = np.empty((N, N))
 DEVICES = {"recording": RecordingDevice, "host": HostDevice}
 
 
@@ -80,9 +86,33 @@ def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
     return {"operations": stages, "elapsed": spread(elapsed), "cpu": spread(used)}
 
 
-def second_product(_repeat: int) -> dict[str, Any]:
-    """Return the start-up of a session's second product beyond the work itself, by device."""
-    return {}
+def second_product(repeat: int) -> dict[str, Any]:
+    """Return the start-up of later products of one session, in seconds, by device.
+
+    Start-up is the length of the call less the time from its first event to its last: opening
+    files, planning, slots, threads and the report.
+    """
+    found = {}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("HDGEMM_BENCH_DATA")) as folder:
+        for name in "ab":
+            np.save(f"{folder}/{name}.npy", np.random.default_rng(0).random((N, N)))
+        for device, memory in SESSIONS.items():
+            options = hdgemm.Options(devices=device, host_memory="24MB", device_memory=memory)
+            with hdgemm.Session(options) as session:
+                seconds = [start_up(folder, session) for _ in range(repeat + 1)]
+            found[device] = {"first": seconds[0], "later": spread(seconds[1:])}
+            print(f"{device:10} first product {seconds[0] * 1e3:6.1f} ms, later ones "
+                  f"{statistics.median(seconds[1:]) * 1e3:6.1f} ms of start-up")  # fmt: skip
+    return found
+
+
+def start_up(folder: str, session: hdgemm.Session) -> float:
+    """Multiply two files in a session; return the seconds before, between and after the work."""
+    start = time.perf_counter()
+    report = hdgemm.multiply(f"{folder}/a.npy", f"{folder}/b.npy", out=OUT, session=session)
+    called = time.perf_counter() - start
+    events = report.timeline.events
+    return called - (max(event.end for event in events) - min(event.start for event in events))
 
 
 COMMANDS = {
