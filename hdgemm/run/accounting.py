@@ -41,7 +41,7 @@ def describe_split(
         The parts of C of a fixed split.
     """
     problem = next(iter(plans.values())).problem
-    per_cell = problem.k * flops_per_multiply_add(problem.dtype)
+    per_element = problem.k * flops_per_multiply_add(problem.dtype)
     if regions is None:
         weights = {name: shared.first_rate(name) for name in plans}
     else:
@@ -54,21 +54,23 @@ def describe_split(
         busy = _busy(timelines.get(name))
         shares[name] = Share(
             planned=weights[name] / expected,
-            used=record.cells / (problem.m * problem.n),
-            cells=record.cells,
-            flop_rate=record.cells * per_cell / (finished - began) if finished > began else 0.0,
+            used=record.elements / (problem.m * problem.n),
+            elements=record.elements,
+            flop_rate=record.elements * per_element / (finished - began)
+            if finished > began
+            else 0.0,
             kernel_rate=busy,
             began=began,
             finished=finished,
             tiles=tuple(record.tiles),
             failed=name not in timelines,
             alone=alone.get(name),
-            dropped=_dropped(shared.refusal(name), per_cell, seconds),
+            dropped=_dropped(shared.refusal(name), per_element, seconds),
         )
     ends = [
         share.finished
         for share in shares.values()
-        if share.cells and not share.failed and share.dropped is None
+        if share.elements and not share.failed and share.dropped is None
     ]
     kernels = sum(share.kernel_rate for share in shares.values())
     return SplitReport(
@@ -78,10 +80,10 @@ def describe_split(
     )
 
 
-def _dropped(refusal: Refusal | None, per_cell: int, run_seconds: float) -> Dropped | None:
+def _dropped(refusal: Refusal | None, per_element: int, run_seconds: float) -> Dropped | None:
     if refusal is None or refusal.others_seconds <= _EARLY * run_seconds:
         return None
-    return Dropped(refusal.rate * per_cell, refusal.seconds, refusal.others_seconds)
+    return Dropped(refusal.rate * per_element, refusal.seconds, refusal.others_seconds)
 
 
 def _busy(timeline: Timeline | None) -> float:

@@ -14,7 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, area, remainder, rounded_up
+from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, rounded_up
+from hdgemm.run.regions import area, remainder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,16 +33,16 @@ _MOST: Final = 1 / 32
 class Wait(Enum):
     """What a device that gets no piece is told."""
 
-    #: Every cell is drawn, but another device may still fail and give some back.
+    #: Every element is drawn, but another device may still fail and give some back.
     FOR_OTHERS = 1
-    #: Every cell of C is stored.
+    #: Every element of C is stored.
     NOTHING_LEFT = 2
     #: It has become too slow to go on with its bar, and has given it back: tell the others.
     GAVE_BACK = 3
 
 
 class Pool:
-    """The cells of an m×n C that are not stored yet, and who is at them.
+    """The elements of an m×n C that are not stored yet, and who is at them.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class Pool:
             name: State(member.rate, trials=TRIALS if member.measured else 0)
             for name, member in members.items()
         }
-        self._cells = m * n - sum(map(area, done))
+        self._elements = m * n - sum(map(area, done))
         self._balances = regions is None
         self._free = remainder(Rect(0, 0, m, n), done) if regions is None else []
         for name, rect in (regions or {}).items():
@@ -74,12 +75,12 @@ class Pool:
         self.members[name] = replace(self.members[name], tile=tile)
 
     def rate(self, name: str) -> float:
-        """Return cells per second, as last told."""
+        """Return elements per second, as last told."""
         return self._states[name].rate
 
-    def timed(self, name: str, cells: float, seconds: float) -> None:
+    def timed(self, name: str, elements: float, seconds: float) -> None:
         """Tell the pool how long a device took for its last tile."""
-        self._states[name].timed(cells, seconds)
+        self._states[name].timed(elements, seconds)
 
     def refusal(self, name: str) -> Refusal | None:
         """Return why a device has been drawing no more, None where it has not been too slow."""
@@ -87,7 +88,7 @@ class Pool:
 
     @property
     def undrawn(self) -> int:
-        """Cells that nobody has drawn."""
+        """Elements that nobody has drawn."""
         states = self._states.values()
         kept = sum(area(state.bar) + sum(map(area, state.own)) for state in states)
         return kept + sum(map(area, self._free))
@@ -125,9 +126,9 @@ class Pool:
         if state.rate >= max((other.rate for other in others), default=0.0):
             return False
         together = sum(other.rate for other in others)
-        left = (self.undrawn + sum(other.busy_cells for other in others)) / together
-        rows, cols = member.least(state.trial_cells(self._seconds_left()))
-        seconds = (state.busy_cells + min(rows * cols, self.undrawn)) / state.rate
+        left = (self.undrawn + sum(other.busy_elements for other in others)) / together
+        rows, cols = member.least(state.trial_elements(self._seconds_left()))
+        seconds = (state.busy_elements + min(rows * cols, self.undrawn)) / state.rate
         if seconds <= left:
             return False
         if state.refusal is None:
@@ -161,25 +162,25 @@ class Pool:
     def _rows(self, state: State, member: Member, rect: Rect) -> int:
         """Return a bar's height: full, or less where that would take too much of what is left."""
         full, quantum = member.tile[0], member.granularity[0]
-        least, _ = member.least(state.trial_cells(self._seconds_left()))
-        wanted = max(least, 2 * self._most_cells(state) / rect.cols)
+        least, _ = member.least(state.trial_elements(self._seconds_left()))
+        wanted = max(least, 2 * self._most_elements(state) / rect.cols)
         rows = min(full, rounded_up(wanted, quantum), rect.rows)
         return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
 
-    def _own_cells(self, state: State, cells: int) -> float:
-        """Return a device's part of so many cells, by its speed among all."""
-        return cells * state.rate / sum(s.rate for s in self._states.values() if not s.failed)
+    def _own_elements(self, state: State, elements: int) -> float:
+        """Return a device's part of so many elements, by its speed among all."""
+        return elements * state.rate / sum(s.rate for s in self._states.values() if not s.failed)
 
-    def _most_cells(self, state: State) -> float:
-        """Cells that a device should take at once, from the time that all that is left takes."""
+    def _most_elements(self, state: State) -> float:
+        """Elements that a device should take at once, from the time that all that is left takes."""
         if not self._balances or self._alone(state):
             return math.inf
-        return _PART * self._own_cells(state, self.undrawn) if state.known else 0.0
+        return _PART * self._own_elements(state, self.undrawn) if state.known else 0.0
 
     def _cap(self, state: State) -> float:
-        """Cells of the largest piece at any time, none while nobody else draws."""
+        """Elements of the largest piece at any time, none while nobody else draws."""
         alone = not self._balances or self._alone(state)
-        return math.inf if alone else _MOST * self._own_cells(state, self._cells)
+        return math.inf if alone else _MOST * self._own_elements(state, self._elements)
 
     def _alone(self, state: State) -> bool:
         """Say whether nobody else draws any more, so that there is nobody to finish with."""
@@ -190,10 +191,10 @@ class Pool:
         bar = state.bar
         assert bar is not None  # noqa: S101  (draw has just found or taken one)
         full, quantum = member.tile[1], member.granularity[1]
-        least = math.prod(member.least(state.trial_cells(self._seconds_left())))
-        most = self._most_cells(state)
+        least = math.prod(member.least(state.trial_elements(self._seconds_left())))
+        most = self._most_elements(state)
         if math.isfinite(most):
-            most = min(2 * most - state.busy_cells, most, self._cap(state))
+            most = min(2 * most - state.busy_elements, most, self._cap(state))
         wanted = max(least, most) / bar.rows
         cols = min(full, rounded_up(wanted, quantum), bar.cols)
         if state.forward:

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from hdgemm.run.regions import area
 
+if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Rect
 
 #: Tiles that a device is timed on before it may be found too slow. The first ones also pay for
@@ -32,7 +32,7 @@ class Member:
     tile
         The largest C tile it can take, rows and columns.
     rate
-        Cells of C that it computes in a second, as far as is known.
+        Elements of C that it computes in a second, as far as is known.
     measured
         Whether the rate was measured; otherwise the first pieces are small, to find out.
     side
@@ -47,8 +47,8 @@ class Member:
     side: Literal["top", "bottom"] = "top"
     granularity: tuple[int, int] = (1, 1)
 
-    def least(self, cells: float = math.inf) -> tuple[int, int]:
-        """Return rows and columns of the smallest piece worth drawing, of `cells` at most.
+    def least(self, elements: float = math.inf) -> tuple[int, int]:
+        """Return rows and columns of the smallest piece worth drawing, of `elements` at most.
 
         The device's granularity is the limit: a piece of less costs no less.
         """
@@ -56,7 +56,7 @@ class Member:
             max(quantum, full // _LEAST)
             for full, quantum in zip(self.tile, self.granularity, strict=True)
         )
-        shrink = min(1.0, math.sqrt(cells / (rows * cols)))
+        shrink = min(1.0, math.sqrt(elements / (rows * cols)))
         return (
             max(self.granularity[0], int(rows * shrink)),
             max(self.granularity[1], int(cols * shrink)),
@@ -70,7 +70,7 @@ class Refusal:
     Parameters
     ----------
     rate
-        Cells in a second that it computes.
+        Elements in a second that it computes.
     seconds
         What its next piece would take, with what it is at.
     others_seconds
@@ -87,12 +87,12 @@ class State:
     """A member's present.
 
     `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
-    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on, `cells` and
+    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on, `elements` and
     `seconds` sum them up with less and less weight.
     """
 
     rate: float
-    cells: float = 0.0
+    elements: float = 0.0
     seconds: float = 0.0
     trials: int = 0
     bar: Rect | None = None
@@ -102,7 +102,7 @@ class State:
     own: list[Rect] = field(default_factory=list)
     out: list[Rect] = field(default_factory=list)
 
-    def timed(self, cells: float, seconds: float) -> None:
+    def timed(self, elements: float, seconds: float) -> None:
         """Learn from a tile.
 
         Sums, not rates, are averaged: a sliver, in which the overheads of any tile show, weighs
@@ -111,15 +111,15 @@ class State:
         makes it slower.
         """
         if not self.known:
-            better = not self.trials or cells / seconds > self.rate
+            better = not self.trials or elements / seconds > self.rate
             if better:
-                self.cells, self.seconds = cells, seconds
+                self.elements, self.seconds = elements, seconds
         else:
-            before = self.cells or cells, self.seconds or cells / self.rate
-            self.cells = cells + _FADING * before[0]
+            before = self.elements or elements, self.seconds or elements / self.rate
+            self.elements = elements + _FADING * before[0]
             self.seconds = seconds + _FADING * before[1]
         self.trials += 1
-        self.rate = self.cells / self.seconds
+        self.rate = self.elements / self.seconds
 
     @property
     def known(self) -> bool:
@@ -127,43 +127,15 @@ class State:
         return self.trials >= TRIALS
 
     @property
-    def busy_cells(self) -> int:
-        """Cells that it has drawn and not stored."""
+    def busy_elements(self) -> int:
+        """Elements that it has drawn and not stored."""
         return sum(map(area, self.out))
 
-    def trial_cells(self, seconds: float) -> float:
-        """Cells of its smallest piece while `seconds` are left of the run; inf once known."""
+    def trial_elements(self, seconds: float) -> float:
+        """Elements of its smallest piece while `seconds` are left of the run; inf once known."""
         return math.inf if self.known else _TRIAL_PART * seconds * self.rate
-
-
-def area(rect: Rect | None) -> int:
-    """Return the cells of a rectangle; none has none."""
-    return rect.rows * rect.cols if rect is not None else 0
 
 
 def rounded_up(value: float, quantum: int) -> int:
     """Return the next multiple of `quantum`; very many for infinity."""
     return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum
-
-
-def remainder(rect: Rect, taken: Sequence[Rect]) -> list[Rect]:
-    """Return disjoint rectangles that make up `rect` without those taken."""
-    left = [rect] if area(rect) else []
-    for hole in taken:
-        left = [part for whole in left for part in _without(whole, hole)]
-    return left
-
-
-def _without(rect: Rect, hole: Rect) -> list[Rect]:
-    top, bottom = max(rect.row, hole.row), min(rect.row + rect.rows, hole.row + hole.rows)
-    first, last = max(rect.col, hole.col), min(rect.col + rect.cols, hole.col + hole.cols)
-    if top >= bottom or first >= last:
-        return [rect]
-    middle = rect._replace(row=top, rows=bottom - top)
-    parts = (
-        rect._replace(rows=top - rect.row),
-        middle._replace(cols=first - rect.col),
-        middle._replace(col=last, cols=rect.col + rect.cols - last),
-        rect._replace(row=bottom, rows=rect.row + rect.rows - bottom),
-    )
-    return [part for part in parts if area(part)]

@@ -18,8 +18,8 @@ from hdgemm.planning.case import tally_for
 from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.run import balance
 from hdgemm.run.accounting import describe_split, moved_bytes
-from hdgemm.run.fixed_split import fixed_regions
 from hdgemm.run.learned_rates import Learned, learn_alone
+from hdgemm.run.regions import fixed_regions
 from hdgemm.run.shared_pool import PoolFeed, SharedPool, StoringMatrix
 
 if TYPE_CHECKING:

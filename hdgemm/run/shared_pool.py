@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Drawn:
-    """A tile that is on its way: when it was drawn, and how many of its cells are not stored."""
+    """A tile that is on its way: when it was drawn, and how many of its elements are not stored."""
 
     at: float
     left: int
@@ -35,13 +35,13 @@ class _Drawn:
 class _Record:
     """What one device has done: tiles it stored, and when it stored the last one.
 
-    `multiplied` are cells and seconds of its mult1, until its first tile is stored.
+    `multiplied` are elements and seconds of its mult1, until its first tile is stored.
     """
 
     began: float | None = None
     last: float | None = None
     multiplied: tuple[float, float] = (0.0, 0.0)
-    cells: int = 0
+    elements: int = 0
     tiles: list[Rect] = field(default_factory=list)
 
 
@@ -101,7 +101,7 @@ class SharedPool:
 
     def _measure(self, name: str, tile: Rect, drawn: float) -> None:
         record, now = self.records[name], self._clock()
-        cells = tile.rows * tile.cols
+        elements = tile.rows * tile.cols
         multiplied, multiplying = record.multiplied
         if record.last is None and multiplied and multiplying > 0:
             # The first tile also waited for its loads, which are hidden from now on: only the
@@ -111,18 +111,18 @@ class SharedPool:
             # A device that waited for others in between was not slow.
             since = drawn if record.last is None else max(record.last, drawn)
             if now > since:
-                self._pool.timed(name, cells, now - since)
+                self._pool.timed(name, elements, now - since)
         record.last = now
-        record.cells += cells
+        record.elements += elements
         record.tiles.append(tile)
 
-    def multiplied(self, name: str, cells: float, seconds: float) -> None:
-        """Note that a device's mult1 worked for so long on what amounts to so many cells."""
+    def multiplied(self, name: str, elements: float, seconds: float) -> None:
+        """Note that a device's mult1 worked for so long on what amounts to so many elements."""
         with self._changed:
             record = self.records[name]
             if record.last is None:
                 before = record.multiplied
-                record.multiplied = (before[0] + cells, before[1] + seconds)
+                record.multiplied = (before[0] + elements, before[1] + seconds)
 
     def fail(self, name: str) -> list[str]:
         """Take a device out, give its tiles back, and return who is left."""
@@ -144,7 +144,7 @@ class SharedPool:
         return began - self.start, (record.last or began) - self.start
 
     def rate(self, name: str) -> float:
-        """Return a device's speed in cells per second, as last measured."""
+        """Return a device's speed in elements per second, as last measured."""
         return self._pool.rate(name)
 
     def first_rate(self, name: str) -> float:
@@ -192,8 +192,8 @@ class PoolFeed:
             return
         unit, steps, _ = self.batches[event.unit]
         part = steps[event.step - unit.first].kb / sum(step.kb for step in steps)
-        cells = part * unit.rect.rows * unit.rect.cols
-        self._shared.multiplied(self._name, cells, event.end - event.start)
+        elements = part * unit.rect.rows * unit.rect.cols
+        self._shared.multiplied(self._name, elements, event.end - event.start)
         if self._in_place and event.step == unit.last:
             self._shared.stored(self._name, unit.rect)
 

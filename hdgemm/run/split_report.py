@@ -68,8 +68,8 @@ class Share:
     ----------
     planned, used
         Its part of C: as its expected speed would have it, and as it came out.
-    cells
-        Cells of C that it stored.
+    elements
+        Elements of C that it stored.
     flop_rate
         Flop/s from its first tile to its last.
     kernel_rate
@@ -88,7 +88,7 @@ class Share:
 
     planned: float
     used: float
-    cells: int
+    elements: int
     flop_rate: float
     kernel_rate: float
     began: float
@@ -101,7 +101,7 @@ class Share:
     @property
     def of_alone(self) -> float | None:
         """Its speed in this run as a part of that by itself (HDGEMM, Figure 11)."""
-        return self.flop_rate / self.alone if self.alone and self.cells else None
+        return self.flop_rate / self.alone if self.alone and self.elements else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

@@ -87,7 +87,7 @@ def run_pool(m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str,
     events.run()
     shared = events.shared
     finished = {name: shared.seconds(name)[1] for name in members}
-    return Outcome(finished, {name: record.cells for name, record in shared.records.items()})
+    return Outcome(finished, {name: record.elements for name, record in shared.records.items()})
 
 
 class _Events:

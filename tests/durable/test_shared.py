@@ -66,7 +66,7 @@ def test_an_interrupted_run_is_resumed(machine, files, stop_at):
     report = run(files)
     a, b = np.load(files / "a.npy"), np.load(files / "b.npy")
     assert_close_in_eps(np.load(files / "out.npy"), a, b)
-    computed = sum(share.cells for share in report.split.shares.values())
+    computed = sum(share.elements for share in report.split.shares.values())
     assert report.resumption.kept <= stop_at + 8
     assert computed <= N * N
     assert (computed < N * N) == (report.resumption.kept > 0)

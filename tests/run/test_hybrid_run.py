@@ -72,7 +72,7 @@ def test_every_split_is_right(machine, speeds):
         machine[name] = paced(name, 20.0 * speed)
     _, report = run(("x", "y"), product())
     shares = report.split.shares
-    assert sum(share.cells for share in shares.values()) == 96 * 96
+    assert sum(share.elements for share in shares.values()) == 96 * 96
     assert report.moved_bytes == report.planned_bytes
     assert {event.device for event in report.timeline.events} == {"x", "y"}
     assert all(device.buffers == 0 for device in machine["opened"].values())

@@ -1,4 +1,4 @@
-"""Every cell of C once, whoever draws when and whoever fails."""
+"""Every element of C once, whoever draws when and whoever fails."""
 
 import numpy as np
 from hypothesis import given, settings

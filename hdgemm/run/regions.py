@@ -1,4 +1,4 @@
-"""Fixed split of C: the rows that each device computes, from shares that the caller gives."""
+"""Regions of C: their areas, the rest of a region, and the bars of a fixed split."""
 
 from __future__ import annotations
 
@@ -10,6 +10,34 @@ from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+def area(rect: Rect | None) -> int:
+    """Return the number of elements of a rectangle, 0 for None."""
+    return rect.rows * rect.cols if rect is not None else 0
+
+
+def remainder(rect: Rect, taken: Sequence[Rect]) -> list[Rect]:
+    """Return disjoint rectangles that make up `rect` without those taken."""
+    left = [rect] if area(rect) else []
+    for hole in taken:
+        left = [part for whole in left for part in _without(whole, hole)]
+    return left
+
+
+def _without(rect: Rect, hole: Rect) -> list[Rect]:
+    top, bottom = max(rect.row, hole.row), min(rect.row + rect.rows, hole.row + hole.rows)
+    first, last = max(rect.col, hole.col), min(rect.col + rect.cols, hole.col + hole.cols)
+    if top >= bottom or first >= last:
+        return [rect]
+    middle = rect._replace(row=top, rows=bottom - top)
+    parts = (
+        rect._replace(rows=top - rect.row),
+        middle._replace(cols=first - rect.col),
+        middle._replace(col=last, cols=rect.col + rect.cols - last),
+        rect._replace(row=bottom, rows=rect.row + rect.rows - bottom),
+    )
+    return [part for part in parts if area(part)]
 
 
 def fixed_regions(
