@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import zlib
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ class Destination:
 
     def part(self, journal: Path) -> Path:
         """Return the name of the draft that goes with a journal."""
-        mark = zlib.crc32(journal.name.encode())
+        mark = zlib.crc32(os.fsencode(journal.name))
         path = self.path.resolve()
         return path.with_name(f".{path.name}.{mark:08x}.part")
 

@@ -30,15 +30,52 @@ _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+_KINDS: Final = {
+    stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
+}  # fmt: skip
+
+
 def check_regular(path: Path) -> None:
-    """Raise `InputError` unless `path` is a file that can be opened without waiting."""
+    """Raise `InputError` unless `path` is a regular file, which opens without waiting."""
     try:
         mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise _cannot_open(path, error) from error
+    _check_kind(path, mode)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and nothing that could block; return its descriptor.
+
+    Raises
+    ------
+    InputError
+        When it is missing, not accessible, or a directory, FIFO, socket or device.
+    """
+    check_regular(path)
+    try:
+        # The path may have become a FIFO by now.
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+        raise _cannot_open(path, error) from error
+    try:
+        _check_kind(path, os.fstat(fd).st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise InputError(f"{path} is {kind}; a matrix is kept in a file", path=str(path))
+        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise InputError(f"{path} is {kind}; a matrix is kept in a regular file", path=str(path))
+
+
+def _cannot_open(path: Path, error: OSError | ValueError) -> InputError:
+    cause = error.strerror if isinstance(error, OSError) else error
+    return InputError(f"cannot open {path}: {cause}", path=str(path))
 
 
 class BlockFile:
@@ -62,12 +99,8 @@ class BlockFile:
     def __init__(self, path: Path, *, writable: bool = False, direct: bool = True) -> None:
         self.path = path
         self._fd = self._direct_fd = -1
-        check_regular(path)
-        mode = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
-        try:
-            self._fd = os.open(path, mode)
-        except OSError as error:
-            raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        self._fd = open_regular(path, mode)
         status = os.fstat(self._fd)
         self.identity = (status.st_dev, status.st_ino)
         # No read-ahead: an edge of a few bytes must not bring in its neighbourhood.
@@ -76,7 +109,7 @@ class BlockFile:
 
     def _open_direct(self, mode: int) -> int:
         try:
-            return os.open(self.path, mode | os.O_DIRECT)
+            return os.open(self.path, mode | os.O_DIRECT | os.O_CLOEXEC)
         except OSError:
             return -1
 

@@ -1,11 +1,13 @@
-"""HDF5 datasets: contiguous ones by their offset in the file, chunked ones chunk by chunk.
+"""HDF5 datasets: plain elements at their file offsets, all others through h5py.
 
-h5py is asked for the layout only, where that is possible: during a run the file is not open in it,
-and elements move past it like those of any other file.
+Of contiguous and of uncompressed chunked datasets h5py only tells the layout: during a run their
+file is not open in h5py, and elements are read as from any other file. Filtered, virtual and
+external datasets, and files of other drivers, are read through h5py.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
 
-#: The HDF5 library is one thread's at a time, whatever files it has open.
+#: The HDF5 library serves one thread at a time, for all files together.
 LIBRARY_LOCK: Final = threading.RLock()
 
 
@@ -52,7 +54,9 @@ def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
     with LIBRARY_LOCK:
         file = open_file(path, "r+" if writable else "r")
         try:
-            matrix = _from_dataset(_find(file, path, item), path, writable=writable)
+            matrix = _from_dataset(
+                _find(file, path, item), f"{path}::/{item}", writable=writable, file=file
+            )
         except BaseException:
             file.close()
             raise
@@ -64,21 +68,16 @@ def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
 def from_dataset(dataset: Any, what: str, *, writable: bool = False) -> Matrix:
     """Take an `h5py.Dataset` that the caller has open.
 
-    It is read past h5py where its elements lie in its file plainly; it is written through h5py,
-    which may have parts of it in memory.
+    It is read at its file offsets where the file has plain elements; it is written through h5py,
+    which may hold parts of it in memory.
     """
     with LIBRARY_LOCK:
         if writable and dataset.file.mode == "r":
             raise InputError(f"{what} is to be overwritten, but its file is open for reading only")
-        path = Path(dataset.file.filename)
-        _check(dataset, f"{what} ({dataset.name})")
-        plain = not writable and dataset.file.driver == "sec2" and path.is_file()
-        if not plain:
-            name = f"{path}::{dataset.name}"
-            return _through_h5py(dataset, name, path, opened=False, writable=writable)
         if dataset.file.mode != "r":
             dataset.file.flush()
-        return _from_dataset(dataset, path, writable=False, opened=False)
+        name = f"{_file_of(dataset) or dataset.file.filename}::{dataset.name}"
+        return _from_dataset(dataset, name, writable=writable)
 
 
 def open_file(path: Path, mode: str) -> Any:
@@ -92,7 +91,11 @@ def open_file(path: Path, mode: str) -> Any:
 
 def _find(file: Any, path: Path, item: str) -> Any:
     h5py = load_h5py()
-    found = file.get(item)
+    try:
+        # Unlike `get`, indexing tells why a dataset cannot be opened.
+        found = file[item] if item in file else None  # noqa: SIM401
+    except (KeyError, OSError) as error:
+        raise InputError(f"cannot open {path}::{item}: {error}", path=str(path)) from error
     if not isinstance(found, h5py.Dataset):
         there = [str(name) for name, node in file.items() if isinstance(node, h5py.Dataset)]
         raise InputError(
@@ -102,30 +105,69 @@ def _find(file: Any, path: Path, item: str) -> Any:
     return found
 
 
-def _check(dataset: Any, name: str) -> None:
+def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) -> Matrix:
+    """Open a dataset at its offsets in its true file where it has such, else through h5py.
+
+    `file` is the file that was opened for it, None for a dataset of the caller's.
+    """
     if dataset.ndim != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {dataset.shape}")
     check_dtype(dataset.dtype, name)
-
-
-def _from_dataset(dataset: Any, path: Path, *, writable: bool, opened: bool = True) -> Matrix:
-    name = f"{path}::{dataset.name}"
-    _check(dataset, name)
-    if dataset.chunks is None:
-        offset = None if dataset.is_virtual or dataset.external else dataset.id.get_offset()
-        if offset is not None:
-            file = BlockFile(path, writable=writable)
-            matrix = FileMatrix(
-                file, dataset.shape, dataset.dtype, offset, source=_source(dataset, path)
-            )
-            matrix.name = name
-            return matrix
-    elif not writable and dataset.id.get_create_plist().get_nfilters() == 0:
+    if dataset.is_virtual or dataset.external:
+        return _in_other_files(dataset, name, file, writable=writable)
+    path = _file_of(dataset)
+    if path is None or (writable and file is None):
+        return _through_h5py(dataset, name, file, home=path, writable=writable)
+    if dataset.chunks is None and (offset := dataset.id.get_offset()) is not None:
+        source = _source(dataset)
+        opened = BlockFile(path, writable=writable)
+        matrix = FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=source)
+        matrix.name = name
+        return matrix
+    if dataset.chunks and not writable and dataset.id.get_create_plist().get_nfilters() == 0:
         return _plain_chunks(dataset, name, path)
-    return _through_h5py(dataset, name, path, opened=opened, writable=writable)
+    return _through_h5py(dataset, name, file, home=path, writable=writable)
+
+
+def _file_of(dataset: Any) -> Path | None:
+    """Return the file that holds a dataset, which may be another than the one that links to it;
+    None where HDF5 does not keep it as one plain file.
+    """
+    if dataset.file.driver != "sec2":
+        return None
+    path = Path(f"/proc/self/fd/{dataset.file.id.get_vfd_handle()}").readlink()
+    return path if path.is_file() else None
+
+
+def _in_other_files(
+    dataset: Any, name: str, file: Any, *, writable: bool
+) -> FileMatrix | RectangleMatrix:
+    """Open a virtual dataset, or one with external storage.
+
+    Raises
+    ------
+    InputError
+        When one of its files is missing, or can only be found from one working directory: HDF5
+        would read fill values.
+    """
+    folder = Path(dataset.file.filename).absolute().parent
+    if dataset.is_virtual:
+        names = {source.file_name for source in dataset.virtual_sources()} - {"."}
+        places = [folder / one for one in names if "%" not in one]  # % stands for many files
+    else:
+        places = [Path(one).absolute() for one, _, _ in dataset.external]
+    for place in places:
+        if not place.exists():
+            raise InputError(f"{name} keeps elements in {place}, which is missing")
+        check_regular(place)
+    if dataset.is_virtual or len(places) > 1 or "HDF5_EXTFILE_PREFIX" in os.environ:
+        return _through_h5py(dataset, name, file, writable=writable)
+    (_, offset, _), opened = dataset.external[0], BlockFile(places[0], writable=writable)
+    return FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=_source(dataset))
 
 
 def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
+    """Open uncompressed chunks at their offsets in the file."""
     offsets: dict[tuple[int, int], int] = {}
     high, wide = dataset.chunks
 
@@ -143,36 +185,37 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
 
     return ChunkFiles(
         name, dataset.shape, dtype, (high, wide), dataset.fillvalue, open_chunk,
-        _source(dataset, path), home=path, flush=file.flush, close=file.close,
+        _source(dataset), home=path, flush=file.flush, close=file.close,
     )  # fmt: skip
 
 
 def _through_h5py(
-    dataset: Any, name: str, path: Path, *, opened: bool, writable: bool
+    dataset: Any, name: str, opened: Any, *, writable: bool, home: Path | None = None
 ) -> RectangleMatrix:
-    file = dataset.file
+    """Read and write through h5py; closing the matrix closes `opened`, if given."""
 
     def flush() -> None:
         with LIBRARY_LOCK:
-            file.flush()
-        if path.is_file():
-            sync_file(path)
+            dataset.file.flush()
+        if home is not None:
+            sync_file(home)
 
     def close() -> None:
         with LIBRARY_LOCK:
-            file.close()
+            dataset.file.close()
+            opened.close()
 
     return RectangleMatrix(
         dataset, name=name, chunk=dataset.chunks, keeps=not writable, lock=LIBRARY_LOCK,
-        flush=flush, source=_source(dataset, path), close=close if opened else None,
-        home=None if dataset.is_virtual or dataset.external or not path.is_file() else path,
+        flush=flush, source=_source(dataset), close=None if opened is None else close, home=home,
     )  # fmt: skip
 
 
-def _source(dataset: Any, path: Path) -> Hashable:
-    """Tell a dataset from all others, by whatever name it was found."""
+def _source(dataset: Any) -> Hashable:
+    """Return the identity of a dataset, whatever names lead to it."""
     place = load_h5py().h5o.get_info(dataset.id).addr
-    if not path.is_file():
-        return str(path), place
+    path = _file_of(dataset)
+    if path is None:
+        return dataset.file.filename, place
     status = path.stat()
     return (status.st_dev, status.st_ino), place

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.raw import RawLayout, parse_layout
 
 Format = Literal["npy", "raw", "hdf5", "zarr"]
@@ -27,7 +28,8 @@ class Location:
     Parameters
     ----------
     path
-        The file, or the folder of a Zarr store.
+        The file, or the folder of a Zarr store; made absolute, so that a later change of the
+        working directory does not matter.
     format
         ``"npy"``, ``"raw"``, ``"hdf5"`` or ``"zarr"``.
     item
@@ -43,6 +45,10 @@ class Location:
     item: str = ""
     raw: RawLayout | None = None
     url: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            object.__setattr__(self, "path", Path(os.path.abspath(self.path)))  # noqa: PTH100
 
     def __str__(self) -> str:
         name = self.url or str(self.path)
@@ -62,7 +68,18 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
     InputError
         When a part is missing or makes no sense.
     """
-    whole = os.fspath(text)
+    whole = os.fsdecode(text)
+    try:
+        return _parse(whole)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{whole!r} is no usable path: {error}", path=whole) from error
+
+
+def _parse(whole: str) -> Location:
+    if "\0" in whole:
+        raise ValueError("it has a null character")
     if (match := _URL.fullmatch(whole)) and not Path(whole).exists():
         url = f"{match['scheme']}://{match['rest'].rstrip('/')}"
         return Location(Path(url), "zarr", (match["item"] or "").strip("/"), url=url)
@@ -70,6 +87,7 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
     if not separator or Path(whole).exists():
         name, item = whole, ""
     path = Path(name)
+    path.exists()  # raises for a name that is too long, or a folder that may not be read
     if item and (layout := parse_layout(item, whole)):
         return Location(path, "raw", raw=layout)
     kind = _format(path)
@@ -84,13 +102,13 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
 
 
 def _format(path: Path) -> Format:
-    """Tell a format by its suffix, else by what a file or folder begins with."""
+    """Return a format by the suffix, else by the first bytes of a file or the names in a folder."""
     if kind := _SUFFIXES.get(path.suffix.lower()):
         return kind
     if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
         return "zarr"
     if path.is_file():
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             if stream.read(8) == b"\x89HDF\r\n\x1a\n":
                 return "hdf5"
     return "npy"

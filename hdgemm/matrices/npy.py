@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import Draft, reserve
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, check_regular
+from hdgemm.matrices.files import BlockFile, open_regular
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
@@ -48,12 +49,11 @@ def read_header(path: Path) -> NpyHeader:
     InputError
         When it is no .npy file, holds pickled objects, or is shorter than its header promises.
     """
-    check_regular(path)
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             start = stream.read(12)
             text, offset = _header_text(path, start, stream)
-            found = path.stat().st_size
+            found = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
     header = _parse(path, text, offset)

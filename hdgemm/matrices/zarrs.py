@@ -13,7 +13,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.draft import Draft, aside, require_space, reserve
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, sync, sync_tree
+from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 
@@ -54,9 +54,12 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
     name = f"{path}::{item}" if item else str(path)
     if not path.exists():
         raise InputError(f"there is no Zarr store {path}", path=str(path))
+    for metadata in ("zarr.json", ".zarray", ".zattrs"):
+        if (path / item / metadata).exists():
+            check_regular(path / item / metadata)
     try:
         array = zarr.open_array(store=path, path=item, mode="r+" if writable else "r")
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
         raise InputError(f"cannot open {name} as a Zarr array: {error}", path=name) from error
     return from_zarr(array, name, writable=writable)
 
@@ -78,6 +81,9 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
         raise InputError(f"{name} is to be overwritten, but its store is open for reading only")
     dtype = _plain_dtype(array)
     root = getattr(array.store, "root", None)
+    if isinstance(root, Path) and not root.is_absolute():
+        # The store would follow a change of the working directory, and read fill values there.
+        return open_zarr(root.absolute(), array.path, writable=writable)
     if dtype is not None and isinstance(root, Path) and min(array.chunks) > 0:
         return _chunk_files(array, name, root / array.path, dtype)
     folder = root / array.path if isinstance(root, Path) else None
@@ -122,6 +128,8 @@ def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> C
         nonlocal made
         path = folder / encode(index)
         if not path.exists():
+            if not folder.is_dir():
+                raise InputError(f"{folder} is missing", path=str(folder))
             if not write:
                 return None
             with making:

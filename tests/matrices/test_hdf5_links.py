@@ -1,0 +1,142 @@
+"""HDF5 datasets whose elements are in other files than the one that names them."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.errors import InputError
+from hdgemm.matrices.operands import open_operand
+from hdgemm.product.aliasing import overlaps
+
+TILED = hdgemm.Options(host_memory="64MB", devices="host", tile=(16, 16, 16))
+CHUNKS = {"plain": {}, "chunks": {"chunks": (7, 9)}, "gzip": {"chunks": (7, 9), "compression": 4}}
+
+
+def numbers(shape=(40, 30), seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with data.h5 below it, where other.h5 has wrong numbers at the same offsets."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(where, x):
+    """Multiply and verify, before and after a change of the working directory."""
+    operand = open_operand(where)
+    matrix = hdgemm.open(where)
+    os.chdir("/")
+    got = np.empty(x.shape)
+    operand.matrix.read(0, 0, got)
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(np.asarray(matrix), x)
+    product = hdgemm.matmul(matrix, x.T, options=TILED)
+    np.testing.assert_allclose(product, x @ x.T, atol=1e-12)
+    assert hdgemm.verify(matrix, x.T, product).passed
+    operand.matrix.close()
+    matrix.close()
+
+
+@pytest.mark.parametrize("layout", CHUNKS)
+@pytest.mark.parametrize("userblock", [0, 1024])
+def test_external_and_soft_links(folder, layout, userblock):
+    x = numbers()
+    with h5py.File("below/data.h5", "w", userblock_size=userblock) as file:
+        file.create_dataset("B", data=x, **CHUNKS[layout])
+        file["soft"] = h5py.SoftLink("/B")
+    with h5py.File("links.h5", "w") as file:
+        file.create_dataset("B", data=numbers(seed=1), **CHUNKS[layout])
+        file["ext"] = h5py.ExternalLink("below/data.h5", "/soft")
+        file["chain"] = h5py.SoftLink("/ext")
+        file["hard"] = file["B"]
+    for name in ("ext", "chain"):
+        os.chdir(folder)
+        check(f"links.h5::/{name}", x)
+    os.chdir(folder)
+    check("links.h5::/hard", numbers(seed=1))
+    with h5py.File(folder / "links.h5") as file:
+        os.chdir(folder)
+        check(file["ext"], x)
+    os.chdir(folder)
+    true, link = open_operand("below/data.h5::B").matrix, open_operand("links.h5::ext").matrix
+    assert overlaps(true, link)
+    assert not overlaps(link, open_operand("links.h5::B").matrix)
+    assert link.home == folder / "below/data.h5"
+
+
+def test_a_linked_dataset_is_written_where_it_is(folder):
+    x = numbers()
+    for layout in CHUNKS.values():
+        with h5py.File("below/data.h5", "w") as file:
+            file.create_dataset("B", data=np.zeros((40, 30)), **layout)
+        with h5py.File("links.h5", "w") as file:
+            file["ext"] = h5py.ExternalLink("below/data.h5", "/B")
+        with hdgemm.open("links.h5::ext", "r+") as matrix:
+            matrix[:] = x
+            assert overlaps(matrix.operand.matrix, open_operand("below/data.h5::B").matrix)
+        with h5py.File("below/data.h5") as file:
+            np.testing.assert_array_equal(file["B"][:], x)
+
+
+def test_virtual_datasets(folder):
+    x = numbers()
+    layout = h5py.VirtualLayout((40, 30), "f8")
+    for part, place in enumerate(("below/top.h5", "bottom.h5")):
+        with h5py.File(place, "w") as file:
+            file["part"] = x[20 * part : 20 * part + 20]
+        layout[20 * part : 20 * part + 20] = h5py.VirtualSource(place, "part", (20, 30))
+    with h5py.File("whole.h5", "w") as file:
+        file.create_virtual_dataset("A", layout)
+    check("whole.h5::A", x)
+    os.chdir(folder)
+    (folder / "bottom.h5").rename("elsewhere.h5")
+    with pytest.raises(InputError, match=r"bottom\.h5, which is missing"):
+        hdgemm.open("whole.h5::A")
+
+
+def test_virtual_datasets_whose_files_depend_on_the_working_directory_are_refused(folder):
+    layout = h5py.VirtualLayout((40, 30), "f8")
+    layout[:] = h5py.VirtualSource("part.h5", "part", (40, 30))
+    with h5py.File("below/whole.h5", "w") as file:
+        file.create_virtual_dataset("A", layout)
+    with h5py.File("part.h5", "w") as file:
+        file["part"] = numbers()
+    with pytest.raises(InputError, match=r"below/part\.h5, which is missing"):
+        hdgemm.open("below/whole.h5::A")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_external_storage(folder, count):
+    x = numbers()
+    half = x.nbytes // count
+    files = [(f"below/{number}.bin", 8 * number, half) for number in range(count)]
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("A", x.shape, "f8", external=files)
+        file["A"][:] = x
+    if count == 1:
+        check("x.h5::A", x)
+    os.chdir(folder)
+    with h5py.File("x.h5") as file:
+        np.testing.assert_allclose(hdgemm.matmul(file["A"], x.T), x @ x.T, atol=1e-12)
+        matrix = open_operand(file["A"]).matrix
+        got = np.empty(x.shape)
+        matrix.read(0, 0, got)
+        np.testing.assert_array_equal(got, x)
+    (folder / "below/0.bin").unlink()
+    with pytest.raises(InputError, match=r"0\.bin, which is missing"):
+        hdgemm.matmul("x.h5::A", x.T)
+
+
+def test_files_of_other_drivers(folder):
+    x = numbers()
+    with h5py.File("memory.h5", "w", driver="core", backing_store=False) as file:
+        file["A"] = x
+        np.testing.assert_allclose(
+            hdgemm.matmul(file["A"], x.T, options=TILED), x @ x.T, atol=1e-12
+        )
