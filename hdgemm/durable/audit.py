@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hdgemm.durable.destination import Destination
-from hdgemm.durable.fingerprint import home_of
 from hdgemm.durable.journal import read_journal
 from hdgemm.durable.pieces import damaged
 from hdgemm.durable.previous_run import Earlier
 from hdgemm.errors import InputError
+from hdgemm.matrices.fingerprint import home_of
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 

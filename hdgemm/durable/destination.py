@@ -8,9 +8,10 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.fingerprint import file_of, home_of
 from hdgemm.errors import InputError
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
+from hdgemm.matrices.fingerprint import file_of, home_of
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.matrices.stores import create_matrix, reopen_draft
@@ -104,10 +105,9 @@ class Destination:
             raw = self.where.raw
             layout = [raw.dtype, raw.order, raw.offset] if raw is not None else []
             found |= {"format": self.where.format, "item": self.where.item, "layout": layout}
-        if self.in_place is not None:
-            matrix = self.in_place.matrix
-            places = {name: getattr(matrix, name, 0) for name in ("offset", "pitch")}
-            found |= {"in_place": True, "trans": self.in_place.trans, **places}
+        if self.in_place is not None and isinstance(matrix := self.in_place.matrix, FileMatrix):
+            found |= {"in_place": True, "trans": self.in_place.trans,
+                      "offset": matrix.offset, "pitch": matrix.pitch}  # fmt: skip
         return found
 
     def journal(self) -> Path:

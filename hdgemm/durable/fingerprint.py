@@ -1,13 +1,13 @@
-"""What tells one matrix from another without reading all of it."""
+"""Fingerprints of operands that need not read all of them: file states and content samples."""
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.matrices.fingerprint import file_state, home_of
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 Fingerprint = dict[str, Any]
 
-#: Places that are sampled in a file, spread evenly, and the elements read at each.
+#: Number of samples, spread evenly over a matrix, and the elements of each.
 _SAMPLES: Final = 64
 _SAMPLE: Final = 512
-#: Elements that are read at a time where everything is.
+#: Elements per read of a whole matrix.
 _BLOCK: Final = 1 << 20
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -34,7 +34,7 @@ def fingerprint(operand: Operand) -> Fingerprint:
     """Describe an operand: shape, dtype, and the size, mtime and sampled content of its file,
     or of all files of the folder that it is kept in.
 
-    What is in no file has no mtime to tell of changes between the samples: it is read whole.
+    An operand that is in no file is read whole: it has no mtime that would show other changes.
     """
     matrix = operand.matrix
     found: Fingerprint = {
@@ -46,17 +46,16 @@ def fingerprint(operand: Operand) -> Fingerprint:
     home = home_of(matrix)
     if home is None:
         return found | {"content": _digest(matrix, _everything(*matrix.shape))}
-    files = [home] if home.is_file() else sorted(path for path in home.rglob("*") if path.is_file())
-    stats = [path.stat() for path in files]
+    state = file_state(home)
     return found | {
-        "size": sum(status.st_size for status in stats),
-        "mtime_ns": max((status.st_mtime_ns for status in stats), default=0),
+        "size": state.size,
+        "mtime_ns": state.mtime_ns,
         "content": _digest(matrix, _spread(*matrix.shape)),
     }
 
 
 def differences(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say in words what of a fingerprint has changed."""
+    """Describe the fields of a fingerprint that have changed."""
     return [
         f"{what} has changed: {words}"
         + ("" if field == "content" else f" was {before.get(field)}, is {now.get(field)}")
@@ -65,27 +64,15 @@ def differences(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) ->
     ]
 
 
-def file_of(matrix: Matrix) -> Path | None:
-    """Return the one regular file that a matrix lies in; None where there is none."""
-    path = getattr(matrix, "path", None)
-    return Path(path) if path is not None and Path(path).is_file() else None
-
-
-def home_of(matrix: Matrix) -> Path | None:
-    """Return the file, or the folder of files, that has all of a matrix; None where none has."""
-    home = file_of(matrix) or getattr(matrix, "home", None)
-    return Path(home) if home is not None and Path(home).exists() else None
-
-
 def _spread(rows: int, cols: int) -> list[Rect]:
-    """Places all over a matrix, its first and its last elements among them."""
+    """Return rectangles all over a matrix, its first and its last elements among them."""
     if rows == 0 or cols == 0:
         return []
     width = min(cols, _SAMPLE)
     places = []
     for number in range(_SAMPLES):
         part = number / (_SAMPLES - 1)
-        # Columns go round several times while rows go once, so that no band stays unseen.
+        # Columns cycle several times while rows advance once: every band is sampled.
         across = (number * 13 % _SAMPLES) / (_SAMPLES - 1)
         places.append(Rect(round(part * (rows - 1)), round(across * (cols - width)), 1, width))
     return [Rect(0, 0, 1, width), *places, Rect(rows - 1, cols - width, 1, width)]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
-from hdgemm.durable.fingerprint import file_of
 from hdgemm.durable.identity import Identity
 from hdgemm.durable.journal import read_journal
 from hdgemm.durable.previous_run import Earlier
 from hdgemm.errors import InputError
+from hdgemm.matrices.fingerprint import file_of
 
 if TYPE_CHECKING:
     import os
@@ -61,7 +61,7 @@ def run_durably(
         destination = Destination.of_existing(product.c, updates=product.updates)
     else:
         destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
-    path = destination.journal() if isinstance(journal, bool) else Path(journal)
+    path = destination.journal() if isinstance(journal, bool) else Path(journal).absolute()
     identity = Identity.of(
         product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
     )

@@ -1,4 +1,4 @@
-"""Whether two matrices share elements, in memory or in a file, mapped or not."""
+"""Overlaps of matrices: shared elements in memory, in files and through mappings of files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.memmaps import find_mapping
+from hdgemm.matrices.memmaps import mapped_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix, Operand
 
-#: Effort that NumPy may spend on strides that interleave; beyond it the answer is "yes".
+    #: A file's identity, and an array laid out over its offsets.
+    _Span = tuple[tuple[int, int], NDArray[Any]]
+
+#: Effort that NumPy may spend on strides that interleave; beyond it the answer is True.
 _MAX_WORK: Final[Any] = 100_000
 #: Added to file offsets, so that no stand-in lies at address 0.
 _BASE: Final = 1 << 20
@@ -25,7 +28,7 @@ _DEVICE_MEMORY: Final = (-1, 0)
 
 
 def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
-    """Say whether an element of `x` may be an element of `y`.
+    """Return whether an element of `x` may be an element of `y`.
 
     A path means the whole file, whether or not it exists.
     """
@@ -34,16 +37,13 @@ def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
         return identity is not None and identity == _identity(y)
     if _one_store(x, y):
         return _chunks_meet(x, y)
-    if x.array is not None and y.array is not None and share_memory(x.array, y.array):
-        return True
-    in_x, in_y = _in_file(x), _in_file(y)
-    if in_x is None or in_y is None or in_x[0] != in_y[0]:
-        return False
-    return share_memory(in_x[1], in_y[1])
+    if x.array is not None and y.array is not None:
+        return arrays_overlap(x.array, y.array)
+    return _share_file(_in_file(x), _in_file(y))
 
 
 def same_elements(x: Operand, y: Operand) -> bool:
-    """Say whether both are one matrix, element for element."""
+    """Return whether both are one matrix, element for element."""
     if x.shape != y.shape or x.matrix.dtype != y.matrix.dtype:
         return False
     if _one_store(x.matrix, y.matrix):
@@ -75,8 +75,13 @@ def _chunks_meet(x: Matrix, y: Matrix) -> bool:
     return bool(min(*x.shape, *y.shape))
 
 
-def share_memory(x: NDArray[Any], y: NDArray[Any]) -> bool:
-    """Say whether two arrays share an element; "yes" where that is too hard to tell."""
+def arrays_overlap(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Return whether two arrays share an element, in memory or through mappings of one file."""
+    return _share_memory(x, y) or _share_file(_mapped(x), _mapped(y))
+
+
+def _share_memory(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Return whether two arrays share an address; True where that is too hard to tell."""
     if not np.may_share_memory(x, y):
         return False
     try:
@@ -101,7 +106,7 @@ def _identity(x: Matrix | Path) -> tuple[int, int] | None:
     return None if span is None else span[0]
 
 
-def _in_file(x: Matrix) -> tuple[tuple[int, int], NDArray[Any]] | None:
+def _in_file(x: Matrix) -> _Span | None:
     """Return the file that `x` lies in, and an array laid out over file offsets as `x` is."""
     if isinstance(x, FileMatrix):
         strides = (x.pitch, x.dtype.itemsize)
@@ -110,12 +115,18 @@ def _in_file(x: Matrix) -> tuple[tuple[int, int], NDArray[Any]] | None:
         found = x.device_array
         # Device addresses are unique in a process, whatever the number of GPUs.
         return _DEVICE_MEMORY, _stand_in(found.pointer, found.shape, found.strides, found.dtype)
-    if x.array is None or (mapping := find_mapping(x.array)) is None:
+    return None if x.array is None else _mapped(x.array)
+
+
+def _mapped(array: NDArray[Any]) -> _Span | None:
+    place = mapped_place(array)
+    if place is None:
         return None
-    identity = _identity(mapping.path)
-    if identity is None:
-        return None
-    return identity, _stand_in(mapping.offset, x.array.shape, x.array.strides, x.dtype)
+    return place.identity, _stand_in(place.offset, array.shape, array.strides, array.dtype)
+
+
+def _share_file(x: _Span | None, y: _Span | None) -> bool:
+    return x is not None and y is not None and x[0] == y[0] and _share_memory(x[1], y[1])
 
 
 def _stand_in(

@@ -11,7 +11,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.device_arrays import is_device_array
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.stores import is_stored
-from hdgemm.product.aliasing import share_memory
+from hdgemm.product.aliasing import arrays_overlap
 from hdgemm.product.arguments import check_out_dtype, check_shape, result_dtype
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _blas(x: NDArray[Any]) -> bool:
 
 def _refuse_overlap(out: Any, a: Any, b: Any) -> None:
     for operand, what in ((a, "a"), (b, "b")):
-        if isinstance(operand, np.ndarray) and share_memory(out, operand):
+        if isinstance(operand, np.ndarray) and arrays_overlap(out, operand):
             raise InputError(
                 f"out overlaps {what}, which is still read while C is written: pass an out of its "
                 f"own, or copy {what} first"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.run import check_whole, run_durably
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
@@ -82,7 +83,8 @@ def _verified(
 ) -> Report:
     """Compute C, then check it where the options ask for that."""
     check = _prepare_check(product, options) if options.checks_product else None
-    report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
+    with unchanged(product.inputs(), product.destination.matrix):
+        report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
     if check is not None and not (verified := conclude(check)).passed:
         raise HdgemmError(f"the product failed its check: {verified}", check=verified)
     return report

@@ -1,0 +1,108 @@
+"""Fingerprints of the files of input matrices, taken before and after a run."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hdgemm.errors import MatrixIOError
+from hdgemm.matrices.filematrix import FileMatrix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hdgemm.matrices.base import Matrix, Operand
+
+
+class FileState(NamedTuple):
+    """The state of a file, or of all files in a folder together.
+
+    Parameters
+    ----------
+    size
+        In bytes.
+    mtime_ns
+        The latest time of a modification.
+    identity
+        Device and inode of the file or folder.
+    """
+
+    size: int
+    mtime_ns: int
+    identity: tuple[int, int]
+
+
+def file_state(home: Path) -> FileState:
+    """Return the present state of a file or folder."""
+    status = home.stat()
+    identity = status.st_dev, status.st_ino
+    if not home.is_dir():
+        return FileState(status.st_size, status.st_mtime_ns, identity)
+    files = [Path(place, name) for place, _, names in os.walk(home) for name in names]
+    states = [path.stat() for path in files]
+    return FileState(
+        sum(state.st_size for state in states),
+        max((state.st_mtime_ns for state in states), default=0),
+        identity,
+    )
+
+
+def file_of(matrix: Matrix) -> Path | None:
+    """Return the one regular file in which all elements have fixed places; None without such."""
+    return matrix.path if isinstance(matrix, FileMatrix) and matrix.path.is_file() else None
+
+
+def home_of(matrix: Matrix) -> Path | None:
+    """Return the file or folder that holds all of a matrix; None where none does, or no more."""
+    return matrix.home if matrix.home is not None and matrix.home.exists() else None
+
+
+@contextmanager
+def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
+    """Check that the files of the inputs are the same after a run as before it.
+
+    Parameters
+    ----------
+    inputs
+        The operands that are only read, by letter.
+    c
+        The matrix that is written; inputs in its own file are not checked.
+
+    Raises
+    ------
+    MatrixIOError
+        For a file that was changed, replaced or removed during the run.
+    """
+    written = _state(c)
+    before = {letter: _state(operand.matrix) for letter, operand in inputs.items()}
+    yield
+    for letter, state in before.items():
+        matrix = inputs[letter].matrix
+        if state is None or (written is not None and state.identity == written.identity):
+            continue
+        if (now := _state(matrix)) != state:
+            raise MatrixIOError(
+                f"{letter} ({matrix.home}) {_difference(state, now)} during the run, so that C may "
+                "mix elements of both versions: compute it again",
+                path=str(matrix.home), offset=0, length=0,
+            )  # fmt: skip
+
+
+def _state(matrix: Matrix) -> FileState | None:
+    home = home_of(matrix)
+    try:
+        return None if home is None else file_state(home)
+    except OSError:
+        return None
+
+
+def _difference(before: FileState, now: FileState | None) -> str:
+    if now is None:
+        return "was removed"
+    if now.identity != before.identity:
+        return "was replaced by another file"
+    if now.size != before.size:
+        return f"changed its size from {before.size} to {now.size} bytes"
+    return "was modified"

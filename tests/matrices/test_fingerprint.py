@@ -1,0 +1,118 @@
+"""Inputs that change during a run."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+import hdgemm
+from hdgemm.errors import MatrixIOError
+from hdgemm.matrices.fingerprint import file_state
+
+TILED = hdgemm.Options(host_memory="64MB", devices="host", tile=(16, 16, 16))
+
+
+def numbers(shape=(40, 40), seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    x = numbers()
+    np.save(tmp_path / "a.npy", x)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("A", data=x, chunks=(8, 8), compression="gzip")
+    for name, compressors in (("a", None), ("b", "auto")):
+        zarr.create_array(store=tmp_path / f"{name}.zarr", data=x, chunks=(8, 8),
+                          compressors=compressors)  # fmt: skip
+    return tmp_path
+
+
+def rewrite(path):
+    """Write another matrix over the one in a file, element by element."""
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\1" * 8)
+
+
+def replace(path):
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+def rewrite_chunk(folder):
+    for chunk in (path for path in folder.rglob("c/0/*") if path.is_file()):
+        chunk.write_bytes(chunk.read_bytes())
+
+
+CHANGES = {
+    "modified": ("a.npy", "a.npy", rewrite, "was modified"),
+    "replaced": ("a.npy", "a.npy", replace, "was replaced"),
+    "removed": ("a.npy", "a.npy", lambda path: path.unlink(), "was removed"),
+    "longer": ("a.npy", "a.npy", lambda path: os.truncate(path, 99_999), "changed its size"),
+    "hdf5": ("a.h5::A", "a.h5", os.utime, "was modified"),
+    "zarr": ("a.zarr", "a.zarr", rewrite_chunk, "was modified"),
+    "zarr, compressed": ("b.zarr", "b.zarr", rewrite_chunk, "was modified"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("side", ["A", "B", "C"])
+def test_an_input_that_changes_during_the_run(inputs, change, side):
+    location, file, act, message = CHANGES[change]
+    x = numbers()
+    done = []
+
+    def observer(event):
+        if event.stage == "mult1" and not done:
+            done.append(event)
+            act(inputs / file)
+
+    out = inputs / "c.npy"
+    operands = {name: f"{inputs}/{location}" if name == side else x for name in "ABC"}
+    with pytest.raises(MatrixIOError, match=rf"{side} \(.*{message}") as caught:
+        hdgemm.multiply(
+            operands["A"], operands["B"], c=operands["C"], beta=1.0, out=out, options=TILED,
+            observer=observer,
+        )  # fmt: skip
+    assert caught.value.path == str(inputs / file)
+    assert not out.exists()
+    assert not [path for path in inputs.rglob("*") if ".part" in path.name]
+
+
+def test_a_durable_run_says_so_too(inputs):
+    done = []
+
+    def observer(event):
+        if event.stage == "mult1" and not done:
+            done.append(event)
+            rewrite(inputs / "a.npy")
+
+    with pytest.raises(MatrixIOError, match=r"A .*was modified"):
+        hdgemm.multiply(inputs / "a.npy", numbers(), out=inputs / "c.npy", options=TILED,
+                        checkpoint=True, observer=observer)  # fmt: skip
+    assert not (inputs / "c.npy").exists()
+
+
+def test_inputs_in_the_file_of_c_may_change_by_c(inputs):
+    x = numbers()
+    with hdgemm.open(inputs / "a.npy", "r+") as m:
+        hdgemm.matmul(m[:20], m[:, :20], out=np.empty((20, 20)), options=TILED)
+        hdgemm.matmul(m[:20, :20], m[:20, 20:], out=m[20:, 20:], options=TILED)
+        np.testing.assert_allclose(np.asarray(m)[20:, 20:], x[:20, :20] @ x[:20, 20:], atol=1e-12)
+    with h5py.File(inputs / "a.h5", "r+") as file:
+        c = file.create_dataset("C", (40, 40), "f8")
+        hdgemm.matmul(file["A"], x, out=c, options=TILED)
+        np.testing.assert_allclose(c[:], x @ x, atol=1e-12)
+
+
+def test_the_state_of_a_folder_is_that_of_its_files(inputs):
+    folder = inputs / "a.zarr"
+    before = file_state(folder)
+    assert before == file_state(folder)
+    assert before.size > 40 * 40 * 8
+    os.utime(folder / "zarr.json")
+    assert file_state(folder) != before
