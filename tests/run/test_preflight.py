@@ -15,7 +15,7 @@ from hdgemm.report import summarize, summarize_all
 N = 700
 CASES = {
     "files": {"host_memory": "4MB"},
-    "in RAM": {},
+    "in RAM": {"host_memory": "1GB"},
     "OpenCL": {"devices": "opencl:1", "host_memory": "8MB", "device_memory": "6MB"},
     "checked tiles": {"host_memory": "6MB", "verify": "tiles"},
     "two devices": {"devices": ("host", "opencl:1"), "host_memory": "24MB"},
