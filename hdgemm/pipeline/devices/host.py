@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HUGE_PAGE: Final = 2 << 20
 #: Multiply-adds from which a product is cut into blocks; threaded BLAS takes smaller ones.
-_WORTH_DRAWING: Final = 1 << 26
+_WORTH_DRAWING: Final = 1 << 28
 
 
 class PageBuffer:
