@@ -19,6 +19,7 @@ from hdgemm.machine.benchmarks import (
 )
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.pipeline.devices.host_tuning import measure_drawing, remember_drawing
 
 if TYPE_CHECKING:
     import threading
@@ -38,7 +39,7 @@ MOST_SECONDS: Final = 3.0
 #: In the cache folder; it has an entry for each machine and disk.
 _FILE: Final = "machine.json"
 #: Part of the time for each benchmark; the rest is left for what outlasts its deadline.
-_PARTS: Final = {"disk": 0.3, "BLAS": 0.25, "copies": 0.1, "executor": 0.15}
+_PARTS: Final = {"disk": 0.3, "BLAS": 0.2, "drawing": 0.15, "copies": 0.1, "executor": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Figures:
         Bytes/s; None where the folder could not be written.
     operation
         Seconds that the executor takes for one operation.
+    drawing
+        Speed of host products whose blocks the cores draw, divided by that of threaded BLAS.
     """
 
     gemm: float
@@ -66,6 +69,7 @@ class Figures:
     disk_read: float | None
     disk_write: float | None
     operation: float
+    drawing: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ def calibrate(
     start = time.perf_counter()
     figures = measure(folder, threads or cores(), progress, cancel)
     write_entry(_FILE, _key(folder, threads), asdict(figures))
+    remember_drawing(threads or cores(), figures.drawing)
     return Calibration(figures, "measured", time.perf_counter() - start)
 
 
@@ -193,13 +198,14 @@ def measure(
 
     read, write = measure_disk(folder, begin("disk"))
     gemm, side_half = measure_blas(begin("BLAS"))
+    drawing = measure_drawing(threads, begin("drawing").seconds)
     copying = begin("copies")
     copy = measure_copy(1, Deadline(copying.seconds / 2, cancel))
     memory = 2 * measure_copy(threads, copying)
     operation = measure_executor(begin("executor"))
     if progress is not None:
         progress(1.0, "done")
-    return Figures(gemm, side_half, copy, memory, read, write, operation)
+    return Figures(gemm, side_half, copy, memory, read, write, operation, drawing)
 
 
 def _key(folder: Path, threads: int | None) -> str:

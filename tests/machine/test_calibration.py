@@ -16,7 +16,7 @@ from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
 FIGURES = Figures(
     gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None,
-    operation=7e-5,
+    operation=7e-5, drawing=1.1,
 )  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def test_measured_figures_are_rates(tmp_path):
     assert 1e8 < figures.gemm < 1e15
     assert 1 <= figures.side_half <= 64
     assert 1e-6 < figures.operation < 1
+    assert 0.01 < figures.drawing < 100
     for rate in (figures.copy, figures.memory, figures.disk_read, figures.disk_write):
         assert 1e6 < rate < 1e13
     assert list(tmp_path.iterdir()) == []
@@ -118,7 +119,7 @@ def test_progress_names_each_benchmark_and_ends_with_one(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "MOST_SECONDS", 0.1)
     seen = []
     calibrate(tmp_path, progress=lambda part, what: seen.append((part, what)))
-    assert [what for _, what in seen] == ["disk", "BLAS", "copies", "executor", "done"]
+    assert [what for _, what in seen] == ["disk", "BLAS", "drawing", "copies", "executor", "done"]
     parts = [part for part, _ in seen]
     assert parts == sorted(parts)
     assert (parts[0], parts[-1]) == (0.0, 1.0)

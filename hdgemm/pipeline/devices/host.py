@@ -13,6 +13,7 @@ from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.dense import first_byte, view
 from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
 from hdgemm.pipeline.devices.host_queue import GemmQueue
+from hdgemm.pipeline.devices.host_tuning import draws_blocks
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -70,11 +71,16 @@ class HostDevice:
         Threads that multiply; None for one for each core.
     draws
         The threads draw blocks of C (see `host_queue`); False leaves each product to threaded
-        BLAS, which is faster where many cores share one packed copy of B.
+        BLAS, which is faster where many cores share one packed copy of B. None takes what the
+        machine's calibration found.
     """
 
     def __init__(
-        self, memory_bytes: int = 1 << 62, *, threads: int | None = None, draws: bool = True
+        self,
+        memory_bytes: int = 1 << 62,
+        *,
+        threads: int | None = None,
+        draws: bool | None = None,
     ) -> None:
         self.spec = DeviceSpec("host", unified=True, memory_bytes=memory_bytes)
         self._threads = threads or cores()
@@ -133,7 +139,7 @@ class HostDevice:
         if gemm.scalars[0] == 0:
             self.synchronize()
             _scale(gemm.scalars[1], c)
-        elif self._draws and gemm.m * gemm.n * gemm.k >= _WORTH_DRAWING:
+        elif gemm.m * gemm.n * gemm.k >= _WORTH_DRAWING and self._draws_blocks():
             if self._queue is None or not self._queue.usable:
                 self._queue = GemmQueue(self._threads)
                 weakref.finalize(self, self._queue.stop).atexit = False
@@ -142,6 +148,11 @@ class HostDevice:
             self.synchronize()
             gemm.run()
         return DONE
+
+    def _draws_blocks(self) -> bool:
+        if self._draws is None:
+            self._draws = draws_blocks(self._threads)
+        return self._draws
 
     def synchronize(self) -> None:
         """Wait for the queued products."""

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.machine.limits import cores
+from hdgemm.machine.limits import cores, start_thread
 from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
 from hdgemm.pipeline.sync import Worker
 
@@ -183,8 +183,12 @@ class GemmQueue:
         self._last_end = 0.0
         self._closing = False
         self._workers = [Worker(self._work, f"hdgemm-gemm-{i}") for i in range(threads)]
-        for worker in self._workers:
-            worker.start()
+        try:
+            for worker in self._workers:
+                start_thread(worker)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def usable(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.pipeline.devices import host, host_blas
+from hdgemm.pipeline.devices import host, host_blas, host_tuning
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
 from hdgemm.pipeline.devices.host_queue import cut
@@ -154,6 +154,20 @@ def test_small_products_are_done_at_once_and_after_what_is_queued(monkeypatch):
     assert device.gemm(1.0, whole(a), whole(a), 1.0, whole(c), ()) is DONE
     np.testing.assert_allclose(c, 2 * a @ a, atol=1e-9)
     assert HostDevice(draws=False)._queue is None
+    device.close()
+
+
+@pytest.mark.parametrize(("ratio", "draws"), [(0.5, False), (0.99, True), ("x", True)])
+def test_the_machines_calibration_decides(ratio, draws, tmp_path, monkeypatch):
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
+    x = np.ones((400, 400))
+    if isinstance(ratio, float):
+        assert host_tuning.measure_drawing(2, 0.0) > 0
+    host_tuning.remember_drawing(2, ratio)
+    device = HostDevice(threads=2)
+    completion = device.gemm(1.0, whole(x), whole(x), 0.0, whole(np.empty_like(x)), ())
+    completion.wait()
+    assert (completion is not DONE) == draws
     device.close()
 
 
