@@ -1,10 +1,12 @@
-"""Does the verdict name what is taken? `python -m bench.contention --repeats 5`.
+"""Campaign: whether a profile names the resource that another process takes.
 
-A second process hammers memory, the disk, or a core while this machine is profiled, and the first
-resource that the verdict names must be that one; with nothing hammered it must name none. The
-loads take turns. The first turn of each is `hdgemm profile --quick` itself, the others the same
-steps with fewer products (`--whole`: all of them `--quick`). What others did on this machine just
-before is written down, and a turn that began while they were at work is counted apart.
+    python -m bench.contention --repeats 5
+
+By turns a second process loads memory, the disk or a core, or nothing does, while this machine is
+profiled. The first resource that the report names must be the loaded one, and none without a load.
+The first turn of each load is `hdgemm profile --quick`; the others run the same steps with fewer
+products (`--whole`: all turns `--quick`). The load of other processes just before a turn is
+recorded, and turns that began under such load are counted apart.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ from hdgemm.profiling.session import QUICK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The longest that a hammer works, in seconds: it ends by itself, and with this process.
+#: Seconds after which a load ends by itself; it also ends with this process.
 _MOST: Final = 120.0
-#: What the verdict must name first.
+#: The resource that must be named first.
 EXPECTED: Final = {"none": None, "memory": "host_memory", "disk": "disk", "core": "cores"}
-#: As a quick profile, with fewer products.
+#: A quick profile with fewer products.
 SHORT: Final = replace(QUICK, window=0.05, rounds=1, run=0.1, ladder=0.5, repeats=(1, 1))
-#: Cores that others may keep busy on a machine that counts as quiet, and how long to wait for it.
+#: Cores that others may use on a quiet machine, and seconds to wait for it.
 _QUIET: Final = 0.25
 _PATIENCE: Final = 10.0
 
 
-def hammer_memory(_folder: Path) -> None:
+def load_memory(_folder: Path) -> None:
     """Copy 256 MB back and forth."""
     source, target = np.ones(32 << 20), np.ones(32 << 20)
     end = time.monotonic() + _MOST
@@ -51,7 +53,7 @@ def hammer_memory(_folder: Path) -> None:
         np.copyto(target, source)
 
 
-def hammer_disk(folder: Path) -> None:
+def load_disk(folder: Path) -> None:
     """Write a file of 256 MB to the disk again and again."""
     block = os.urandom(8 << 20)
     end = time.monotonic() + _MOST
@@ -66,31 +68,31 @@ def hammer_disk(folder: Path) -> None:
                     return
 
 
-def hammer_core(_folder: Path) -> None:
-    """Count on one core, in its registers."""
+def load_core(_folder: Path) -> None:
+    """Count on one core, without memory traffic."""
     end = time.monotonic() + _MOST
     while time.monotonic() < end:
         for _ in range(100_000):
             pass
 
 
-HAMMERS: Final = {"memory": hammer_memory, "disk": hammer_disk, "core": hammer_core}
+LOADS: Final = {"memory": load_memory, "disk": load_disk, "core": load_core}
 
 
 @contextmanager
-def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
-    """Let `count` processes hammer one resource meanwhile; none for ``"none"``."""
+def loaded(name: str, folder: Path, count: int) -> Iterator[None]:
+    """Load one resource with `count` processes within the context; none for ``"none"``."""
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=HAMMERS[name], args=(folder,), daemon=True)
-        for _ in range(count if name in HAMMERS else 0)
+        context.Process(target=LOADS[name], args=(folder,), daemon=True)
+        for _ in range(count if name in LOADS else 0)
     ]
     for process in processes:
         process.start()
     if processes:
         time.sleep(2.0)
     if not all(process.is_alive() for process in processes):
-        raise SystemExit(f"the {name} hammer has ended by itself: nothing would be measured")
+        raise SystemExit(f"the {name} load ended early: nothing would be measured")
     try:
         yield
     finally:
@@ -100,7 +102,7 @@ def hammering(name: str, folder: Path, count: int) -> Iterator[None]:
 
 
 def profiled(out: Path, args: argparse.Namespace, *, whole: bool) -> dict[str, Any]:
-    """Profile in a process of its own, as a user would, and return the report."""
+    """Profile in a process of its own, by the command line, and return the report."""
     module = ["hdgemm", "profile", "--quick"] if whole else ["bench.contention", "--short"]
     command = [sys.executable, "-m", *module, "--out", str(out), "--folder", str(args.folder)]
     if args.device:
@@ -112,7 +114,7 @@ def profiled(out: Path, args: argparse.Namespace, *, whole: bool) -> dict[str, A
 
 
 def quiet(folder: Path) -> float:
-    """Wait for a quiet machine, not for ever; return the cores that others are busy on."""
+    """Wait a while for a quiet machine; return the cores that others use."""
     end = time.monotonic() + _PATIENCE
     while True:
         meter = LoadMeter(folder)
@@ -123,10 +125,10 @@ def quiet(folder: Path) -> float:
 
 
 def turn(name: str, number: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Profile once beside a load and say whether the verdict named it."""
+    """Profile once beside a load; print and return whether the report named it."""
     before = quiet(args.folder)
     began = time.perf_counter()
-    with hammering(name, args.folder, args.count):
+    with loaded(name, args.folder, args.count):
         report = profiled(args.out / f"{name}-{number}", args, whole=args.whole or number == 0)
     named = [each["resource"] for each in report["interference"]]
     first = named[0] if named else None
@@ -142,7 +144,7 @@ def turn(name: str, number: int, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Count right verdicts by load, those of a machine that was quiet before apart."""
+    """Count right reports by load, in all and of turns that began on a quiet machine."""
     found = {}
     for name in dict.fromkeys(row["load"] for row in rows):
         own = [row for row in rows if row["load"] == name]
@@ -155,16 +157,16 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def main() -> None:
-    """Take turns: nothing, memory, disk, core."""
+    """Measure all loads by turns."""
     parser = argparse.ArgumentParser()
     parser.add_argument("loads", nargs="*", metavar="|".join(EXPECTED))
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--whole", action="store_true", help="every turn a whole --quick profile")
-    parser.add_argument("--short", action="store_true", help="profile shortly, once, and end")
+    parser.add_argument("--short", action="store_true", help="one short profile, without a load")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, help="keep the reports here")
     parser.add_argument("--device")
-    parser.add_argument("--count", type=int, default=1, help="hammering processes")
+    parser.add_argument("--count", type=int, default=1, help="processes that load the resource")
     parser.add_argument("--save", action="store_true", help="write bench/results/contention.json")
     args = parser.parse_args()
     unknown = [name for name in args.loads if name not in EXPECTED]

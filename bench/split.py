@@ -1,11 +1,11 @@
-"""Several devices on one product, simulated and real, against the best that could be had.
+"""Load balance of several devices, simulated and real, against the best split and device.
 
     python -m bench.split [--n 6144] [--repeats 3] [--quick]
 
-Simulated: the pool in virtual time, its speeds given, against the best fixed split. Real: two
-halves of the first OpenCL device against the whole of it, and one half beside the host against
-the better of the two alone, on the same random float64 matrices in RAM, turn by turn. About 160 s
-at most; `--quick` only shows that it works.
+Simulated: the pool in virtual time with given speeds, against the best fixed split. Real: two
+halves of the first OpenCL device against the whole device, and one half with the host against the
+better of the two alone, on the same random float64 matrices in RAM, by turns. About 160 s at most;
+`--quick` runs tiny sizes and writes nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def simulate(slow: Speed, *, known: bool) -> dict[str, float]:
 
 
 def simulated() -> dict[str, Any]:
-    """Return how every case came out, with speeds known beforehand and not."""
+    """Return the results of all cases, with speeds known beforehand and unknown."""
     results: dict[str, Any] = {}
     for name, slow in SIMULATED.items():
         results[name] = {
@@ -79,7 +79,7 @@ def simulated() -> dict[str, Any]:
 
 
 def turns(devices: dict[str, tuple[str, ...]], n: int, repeats: int) -> dict[str, list[Report]]:
-    """Multiply on each choice of devices in turn; a first round warms up and teaches the speeds."""
+    """Multiply on each choice of devices by turns; a first round warms up and learns the speeds."""
     rng = np.random.default_rng(0)
     a, b, c = rng.standard_normal((n, n)), rng.standard_normal((n, n)), np.empty((n, n))
     reports: dict[str, list[Report]] = {name: [] for name in devices}
@@ -96,7 +96,7 @@ def turns(devices: dict[str, tuple[str, ...]], n: int, repeats: int) -> dict[str
 
 
 def figures(split: SplitReport) -> dict[str, Any]:
-    """Return what a split came to; which tiles were whose would fill pages."""
+    """Return the figures of a split without the lists of tiles."""
     found = split.to_dict()
     for share in found["shares"].values():
         del share["tiles"]
@@ -104,7 +104,7 @@ def figures(split: SplitReport) -> dict[str, Any]:
 
 
 def summarize(reports: dict[str, list[Report]], together: str) -> dict[str, Any]:
-    """Return speeds, and the set's against its best rival of the same round."""
+    """Return speeds, and the ratio to the best single device of the same round."""
     gflops = {name: [each.gflops for each in found] for name, found in reports.items()}
     rivals = [values for name, values in gflops.items() if name != together]
     ratios = [own / max(others) for own, *others in zip(gflops[together], *rivals, strict=True)]
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing written")
     args = parser.parse_args()
     where = environment()
-    # Speeds that earlier runs taught are no part of the measurement; tuned kernels are.
+    # Tuned kernels are part of the measurement; rates learned by earlier runs are not.
     with tempfile.TemporaryDirectory() as folder:
         if cache_folder().is_dir():
             shutil.copytree(

@@ -86,7 +86,7 @@ _HDGEMM_FIGURES: Final[Mapping[str, tuple[str, float]]] = {
 #: `multiply_memory`; docs/paper.md says how.
 HD5970: Final = System(
     name="hd5970",
-    source="HDGEMM, table 3 and section 4; what is assumed beyond them: docs/paper.md",
+    source="HDGEMM, table 3 and section 4; assumptions: docs/paper.md",
     device=DeviceSpec("cypress", unified=False, memory_bytes=_GIB, max_buffer_bytes=_GIB),
     machine=Machine(
         name="hd5970",

@@ -1,4 +1,4 @@
-"""Reports: what is saved, the page, and the comparison of two."""
+"""Reports: saved values, the page, and the comparison of two reports."""
 
 import json
 import re
