@@ -52,7 +52,7 @@ TINY: Final = Sizes(
     link_bytes=1 << 16,
     pin_bytes=1 << 16,
     copy_bytes=1 << 20,
-    device_memory=2 << 20,
+    device_memory=8 << 20,
     repeats=2,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.rates import Machine
@@ -34,10 +35,24 @@ H200: Final = Machine(
     source="cuBLAS DGEMM on GH200 at n = 16384 (60.7 Tflop/s, GEMMul8's results); PCIe 5 ×16",
 )
 
+#: Single-precision rate over double-precision rate of data-centre GPUs.
+H200_FP64_RATIO: Final = 2
+
 
 def assumed(device: DeviceSpec) -> Machine:
     """Return the rates assumed for a device of this kind."""
     kind = device.name.partition(":")[0]
     if kind == "cuda":
-        return H200
+        return H200 if device.fp64_ratio <= H200_FP64_RATIO else _consumer_gpu(device.fp64_ratio)
     return HOST if device.unified else OPENCL
+
+
+def _consumer_gpu(fp64_ratio: int) -> Machine:
+    """Return figures for a GPU whose double-precision units are few."""
+    single = H200.gemm["float32"]
+    return replace(
+        H200,
+        name="consumer GPU",
+        gemm={"float32": single, "float64": single / fp64_ratio},
+        source=f"an H200 with double precision at 1/{fp64_ratio} of single precision, assumed",
+    )

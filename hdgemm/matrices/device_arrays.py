@@ -1,11 +1,12 @@
-"""Arrays that already lie in a GPU's memory: CuPy's, PyTorch's, anybody's.
+"""Arrays in a GPU's memory: CuPy's, PyTorch's, those of any library.
 
-Whatever has ``__cuda_array_interface__`` or speaks DLPack is accepted; no GPU library is imported
-to look at it, only to copy out of it or into it.
+An array with ``__cuda_array_interface__`` or ``__dlpack__`` is accepted. No GPU library is imported
+to describe it; reading and writing it from the host needs CuPy.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,13 +14,17 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Matrix, Operand
-from hdgemm.matrices.dlpack import KDL_CUDA, Exported, from_dlpack
+from hdgemm.matrices.dlpack import KDL_CUDA, LEGACY_STREAM, Exported, from_dlpack
 from hdgemm.matrices.layout import check_dtype, row_pitch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _CUDA_INTERFACE: Final = "__cuda_array_interface__"
+#: The producer names no stream: its work may be on any stream of the GPU.
+UNKNOWN_STREAM: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,10 @@ class DeviceArray:
     strides
         Bytes from row to row, and from column to column (the itemsize).
     device
-        The GPU it lies on; None where its maker does not say, and the driver must be asked.
+        The GPU it lies on; None where its producer does not say, and the driver must be asked.
     stream
-        The stream on which its maker may still be writing; None: nothing is pending.
+        The stream on which its producer may still be writing; `UNKNOWN_STREAM` where the producer
+        does not say; None where nothing is pending.
     owner
         Keeps the memory alive.
     """
@@ -72,30 +78,37 @@ class DeviceArrayMatrix(Matrix):
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Copy the rectangle at ``[row, col]`` to host memory; needs CuPy."""
         rows, cols = out.shape
-        part = self._view()[row : row + rows, col : col + cols]
-        np.copyto(out, part.get(), casting="same_kind")
+        with self._current() as view:
+            part = view[row : row + rows, col : col + cols].get()
+        np.copyto(out, part, casting="same_kind")
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Copy `tile` from host memory to ``[row, col]``; needs CuPy."""
         import cupy
 
         rows, cols = tile.shape
-        self._view()[row : row + rows, col : col + cols] = cupy.asarray(tile)
-        cupy.cuda.get_current_stream().synchronize()
+        with self._current() as view:
+            view[row : row + rows, col : col + cols] = cupy.asarray(tile)
+            cupy.cuda.get_current_stream().synchronize()
 
-    def _view(self) -> Any:
-        """Return the memory as a CuPy array, without a copy, once its maker is done with it."""
+    @contextmanager
+    def _current(self) -> Iterator[Any]:
+        """Make the array's GPU current; yield the array as CuPy's, its producer's work done."""
         import cupy
 
         array, (rows, _) = self.device_array, self.shape
-        if array.stream is not None:
-            cupy.cuda.runtime.streamSynchronize(array.stream)
-        nbytes = array.strides[0] * rows
-        memory = cupy.cuda.UnownedMemory(
-            array.pointer, nbytes, array.owner, -1 if array.device is None else array.device
-        )
-        pointer = cupy.cuda.MemoryPointer(memory, 0)
-        return cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
+        index = array.device
+        if index is None:
+            index = cupy.cuda.runtime.pointerGetAttributes(array.pointer).device
+        with cupy.cuda.Device(index) as device:
+            if array.stream == UNKNOWN_STREAM:
+                device.synchronize()
+            elif array.stream is not None:
+                cupy.cuda.runtime.streamSynchronize(array.stream)
+            nbytes = array.strides[0] * rows
+            memory = cupy.cuda.UnownedMemory(array.pointer, nbytes, array.owner, index)
+            pointer = cupy.cuda.MemoryPointer(memory, 0)
+            yield cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> DeviceArrayMatrix:
         """Return a rectangle in the same memory."""
@@ -105,9 +118,9 @@ class DeviceArrayMatrix(Matrix):
 
 
 def is_device_array(x: object) -> bool:
-    """Say whether `x` lies in CUDA device memory, by its own account."""
+    """Say whether `x` describes itself as CUDA device memory."""
     if hasattr(type(x), _CUDA_INTERFACE):
-        # PyTorch's CPU tensors have the attribute, and refuse when it is read.
+        # PyTorch's CPU tensors have the attribute too; reading it raises AttributeError.
         return hasattr(x, _CUDA_INTERFACE)
     ask = getattr(x, "__dlpack_device__", None)
     return ask is not None and not isinstance(x, np.ndarray) and int(ask()[0]) == KDL_CUDA
@@ -165,11 +178,15 @@ def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
 
 
 def _export(x: Any, what: str) -> Exported:
+    """Describe an array; its producer's pending work is ordered before one stream if it can be."""
     if not hasattr(x, _CUDA_INTERFACE):
         return from_dlpack(x)
     described = getattr(x, _CUDA_INTERFACE)
     if described.get("mask") is not None:
         raise InputError(f"{what} has a mask; fill it first")
+    stream, owner = described.get("stream"), x
+    if "stream" not in described:  # version 2 of the interface, as PyTorch exports
+        stream, owner = _order_by_dlpack(x)
     pointer, read_only = described["data"]
     ask = getattr(x, "__dlpack_device__", None)
     strides = described.get("strides")
@@ -179,7 +196,19 @@ def _export(x: Any, what: str) -> Exported:
         None if strides is None else tuple(strides),
         np.dtype(described["typestr"]),
         None if ask is None else int(ask()[1]),
-        described.get("stream"),
+        stream,
         bool(read_only),
-        x,
+        owner,
     )
+
+
+def _order_by_dlpack(x: Any) -> tuple[int, object]:
+    """Let the legacy default stream wait for an array's producer; return a stream and an owner.
+
+    Producers without DLPack name no stream. PyTorch refuses to export an array of a GPU that is
+    not the current one.
+    """
+    try:
+        return LEGACY_STREAM, (x, x.__dlpack__(stream=LEGACY_STREAM))
+    except (AttributeError, BufferError):
+        return UNKNOWN_STREAM, x

@@ -1,6 +1,6 @@
-"""What a DLPack capsule says of an array, read without taking the array from it.
+"""Reads the description of an array from a DLPack capsule, without consuming the capsule.
 
-The structures are DLPack's own (``dlpack.h``, versions 0 and 1 of the unversioned tensor).
+The structures are DLPack's own (``dlpack.h``, the unversioned tensor).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from hdgemm.errors import InputTypeError
 
 KDL_CUDA: Final = 2
-#: `cudaStreamLegacy`: asking for data that is ready there needs no knowledge of our streams.
+#: `cudaStreamLegacy`: a producer makes it wait for the work that writes the array.
 LEGACY_STREAM: Final = 1
 _KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 
@@ -34,9 +34,9 @@ class _Tensor(ctypes.Structure):
 
 
 class Exported(NamedTuple):
-    """An array as its maker describes it; strides in bytes, None where it is C-contiguous.
+    """An array as its producer describes it; strides in bytes, None where it is C-contiguous.
 
-    `owner` keeps the memory alive: for DLPack the capsule, whose destructor gives it back.
+    `owner` keeps the memory alive; a DLPack capsule's destructor gives it back.
     """
 
     pointer: int

@@ -36,12 +36,8 @@ class Rect(NamedTuple):
 
     def covers(self, other: Rect) -> bool:
         """Say whether `other` lies wholly inside."""
-        return (
-            self.row <= other.row
-            and self.col <= other.col
-            and other.row + other.rows <= self.row + self.rows
-            and other.col + other.cols <= self.col + self.cols
-        )
+        rows = self.row <= other.row and other.row + other.rows <= self.row + self.rows
+        return rows and self.col <= other.col and other.col + other.cols <= self.col + self.cols
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +126,8 @@ class DeviceSpec:
         What it can hold in all, and in one allocation.
     granularity
         Tiles are stored with (m, n, k) extents rounded up to these, and run best in them.
+    allocation_bytes, fp64_ratio
+        The unit of the driver's allocations; single-precision rate over double-precision rate.
     """
 
     name: str = "host"
@@ -137,6 +135,8 @@ class DeviceSpec:
     memory_bytes: int = 1 << 62
     max_buffer_bytes: int = 1 << 62
     granularity: tuple[int, int, int] = (1, 1, 1)
+    allocation_bytes: int = 1
+    fp64_ratio: int = 2
 
 
 class Load(NamedTuple):
@@ -196,9 +196,8 @@ SCRATCH_BYTES: Final = 16 << 20
 class Overlap:
     """Which stages of the pipeline overlap: one step of the paper's ladder.
 
-    In order: the next tiles are loaded while this unit multiplies (DR, section 3.2); C is stored
-    while the device multiplies (DB, section 3.1); the kernel writes C into device memory and
-    store1 copies it out (DP, section 3.3), where it would else write into staging.
+    In order: the next tiles load while this unit multiplies (DR, section 3.2); C is stored during
+    multiplication (DB, 3.1); the kernel writes C into device memory, not staging (DP, 3.3).
     """
 
     loads: bool = True
@@ -294,6 +293,6 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text; `hdgemm.pipeline.planjson` reads it back."""
-        from hdgemm.pipeline.planjson import to_json
+        from hdgemm.pipeline import planjson
 
-        return to_json(self)
+        return planjson.to_json(self)

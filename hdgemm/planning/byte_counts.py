@@ -91,6 +91,7 @@ def slot_bytes(
 
     Devices keep A and B in extents rounded up to their granularity. On a unified device a tile
     of a file starts at the file's own phase within a page, so that direct reads need no copy.
+    Slots are whole pieces of what the driver allocates.
     """
     spec = problem.spec(operand)
     if spec.path == "resident":
@@ -101,7 +102,7 @@ def slot_bytes(
     elif operand == "B":
         rows, cols = round_up(rows, gk), round_up(cols, gn)
     phase = PHASE_BYTES if device.unified and spec.place == "file" else 0
-    return rows * cols * problem.itemsize + phase
+    return round_up(rows * cols * problem.itemsize + phase, device.allocation_bytes)
 
 
 def scratch_bytes(problem: Problem, c_slot: Count, nb: Count) -> Count:

@@ -1,8 +1,8 @@
-"""An NVIDIA GPU behind the device protocol: three streams, one cuBLAS handle, events between.
+"""An NVIDIA GPU behind the device protocol: three streams ordered by events, one cuBLAS handle.
 
-Tiles are dense and row-major. Copies up, products and copies down each have a stream of their
-own; an operation waits on the device for the events of those it comes after, and the host never
-waits to enqueue. No stream waits for the legacy default stream.
+Tiles are dense and row-major. Uploads, products and downloads each have their own stream. An
+operation waits on the GPU for the events of the operations it comes after; enqueueing never
+blocks the host. No stream waits for the legacy default stream.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.errors import DeviceError, InputError
-from hdgemm.pipeline.devices.cuda.copies import Rows, copy_calls
+from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
+from hdgemm.pipeline.devices.cuda.calls import Addresses, Rows, Scalars, copy_calls, gemm_call
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
-from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call
 from hdgemm.pipeline.devices.dense import first_byte
+from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -29,24 +30,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.device_arrays import DeviceArray
-    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.devices.protocol import Buffer, Completion, HostBuffer
     from hdgemm.pipeline.plan import Operand
 
 #: Extents that fill cuBLAS's thread blocks of every dtype on Volta to Blackwell.
 GRANULARITY: Final = (128, 128, 32)
-#: Left free for what cuBLAS loads when it first meets a kernel, in bytes.
+#: Left free for the kernels that cuBLAS loads at the first product of another dtype or shape.
 _HEADROOM: Final = 128 << 20
+#: Bytes of the pieces in which the driver hands out device memory.
+ALLOCATION_BYTES: Final = 2 << 20
+#: Extent of the product that warms cuBLAS up.
+_WARM_UP: Final = 128
 
 
 class CudaDevice:
-    """One GPU. Every method may be called from any thread, and leaves its current GPU alone.
+    """One GPU. Every method may be called from any thread, and leaves its current GPU as it was.
 
     Parameters
     ----------
     driver
         The GPU.
     memory_bytes
-        The most to hold of the GPU's memory; None for what is free of it.
+        The most device memory to hold; None for all that is free.
     """
 
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
@@ -61,15 +66,36 @@ class CudaDevice:
             Lane(driver, clock, self._starts, self._ends) for _ in range(3)
         )
         self._blas = driver.blas()
-        free, _ = driver.memory()
+        try:
+            self._warm_up()
+            free, _ = driver.memory()
+        except BaseException:
+            self.close()
+            raise
         room = max(0, free - _HEADROOM)
         if memory_bytes is not None:
             room = min(room, memory_bytes)
-        self.spec = DeviceSpec(f"cuda:{driver.index}", False, room, room, GRANULARITY)
+        self.spec = DeviceSpec(
+            f"cuda:{driver.index}", False, room, room, GRANULARITY, ALLOCATION_BYTES,
+            self.facts.fp64_ratio,
+        )  # fmt: skip
+
+    def _warm_up(self) -> None:
+        """Multiply once: cuBLAS takes its workspace and loads its kernels at the first product."""
+        n, dtype = _WARM_UP, np.dtype(np.float64)
+        memory = DeviceBuffer(self.driver, 2 * n * n * dtype.itemsize)
+        try:
+            tiles = [Tile("C", memory, n, n, n, dtype, origin=part * n * n * dtype.itemsize)
+                     for part in range(2)]  # fmt: skip
+            a, c = (Block(tile, 0, 0, n, n) for tile in tiles)
+            self.gemm(1.0, a, a, 0.0, c, ()).wait()
+        finally:
+            memory.release()
 
     def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
-        """Tiles are dense."""
-        return rows * cols * dtype.itemsize
+        """Return the bytes of a dense tile in whole pieces of the driver's memory."""
+        nbytes = rows * cols * dtype.itemsize
+        return -(-nbytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
 
     def allocate(self, nbytes: int) -> Buffer:
         """Take device memory in one allocation."""
@@ -79,14 +105,14 @@ class CudaDevice:
         return buffer
 
     def allocate_staging(self, nbytes: int) -> HostBuffer:
-        """Take page-locked host memory; a kernel may write into it."""
+        """Take page-locked host memory, which kernels reach as well."""
         buffer = PinnedBuffer(self.driver, nbytes)
         with self._lock:
             self._taken.add(buffer)
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back; the GPU's work that uses it must be done."""
+        """Give memory back; all work on the GPU that uses it must be done."""
         with self._lock:
             own = buffer if isinstance(buffer, DeviceBuffer | PinnedBuffer) else None
             if own is None or own not in self._taken:
@@ -143,7 +169,7 @@ class CudaDevice:
         c: Block,
         after: Sequence[Completion],
     ) -> Completion:
-        """Enqueue a product; C may lie in staging, which the kernel then writes over the link."""
+        """Enqueue a product; a C in staging is written by the kernel over the link."""
         scalars = np.array([alpha, beta]).astype(c.tile.dtype)
         pointer = scalars.ctypes.data
         addresses = Addresses(self._address(a), self._address(b), self._address(c))
@@ -163,12 +189,13 @@ class CudaDevice:
     def accept(self, array: DeviceArray) -> None:
         """Take an array in device memory as a resident operand of the products to come.
 
-        Waits until what its maker enqueued on the array's stream is done.
+        Waits for the work that its producer enqueued before: on the array's stream where the
+        producer names one, else on every stream of the GPU.
 
         Raises
         ------
         InputError
-            When it lies on another GPU, or is no device memory.
+            When it lies on another GPU, or is not device memory.
         """
         kind, index = self.driver.memory_kind(array.pointer)
         if kind not in ("device", "managed") or index != self.driver.index:
@@ -176,7 +203,9 @@ class CudaDevice:
                 f"the array is {kind} memory of cuda:{index}, the product runs on "
                 f"{self.spec.name}; copy it there, or choose devices='cuda:{index}'"
             )
-        if array.stream is not None:
+        if array.stream == UNKNOWN_STREAM:
+            self.driver.synchronize()
+        elif array.stream is not None:
             self.driver.synchronize_stream(array.stream)
 
     def reaches(self, array: NDArray[Any]) -> bool:
@@ -193,16 +222,16 @@ class CudaDevice:
         return allocation is None or high <= sum(allocation)
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued.
+        """Wait for everything enqueued; completions report errors, this does not.
 
-        What failed is not reported here but by its completion: memory has to be freed either way.
+        Memory must be freed whether the work failed or not.
         """
         for lane in (self._up, self._compute, self._down):
             with contextlib.suppress(DeviceError):
                 lane.synchronize()
 
     def close(self) -> None:
-        """Give back everything held, memory that nobody freed included."""
+        """Give back everything held, memory that was not freed included."""
         self.synchronize()
         while self._taken:
             self._taken.pop().release()

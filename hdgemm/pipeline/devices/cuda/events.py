@@ -1,4 +1,4 @@
-"""Streams ordered by events, and what the events say on the host's clock of when work ran."""
+"""Streams ordered by events, and the times of their work on the host's clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANCHOR_TRIES: Final = 5
 
 
 class EventPool:
-    """Timing events, made once and used again; making one can take as long as a small copy."""
+    """Timing events that are made once and reused: making one can take as long as a small copy."""
 
     def __init__(self, driver: Driver, *, blocking: bool) -> None:
         self._driver = driver
@@ -29,7 +29,7 @@ class EventPool:
         self._made: list[int] = []
 
     def take(self) -> int:
-        """Return an event that nobody else uses."""
+        """Return an event that is not in use."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -38,7 +38,7 @@ class EventPool:
             return event
 
     def give_back(self, event: int) -> None:
-        """Let the event be used again; calls no driver, so a finaliser may do it."""
+        """Let the event be reused; makes no driver call, so that a finaliser may call it."""
         self._idle.append(event)
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Anchor(NamedTuple):
 
 
 class Clock:
-    """Gives reference events, taken on a stream that nothing else uses, so that none waits."""
+    """Reference events, recorded on a stream of their own, on which they never wait."""
 
     def __init__(self, driver: Driver, events: EventPool) -> None:
         self._driver = driver
@@ -66,19 +66,20 @@ class Clock:
         self._anchor = self._new_anchor()
 
     def anchor(self) -> Anchor:
-        """Return a recent reference, taking a new one when the last has become too old."""
+        """Return a reference event that is at most `_ANCHOR_SECONDS` old."""
         with self._lock:
             if time.perf_counter() - self._anchor.seconds > _ANCHOR_SECONDS:
                 self._anchor = self._new_anchor()
             return self._anchor
 
     def _new_anchor(self) -> Anchor:
-        """Of a few tries keep the one whose host times lie closest around the event."""
+        """Record a few events; keep the one with the shortest host interval around it."""
         tries = []
         for _ in range(_ANCHOR_TRIES):
             event = self._events.take()
             before = time.perf_counter()
-            self._driver.record(event, self._stream)
+            with self._driver.current():
+                self._driver.record(event, self._stream)
             self._driver.synchronize_event(event)
             after = time.perf_counter()
             tries.append((after - before, Anchor(event, 0.5 * (before + after))))
@@ -89,10 +90,10 @@ class Clock:
 
 
 class CudaCompletion:
-    """Work on a stream between two events; they go back to their pools with this object.
+    """Work on a stream between two events, which return to their pools with this object.
 
-    A later record of an event that streams wait for does not disturb them: CUDA waits for the
-    record that was the last when the wait was enqueued.
+    Recording an event again does not disturb streams that wait for it: a stream waits for the
+    record that was the last when its wait was enqueued.
     """
 
     def __init__(self, lane: Lane, start: int, end: int, keep: Any) -> None:
@@ -115,7 +116,7 @@ class CudaCompletion:
         return start, start + elapsed(self._start, self._end)
 
     def order_before(self, lane: Lane) -> None:
-        """Let everything enqueued on `lane` from now on come after this work."""
+        """Let all work enqueued on `lane` from now on wait for this; call within `current`."""
         if lane is not self._lane:
             lane.driver.wait_event(lane.stream, self._end)
 
@@ -140,10 +141,10 @@ class Lane:
     ) -> CudaCompletion:
         """Enqueue `work` behind everything in `after`; `keep` lives until it is done.
 
-        Completions of other kinds of devices are waited for on the host: nothing else orders
-        their work and this stream's.
+        Completions of other kinds of devices are waited for on the host: no event orders their
+        work before this stream's.
         """
-        with self._lock:
+        with self._lock, self.driver.current():
             for completion in after:
                 if isinstance(completion, CudaCompletion):
                     completion.order_before(self)

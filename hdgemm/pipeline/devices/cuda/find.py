@@ -1,4 +1,4 @@
-"""Which GPUs there are, and why one cannot be used."""
+"""Lists and opens the GPUs; says why one cannot be used."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import ctypes
 import functools
 import importlib.util
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
-from hdgemm.pipeline.devices.cuda.api import CudaApi
+from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.device import CudaDevice
-from hdgemm.pipeline.devices.cuda.driver import Driver
+from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-_INSTALL: Final = "install hdgemm[cuda13] (or hdgemm[cuda12] for a driver older than 580)"
+_INSTALL: Final = (
+    "install hdgemm[cuda13] (or hdgemm[cuda12] for a driver older than 580 or a GPU before Turing)"
+)
+#: CUDA 13 has no kernels for GPUs before Turing (compute capability 7.5), whatever the driver.
+_CUDA13: Final = 13000
+_TURING: Final = (7, 5)
+_NO_DRIVER: Final = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
 #: `cudaErrorNoDevice` and `cudaErrorInsufficientDriver`.
 _NO_DEVICE: Final = 100
 _OLD_DRIVER: Final = 35
@@ -26,34 +32,27 @@ _OLD_DRIVER: Final = 35
 _RANGE: Final = (11, 12)
 
 
-class Cuda:
-    """The driver of this process, and what all its GPUs share."""
+def _count(api: CudaApi) -> int:
+    """Return the number of GPUs.
 
-    def __init__(self, api: CudaApi) -> None:
-        self.api = api
-
-    def count(self) -> int:
-        """Return the number of GPUs.
-
-        Raises
-        ------
-        DeviceUnavailableError
-            When the driver has none, or is missing or too old.
-        """
-        runtime = self.api.runtime
-        try:
-            found = int(runtime.getDeviceCount())
-        except RuntimeError as error:
-            raise DeviceUnavailableError(_why_no_device(self.api, error)) from error
-        if found == 0:
-            raise DeviceUnavailableError("the driver shows no GPU; see CUDA_VISIBLE_DEVICES")
-        return found
+    Raises
+    ------
+    DeviceUnavailableError
+        When the driver has none, or is missing or too old.
+    """
+    try:
+        found = int(api.runtime.getDeviceCount())
+    except RuntimeError as error:
+        raise DeviceUnavailableError(_why_no_device(api, error)) from error
+    if found == 0:
+        raise DeviceUnavailableError("the driver shows no GPU; see CUDA_VISIBLE_DEVICES")
+    return found
 
 
 def _why_no_device(api: CudaApi, error: RuntimeError) -> str:
     status, driver = getattr(error, "status", None), api.runtime.driverGetVersion()
     if status == _OLD_DRIVER and driver == 0:
-        return "no NVIDIA driver is installed (libcuda.so.1 was not found)"
+        return _NO_DRIVER
     if status == _OLD_DRIVER:
         return (
             f"the NVIDIA driver speaks CUDA {_version(driver)}, CuPy was built for "
@@ -80,53 +79,85 @@ def _load_cupy() -> CudaApi:
         blas = cupy.cuda.cublas
     except ImportError as error:
         raise DeviceUnavailableError(f"cuBLAS was not found: {error}; {_INSTALL}") from error
+    try:
+        library = _DriverLibrary()
+    except OSError as error:
+        raise DeviceUnavailableError(_NO_DRIVER) from error
     return CudaApi(
         f"CuPy {cupy.__version__}",
         cupy.cuda.runtime,
         blas,
         functools.partial(cupy.cuda.Stream, non_blocking=True),
-        _address_range(),
+        library,
+        library.address_range,
     )
 
 
-def _address_range() -> Callable[[int], tuple[int, int] | None]:
-    """Bind `cuPointerGetAttribute`, which CuPy does not."""
-    try:
-        get = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
-    except (OSError, AttributeError):
-        return lambda _pointer: None
-    get.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
+class CUDADriverError(RuntimeError):
+    """A `CUresult` that is not success."""
 
-    def address_range(pointer: int) -> tuple[int, int] | None:
+    def __init__(self, call: str, status: int) -> None:
+        super().__init__(f"{call} returned {status}")
+        self.status = status
+
+
+class _DriverLibrary:
+    """The functions of ``libcuda.so.1`` that CuPy does not bind."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+
+    def push(self, index: int) -> None:
+        """Make a GPU's primary context current; it is kept until the process ends."""
+        context = self._contexts.get(index)
+        if context is None:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            self._call("cuInit", 0)
+            self._call("cuDeviceGet", ctypes.byref(device), index)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self._contexts[index] = context
+        self._call("cuCtxPushCurrent_v2", context)
+
+    def pop(self) -> None:
+        """Make the context below it current again; errors of earlier work are not reported here."""
+        self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def address_range(self, pointer: int) -> tuple[int, int] | None:
+        """Return the start and bytes of the allocation that holds an address."""
         values = []
         for attribute in _RANGE:
             value = ctypes.c_uint64()
-            if get(ctypes.byref(value), attribute, pointer) != 0:
+            get = self._library.cuPointerGetAttribute
+            if get(ctypes.byref(value), attribute, ctypes.c_uint64(pointer)) != 0:
                 return None
             values.append(value.value)
         return values[0], values[1]
 
-    return address_range
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CUDADriverError(name, status)
 
 
 class _Loaded:
-    """The process's driver, loaded at first use; a stand-in may take its place."""
+    """The functions of CuPy and the driver, loaded at first use; a stand-in may replace them."""
 
     def __init__(self) -> None:
-        self._cuda: Cuda | None = None
+        self._api: CudaApi | None = None
 
-    def get(self) -> Cuda:
-        if self._cuda is None:
-            self._cuda = Cuda(_load_cupy())
-        return self._cuda
+    def get(self) -> CudaApi:
+        if self._api is None:
+            self._api = _load_cupy()
+        return self._api
 
     @contextlib.contextmanager
     def replaced(self, api: CudaApi) -> Iterator[None]:
-        before, self._cuda = self._cuda, Cuda(api)
+        before, self._api = self._api, api
         try:
             yield
         finally:
-            self._cuda = before
+            self._api = before
 
 
 _LOADED: Final = _Loaded()
@@ -140,24 +171,38 @@ def driven_by(api: CudaApi) -> contextlib.AbstractContextManager[None]:
 def list_devices() -> list[DeviceInfo]:
     """Return every GPU; one entry that says why where none can be used."""
     try:
-        cuda = _LOADED.get()
-        return [_describe(cuda, index) for index in range(cuda.count())]
+        api = _LOADED.get()
+        return [_describe(api, index) for index in range(_count(api))]
     except DeviceUnavailableError as error:
         return [DeviceInfo("cuda", "NVIDIA GPUs", usable=False, note=str(error))]
 
 
-def _describe(cuda: Cuda, index: int) -> DeviceInfo:
+def _describe(api: CudaApi, index: int) -> DeviceInfo:
     try:
-        facts = Driver(cuda.api, index).facts()
+        facts = Driver(api, index).facts()
     except DeviceError as error:
         return DeviceInfo(f"cuda:{index}", "NVIDIA GPU", usable=False, note=str(error))
     major, minor = facts.compute_capability
+    note = _why_unsupported(api, facts)
     return DeviceInfo(
         f"cuda:{index}",
         f"{facts.name} (sm_{major}{minor}, {facts.multiprocessors} SMs), driver for CUDA "
-        f"{_version(cuda.api.runtime.driverGetVersion())}, {cuda.api.name}",
+        f"{_version(api.runtime.driverGetVersion())}, {api.name}",
         facts.total,
+        usable=not note,
+        note=note,
         accelerator=True,
+    )
+
+
+def _why_unsupported(api: CudaApi, facts: DeviceFacts) -> str:
+    """Return why CuPy's CUDA has no kernels for a GPU; empty where it has."""
+    if api.runtime.runtimeGetVersion() < _CUDA13 or facts.compute_capability >= _TURING:
+        return ""
+    major, minor = facts.compute_capability
+    return (
+        f"CUDA 13 does not support compute capability {major}.{minor}: "
+        "install hdgemm[cuda12] in place of hdgemm[cuda13]; the driver can stay"
     )
 
 
@@ -168,14 +213,21 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaDevice:
     ------
     DeviceUnavailableError
         When there is no such GPU, or no way to use it; the message says why.
+    DoesNotFitError
+        When there is too little memory free for a context and cuBLAS.
     """
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise DeviceUnavailableError(f"there is no device {name!r}; a GPU's name is like 'cuda:0'")
-    index, cuda = int(match[1] or 0), _LOADED.get()
-    if index >= (count := cuda.count()):
+    index, api = int(match[1] or 0), _LOADED.get()
+    if index >= (count := _count(api)):
         raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
+    driver = Driver(api, index)
     try:
-        return CudaDevice(Driver(cuda.api, index), memory_bytes)
+        if why := _why_unsupported(api, driver.facts()):
+            raise DeviceUnavailableError(f"{name} cannot be used: {why}")
+        return CudaDevice(driver, memory_bytes)
+    except DeviceUnavailableError:
+        raise
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error

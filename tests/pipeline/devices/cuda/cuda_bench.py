@@ -11,13 +11,14 @@ from hdgemm.pipeline.devices.protocol import Block, Tile
 
 
 class Bench:
-    """A device on a stand-in, with tiles made and filled by hand."""
+    """A device on a stand-in, with tiles made and filled by hand; faults begin once it is open."""
 
-    def __init__(self, *, device="cuda:0", memory_bytes=None, **machine):
+    def __init__(self, *, device="cuda:0", memory_bytes=None, faults=(), **machine):
         self.standin = StandIn(**machine)
         with driven_by(self.standin.api()):
             self.device = open_device(device, memory_bytes)
         self.standin.calls.clear()
+        self.standin.inject(*faults)
 
     def tile(self, operand, rows, cols, dtype="float64", *, trans=False, ld=None):
         ld = cols if ld is None else ld

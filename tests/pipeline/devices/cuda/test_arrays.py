@@ -1,6 +1,7 @@
-"""Arrays that lie on a GPU already: who is recognised, what they say, and products on them."""
+"""Arrays in a GPU's memory: which are recognised, how they are described, products on them."""
 
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,19 +15,20 @@ from tests.reference import DTYPES, assert_close_in_eps
 
 
 class Interface:
-    """An array with ``__cuda_array_interface__`` over given memory."""
+    """An array with ``__cuda_array_interface__`` over given memory; version 2 has no stream."""
 
-    def __init__(self, array, *, stream=None, read_only=False, strides=True, mask=None):
+    def __init__(self, array, *, stream=None, read_only=False, strides=True, mask=None, version=3):
         self.array = array
         self.description = {
             "shape": array.shape,
             "typestr": array.dtype.str,
             "data": (array.ctypes.data, read_only),
             "strides": array.strides if strides else None,
-            "version": 3,
-            "stream": stream,
+            "version": version,
             "mask": mask,
         }
+        if version > 2:
+            self.description["stream"] = stream
 
     @property
     def __cuda_array_interface__(self):
@@ -47,6 +49,23 @@ class Exporter:
     def __dlpack__(self, stream=None):
         self.streams.append(stream)
         return self.array.__dlpack__()
+
+
+class Torch(Interface):
+    """As PyTorch's tensors: version 2 of the interface, and DLPack on the current GPU only."""
+
+    def __init__(self, array, enqueue, *, current=True):
+        super().__init__(array, version=2)
+        self.enqueue, self.current = enqueue, current
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream=-1):
+        if not self.current:
+            raise BufferError("Can't export tensors on a different CUDA device index")
+        self.enqueue(stream)
+        return object()
 
 
 class CpuTensor:
@@ -161,15 +180,56 @@ def test_a_product_of_arrays_that_stay_where_they_are():
     assert not any("memcpy" in name for name in bench.names())
 
 
-def test_the_makers_stream_is_waited_for():
+def test_the_producers_stream_is_waited_for():
     bench = Bench()
     x, _ = on_gpu(bench, np.eye(2))
+    for stream, waited in ((1, [(1,)]), (None, [])):
+        bench.standin.calls.clear()
+        array = from_device_array(Interface(x, stream=stream), "A").matrix.device_array
+        bench.device.accept(array)
+        assert bench.args("streamSynchronize") == waited
+        assert bench.args("deviceSynchronize") == []
+
+
+class Producer:
+    """A library that fills an array on a stream of its own, which is still running."""
+
+    def __init__(self, bench, values):
+        self.bench = bench
+        self.array, self.tile = on_gpu(bench, np.full(values.shape, np.nan))
+        driver = bench.device.driver
+        self.stream, self.event = driver.stream(), driver.event(blocking=False)
+        with driver.current():
+            bench.standin.enqueue(self.stream.ptr, lambda: np.copyto(self.array, values))
+
+    def order(self, stream):
+        """Let a stream wait for what fills the array, as ``__dlpack__`` does."""
+        driver = self.bench.device.driver
+        with driver.current():
+            driver.record(self.event, self.stream)
+            driver.api.runtime.streamWaitEvent(stream, self.event)
+
+    def interface(self):
+        return Interface(self.array, version=2)
+
+    def torch(self):
+        return Torch(self.array, self.order)
+
+    def torch_elsewhere(self):
+        return Torch(self.array, self.order, current=False)
+
+
+@pytest.mark.parametrize("export", [Producer.interface, Producer.torch, Producer.torch_elsewhere])
+def test_an_array_without_a_stream_is_ready_when_it_is_read(export):
+    """Version 2 of the interface: DLPack orders the producer's work, else the GPU is waited for."""
+    bench = Bench(order="lazy")
+    producer = Producer(bench, np.eye(3))
+    operand = from_device_array(export(producer), "A")
     bench.standin.calls.clear()
-    bench.device.accept(from_device_array(Interface(x, stream=1), "A").matrix.device_array)
-    assert bench.args("streamSynchronize") == [(1,)]
-    bench.standin.calls.clear()
-    bench.device.accept(from_device_array(Interface(x), "A").matrix.device_array)
-    assert bench.args("streamSynchronize") == []
+    bench.device.accept(operand.matrix.device_array)
+    waited = [name for name in bench.names() if name.endswith("Synchronize")]
+    assert waited == ["streamSynchronize" if export is Producer.torch else "deviceSynchronize"]
+    np.testing.assert_array_equal(producer.array, np.eye(3))
 
 
 def test_arrays_elsewhere_are_refused():
@@ -186,23 +246,38 @@ def test_arrays_elsewhere_are_refused():
 
 
 class FakeCupy(SimpleNamespace):
-    """The few names of CuPy that copying in and out needs, on host memory."""
+    """The functions of CuPy that copying in and out needs, on host memory.
 
-    def __init__(self):
-        self.waited = []
-        stream = SimpleNamespace(synchronize=self._count)
+    `drain` runs all work of a GPU.
+    """
+
+    def __init__(self, drain=lambda _index: None):
+        self.waited, self.current, self.drain = [], [], drain
+        stream = SimpleNamespace(synchronize=lambda: self.waited.append("copied"))
         cuda = SimpleNamespace(
+            Device=self._device,
             UnownedMemory=lambda pointer, nbytes, _owner, _device: (pointer, nbytes),
             MemoryPointer=lambda memory, _offset: memory,
             get_current_stream=lambda: stream,
-            runtime=SimpleNamespace(streamSynchronize=self.waited.append),
+            runtime=SimpleNamespace(
+                streamSynchronize=lambda stream: self.waited.append((self.current[-1], stream)),
+                pointerGetAttributes=lambda _: SimpleNamespace(device=3),
+            ),
         )
         super().__init__(
-            cuda=cuda, asarray=np.asarray, ndarray=self._ndarray, synchronized=0, waited=self.waited
-        )
+            cuda=cuda, asarray=np.asarray, ndarray=self._ndarray, waited=self.waited,
+            current=self.current, drain=drain,
+        )  # fmt: skip
 
-    def _count(self):
-        self.synchronized += 1
+    @contextmanager
+    def _device(self, index):
+        self.current.append(index)
+        yield SimpleNamespace(synchronize=lambda: self._all(index))
+        self.current.pop()
+
+    def _all(self, index):
+        self.waited.append((index, "all"))
+        self.drain(index)
 
     def _ndarray(self, shape, dtype, memory, strides):
         pointer, nbytes = memory
@@ -215,20 +290,24 @@ class FakeCupy(SimpleNamespace):
         return np.ndarray(shape, dtype, raw, 0, strides).view(View)
 
 
-def test_reading_and_writing_rectangles_through_cupy(monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "waited"),
+    [({"stream": 1}, [(3, 1)]), ({"stream": None}, []), ({"version": 2}, [(3, "all")])],
+)
+def test_rectangles_are_read_and_written_on_the_arrays_gpu(monkeypatch, given, waited):
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     x = random((5, 7), "float32")
     expected = x.copy()
-    matrix = from_device_array(Interface(x[:, 1:], stream=1), "A").matrix
+    matrix = from_device_array(Interface(x[:, 1:], **given), "A").matrix
     out = np.zeros((2, 3))
     matrix.read(1, 2, out)
     np.testing.assert_array_equal(out, expected[1:3, 3:6])
     matrix.write(3, 0, np.ones((2, 2)))
     expected[3:5, 1:3] = 1
     np.testing.assert_array_equal(x, expected)
-    assert cupy.synchronized == 1
-    assert cupy.waited == [1, 1]
+    assert cupy.waited == [*waited, *waited, "copied"]
+    assert cupy.current == []
     assert matrix.phase(1, 1) == 0
     matrix.flush()
     matrix.close()

@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.pipeline.devices.cuda.copies import MAX_PITCH, Rows, copy_calls
-from hdgemm.pipeline.devices.cuda.product import Addresses, Scalars, gemm_call, routine
+from hdgemm.pipeline.devices.cuda.calls import (
+    MAX_PITCH,
+    Addresses,
+    Rows,
+    Scalars,
+    copy_calls,
+    gemm_call,
+    routine,
+)
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
-from hdgemm.pipeline.devices.cuda.api import GemmCall
+from hdgemm.pipeline.devices.cuda.calls import GemmCall
 from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES
 from tests.pipeline.devices.device_contract import DeviceContract

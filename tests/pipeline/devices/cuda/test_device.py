@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from hdgemm.errors import DeviceError, DoesNotFitError, InputError
-from hdgemm.pipeline.devices.cuda.standin import Fault
+from hdgemm.pipeline.devices.cuda import driven_by, open_device
+from hdgemm.pipeline.devices.cuda.calls import GemmCall
+from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
+from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
+from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
+from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
 from tests.pipeline.devices.device_contract import DeviceContract
 from tests.reference import DTYPES, assert_close_in_eps
 
+MB = 1 << 20
+#: Device memory that an open device holds on the stand-in.
+OPENED = CONTEXT_BYTES + WORKSPACE_BYTES
 ORDERS = ("lazy", "random", "ahead:1", "ahead:2", "ahead:3", "ahead:4")
 
 
@@ -99,7 +107,7 @@ def test_a_step_is_ordered_by_events_and_by_nothing_else():
     up = bench.device.upload(source, whole(tiles[0]), [])
     product = bench.device.gemm(1.0, whole(tiles[0]), whole(tiles[0]), 0.0, whole(tiles[2]), [up])
     down = bench.device.download(whole(tiles[2]), out, [product])
-    names = [n for n in bench.names() if n not in ("getDevice", "eventCreateWithFlags")]
+    names = [n for n in bench.names() if n not in ("cuCtxPushCurrent", "eventCreateWithFlags")]
     assert names == [
         *("eventRecord", "memcpyAsync", "eventRecord"),
         *("streamWaitEvent", "eventRecord", "dgemm", "eventRecord"),
@@ -113,7 +121,7 @@ def test_a_step_is_ordered_by_events_and_by_nothing_else():
     assert waits[0] == (streams[2], records[1][0])
     assert waits[1] == (streams[4], records[3][0])
     down.wait()
-    assert bench.names()[-2:] == ["getDevice", "eventSynchronize"]
+    assert bench.names()[-2:] == ["cuCtxPushCurrent", "eventSynchronize"]
     del up, product, down
 
 
@@ -279,15 +287,33 @@ def test_a_copy_of_another_shape_or_dtype_is_refused(array):
 
 
 def test_out_of_device_memory_has_the_numbers():
-    bench = Bench(device_bytes=1000)
-    bench.device.allocate(600)
-    with pytest.raises(DoesNotFitError, match="500 bytes of device memory: 400 of 1,000") as caught:
-        bench.device.allocate(500)
-    numbers = caught.value.numbers
-    assert numbers == {
-        "requested": 500, "available": 400, "missing": 100, "free": 400, "total": 1000,
+    bench = Bench(device_bytes=OPENED + 6 * MB)
+    bench.device.allocate(3 * MB)
+    with pytest.raises(DoesNotFitError, match="of device memory: 2,097,152 of") as caught:
+        bench.device.allocate(3 * MB)
+    assert caught.value.numbers == {
+        "requested": 3 * MB, "available": 2 * MB, "missing": MB, "free": 2 * MB,
+        "total": OPENED + 6 * MB,
     }  # fmt: skip
     assert caught.value.__cause__.status == 2
+
+
+def test_slots_are_whole_pieces_of_what_the_driver_allocates():
+    bench = Bench(device_bytes=OPENED + 160 * MB)
+    spec = bench.device.spec
+    assert bench.device.slot_bytes("A", 100, 100, np.dtype("float64")) == spec.allocation_bytes
+    before = bench.standin.memory.info(0)[0]
+    bench.device.allocate(bench.device.slot_bytes("A", 600, 600, np.dtype("float64")))
+    taken = before - bench.standin.memory.info(0)[0]
+    assert taken == 4 * MB == bench.device.slot_bytes("A", 600, 600, np.dtype("float64"))
+
+
+def test_free_memory_is_asked_for_after_the_first_product():
+    standin = StandIn()
+    with driven_by(standin.api()):
+        open_device("cuda:0")
+    names = [call.name for call in standin.calls if call.name in ("dgemm", "memGetInfo", "free")]
+    assert names == ["dgemm", "free", "memGetInfo"]
 
 
 def test_out_of_host_memory_has_the_numbers():
@@ -297,9 +323,34 @@ def test_out_of_host_memory_has_the_numbers():
     assert caught.value.requested == 2000
 
 
+@pytest.mark.parametrize(
+    ("device_bytes", "call"),
+    [
+        (CONTEXT_BYTES - 1, "cuCtxPushCurrent"),
+        (CONTEXT_BYTES + MB, "dgemm"),
+        (OPENED - MB, "dgemm"),
+    ],
+)
+def test_no_room_to_open_is_told_once_and_everything_is_given_back(device_bytes, call):
+    standin = StandIn(device_bytes=device_bytes)
+    with driven_by(standin.api()), pytest.raises(DoesNotFitError) as caught:
+        open_device("cuda:0")
+    if call == "cuCtxPushCurrent":  # without a context the driver does not tell what is free
+        assert "no room for device memory for cuCtxPushCurrent; lower" in str(caught.value)
+        assert "free" not in caught.value.numbers
+    else:
+        assert caught.value.total == device_bytes
+    del caught
+    gc.collect()
+    assert standin.leaks() == {}
+
+
 def test_no_room_for_cublas_is_told_as_such():
-    with pytest.raises(DoesNotFitError, match="device memory for create"):
-        Bench(faults=[Fault("create", 0, 3)])
+    with (
+        driven_by(StandIn(faults=[Fault("create", 0, 3)]).api()),
+        pytest.raises(DoesNotFitError, match="device memory for create"),
+    ):
+        open_device("cuda:0")
 
 
 def test_memory_is_freed_once():
@@ -343,15 +394,30 @@ def test_spec_leaves_room_and_keeps_to_the_limit():
     assert Bench(device_bytes=total, memory_bytes=12345).device.spec.memory_bytes == 12345
 
 
-def test_the_callers_current_gpu_stays_current():
+def test_only_the_gpu_that_is_used_gets_a_context():
     bench = Bench(device="cuda:1", devices=2)
-    current = bench.standin.current
-    assert current.device == 0
+    runtime = bench.standin.api().runtime
     tile = bench.tile("A", 2, 2)
     bench.device.upload(bench.staged(np.eye(2)), whole(tile), []).wait()
-    assert current.device == 0
-    assert (1,) in bench.args("setDevice")
+    bench.device.reaches(np.eye(2))
+    bench.device.free(tile.buffer)
+    bench.device.close()
+    assert bench.standin.contexts == {1}
+    assert bench.standin.count("setDevice") == 0
+    assert runtime.getDevice() == 0
     assert bench.device.spec.name == "cuda:1"
+
+
+def test_two_gpus_have_memory_and_errors_of_their_own():
+    standin = StandIn(devices=2, device_bytes=OPENED + 30 * MB)
+    with driven_by(standin.api()):
+        first, second = open_device("cuda:0"), open_device("cuda:1")
+    first.allocate(20 * MB)
+    second.allocate(20 * MB)
+    standin.streams.failed[0] = CUDARuntimeError(719, "launch failure")
+    with pytest.raises(DeviceError, match="start it again"):
+        first.allocate(1)
+    second.allocate(1)
 
 
 def test_a_late_failure_reaches_whoever_waits_and_everything_can_be_freed():
@@ -368,14 +434,38 @@ def test_a_late_failure_reaches_whoever_waits_and_everything_can_be_freed():
     bench.device.close()
 
 
-def test_an_operation_that_fails_at_once_leaves_the_stream_usable():
-    bench = Bench(faults=[Fault("dgemm", 0, 13)])
+@pytest.mark.parametrize("status", [220, 226, 700, 721])
+def test_no_call_follows_an_error_that_ends_the_context(status):
+    bench = Bench(faults=[Fault("eventSynchronize", 0, status)])
+    tile = bench.tile("A", 2, 2)
+    up = bench.device.upload(bench.staged(np.eye(2)), whole(tile), [])
+    with pytest.raises(DeviceError, match="start it again"):
+        up.wait()
+    bench.standin.calls.clear()
+    bench.device.free(tile.buffer)
+    assert bench.standin.calls == []
+
+
+def test_a_product_refused_on_a_lost_context_says_so():
+    """cuBLAS returns a status of its own; the runtime tells that the context is lost."""
+    bench = Bench()
+    device, driver = bench.device, bench.device.driver
+    bench.standin.streams.failed[0] = CUDARuntimeError(719, "launch failure")
+    call = GemmCall("dgemm", 0, 0, *[1] * 11)
+    with driver.current(), pytest.raises(DeviceError, match=r"dgemm failed.*13.*start it again"):
+        driver.gemm(device._blas, call, device._compute.stream)
+    assert driver.lost is not None
+
+
+@pytest.mark.parametrize("status", [13, 14])
+def test_an_operation_that_fails_at_once_leaves_the_stream_usable(status):
+    bench = Bench(faults=[Fault("dgemm", 0, status)])
     tiles = [bench.tile(name, 2, 2) for name in "ABC"]
     up = bench.device.upload(bench.staged(np.eye(2)), whole(tiles[0]), [])
     arguments = (1.0, whole(tiles[0]), whole(tiles[0]), 0.0, whole(tiles[2]), [up])
     with pytest.raises(DeviceError, match="dgemm failed") as caught:
         bench.device.gemm(*arguments)
-    assert (caught.value.call, caught.value.status) == ("dgemm", 13)
+    assert (caught.value.call, caught.value.status) == ("dgemm", status)
     out = bench.staged(np.zeros((2, 2)))
     bench.device.download(whole(tiles[2]), out, [bench.device.gemm(*arguments)]).wait()
     np.testing.assert_array_equal(out, np.eye(2))

@@ -23,7 +23,7 @@ from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
 from tests.reference import DTYPES, assert_close_in_eps
-from tests.pipeline.devices.cuda.test_device import ORDERS
+from tests.pipeline.devices.cuda.test_device import OPENED, ORDERS
 
 LADDER = ("initial", "double-buffering", "data-reuse", "data-placement")
 SPEC = DeviceSpec("cuda:0", False, 1 << 30, 1 << 30, GRANULARITY)
@@ -190,9 +190,10 @@ def test_intervals_of_one_stream_do_not_overlap():
 
 
 def test_device_memory_taken_by_another_process_is_an_error_with_numbers():
-    run, standin = Run((64, 64, 64), (32, 32, 32)), StandIn(device_bytes=1 << 17)
+    device_bytes = OPENED + (4 << 20)
+    run, standin = Run((64, 64, 64), (32, 32, 32)), StandIn(device_bytes=device_bytes)
     with pytest.raises(DoesNotFitError) as caught:
         run.on(standin)
     numbers = caught.value.numbers
-    assert numbers["total"] == 1 << 17
+    assert numbers["total"] == device_bytes
     assert numbers["missing"] == numbers["requested"] - numbers["free"] > 0

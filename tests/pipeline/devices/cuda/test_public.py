@@ -1,6 +1,7 @@
 """The public calls on a CUDA device that is a stand-in: arrays in RAM, files, arrays on the GPU."""
 
 import gc
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,10 @@ from hdgemm.options import STRATEGIES
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda.standin import StandIn
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
+from tests.pipeline.devices.cuda.test_arrays import FakeCupy
 from tests.reference import DTYPES, assert_close_in_eps
 
-SMALL = Options(devices="cuda:0", host_memory="8MB", device_memory="3MB")
+SMALL = Options(devices="cuda:0", host_memory="8MB", device_memory="9MB", tile=(96, 96, 128))
 
 
 @pytest.fixture(params=["lazy", "ahead:2"])
@@ -70,9 +72,9 @@ class OnGpu:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dgemm_on_arrays_larger_than_the_device(standin, dtype):
-    a, b = random((300, 410), dtype, 1), random((410, 250), dtype, 2)
-    c = random((300, 250), dtype, 3)
+def test_dgemm_in_many_tiles(standin, dtype):
+    a, b = random((200, 310), dtype, 1), random((310, 150), dtype, 2)
+    c = random((200, 150), dtype, 3)
     result = hdgemm.dgemm(1.5, a.T, b, 0.5, c, trans_a=1, options=SMALL)
     assert_close_in_eps(result, a, b, alpha=1.5, beta=0.5, c=c)
 
@@ -105,6 +107,21 @@ def test_only_some_operands_lie_on_the_gpu(standin):
     out = OnGpu(standin, np.full((300, 250), np.nan))
     assert hdgemm.matmul(a, b, out, options=SMALL) is out
     assert_close_in_eps(out.seen.copy(), a, b)
+
+
+@pytest.mark.parametrize("devices", ["cuda:0", "cuda:1", ("cuda:0", "cuda:1"), ("cuda:0", "host")])
+def test_work_that_still_fills_an_operand_is_waited_for_in_every_run(standin, monkeypatch, devices):
+    """The producer names no stream: all of its GPU is waited for, on whichever devices it runs."""
+    cupy = FakeCupy(drain=lambda _gpu_0: standin.api().runtime.deviceSynchronize())
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    a, b = random((170, 150), "float64", 1), random((150, 160), "float64", 2)
+    x = OnGpu(standin, np.full_like(a, np.nan))
+    pending = standin.api().stream()
+    standin.enqueue(pending.ptr, lambda: np.copyto(x.values, a))
+    options = replace(SMALL, devices=devices, device_memory="40MB")
+    result = hdgemm.dgemm(1.0, x, b, options=options)
+    assert_close_in_eps(result, a, b)
+    del pending
 
 
 def test_a_product_goes_to_the_gpu_its_operands_lie_on(standin):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.cuda.api import GemmCall
+from hdgemm.pipeline.devices.cuda.calls import GemmCall
 from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, PINNED, matrix
 from hdgemm.pipeline.devices.cuda.standin.streams import CUBLASError, CUDARuntimeError
 
@@ -26,7 +26,11 @@ ROUTINES: Final[dict[str, np.dtype[Any]]] = {
     "zgemm": np.dtype(np.complex128),
 }
 _NOT_INITIALIZED: Final = 1
+_ALLOC_FAILED: Final = 3
 _INVALID_VALUE: Final = 7
+_EXECUTION_FAILED: Final = 13
+#: Device memory that a handle takes at its first product.
+WORKSPACE_BYTES: Final = 8 << 20
 
 
 class _Stored(NamedTuple):
@@ -43,7 +47,8 @@ class Blas:
 
     def __init__(self, standin: StandIn) -> None:
         self._standin = standin
-        self._handles: set[int] = set()
+        #: By handle, its GPU and whether it holds its workspace.
+        self._handles: dict[int, tuple[int, bool]] = {}
 
     def names(self) -> dict[str, Callable[..., Any]]:
         """Return the functions by CuPy's names."""
@@ -61,12 +66,28 @@ class Blas:
 
     def _create(self) -> int:
         handle = 0xB1A5 + 16 * len(self._handles)
-        self._handles.add(handle)
+        self._handles[handle] = (self._standin.current.index, False)
         return handle
 
     def _destroy(self, handle: int) -> None:
-        self._standin.streams.drain()
-        self._handles.remove(handle)
+        device, warm = self._handles.pop(handle)
+        self._standin.streams.drain(device)
+        if warm:
+            self._standin.memory.reserve(-WORKSPACE_BYTES, device)
+
+    def _use(self, handle: int) -> None:
+        """Check a handle, and take its workspace at the first product."""
+        if handle not in self._handles:
+            raise CUBLASError(_NOT_INITIALIZED, "no such handle")
+        device, warm = self._handles[handle]
+        if device != self._standin.current.index:
+            raise CUBLASError(_EXECUTION_FAILED, f"the handle belongs to GPU {device}")
+        if not warm:
+            try:
+                self._standin.memory.reserve(WORKSPACE_BYTES, device)
+            except CUDARuntimeError as error:
+                raise CUBLASError(_ALLOC_FAILED, "no workspace") from error
+            self._handles[handle] = (device, True)
 
     def _set_pointer_mode(self, handle: int, mode: int) -> None:
         if handle not in self._handles or mode != 0:
@@ -74,8 +95,8 @@ class Blas:
 
     def _gemm(self, name: str, handle: int, *args: int) -> None:
         call, dtype = GemmCall(name, *args), ROUTINES[name]
-        if handle not in self._handles:
-            raise CUBLASError(_NOT_INITIALIZED, "no such handle")
+        self._use(handle)
+        device = self._standin.current.index
         a_stored = (call.k, call.m) if call.transa else (call.m, call.k)
         b_stored = (call.n, call.k) if call.transb else (call.k, call.n)
         left = _Stored(call.a, call.lda, *a_stored)
@@ -88,17 +109,17 @@ class Blas:
         scale, keep = _scalar(call.alpha, dtype), _scalar(call.beta, dtype)
 
         def work() -> None:
-            x, y, z = (self._view(stored, dtype) for stored in (left, right, product))
+            x, y, z = (self._view(stored, dtype, device) for stored in (left, right, product))
             result = scale * ((x.T if call.transa else x) @ (y.T if call.transb else y))
             # beta = 0 must not read C, whatever it holds.
             z[...] = result if keep == 0 else result + keep * z
 
         self._standin.enqueue(self._standin.current.streams[-1], work)
 
-    def _view(self, stored: _Stored, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _view(self, stored: _Stored, dtype: np.dtype[Any], device: int) -> NDArray[Any]:
         """Return a stored matrix as a column-major array; kernels reach mapped host memory too."""
         nbytes = ((stored.cols - 1) * stored.ld + stored.rows) * dtype.itemsize
-        if not self._standin.memory.check(stored.address, nbytes, (DEVICE, PINNED)):
+        if not self._standin.memory.check(stored.address, nbytes, (DEVICE, PINNED), device):
             raise CUDARuntimeError(ILLEGAL_ADDRESS, f"{stored.address:#x} + {nbytes} bytes")
         shape = (stored.cols, stored.rows)
         return matrix(stored.address, stored.ld * dtype.itemsize, shape, dtype).T

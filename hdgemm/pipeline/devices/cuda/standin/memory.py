@@ -1,4 +1,4 @@
-"""Memory of a stand-in: everything lies in host memory, but who may touch what is checked."""
+"""Memory of a stand-in: all of it is host memory, but every access is checked."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ NOT_REGISTERED: Final = 713
 
 PAGEABLE, PINNED, DEVICE = 0, 1, 2
 _PAGE: Final = 4096
+#: The driver hands out device memory in pieces of so many bytes.
+PIECE: Final = 2 << 20
+#: The key of page-locked host memory among the GPUs' numbers.
+_HOST: Final = -1
 
 
 class PointerAttributes(NamedTuple):
@@ -42,26 +46,24 @@ class _Range(NamedTuple):
 
 
 class Memory:
-    """What is allocated and registered.
+    """Allocated and registered memory.
 
-    Fresh device memory is all ones: NaN in every float dtype, so that what is read before it is
-    written shows in the product.
+    The bits of fresh device memory are all ones, NaN in every float dtype: reading it before
+    writing it shows in the product.
     """
 
-    def __init__(self, device_bytes: int, host_bytes: int) -> None:
-        self._room = {DEVICE: device_bytes, PINNED: host_bytes}
-        self._held = {DEVICE: 0, PINNED: 0}
+    def __init__(self, devices: int, device_bytes: int, host_bytes: int) -> None:
+        self._room = {**dict.fromkeys(range(devices), device_bytes), _HOST: host_bytes}
+        self._held = dict.fromkeys(self._room, 0)
         self._ranges: dict[int, _Range] = {}
 
     def allocate(self, nbytes: int, kind: int, device: int) -> int:
         """Take memory and return its address, on a page boundary for host memory."""
         if nbytes <= 0:
             raise CUDARuntimeError(INVALID_VALUE, f"{nbytes} bytes")
-        if self._held[kind] + nbytes > self._room[kind]:
-            raise CUDARuntimeError(NO_MEMORY, "out of memory")
+        self.reserve(nbytes, _owner(kind, device))
         memory = np.full(nbytes + _PAGE, 0xFF, np.uint8)
         start = -(-memory.ctypes.data // _PAGE) * _PAGE
-        self._held[kind] += nbytes
         self._ranges[start] = _Range(start, nbytes, kind, device, memory)
         return start
 
@@ -71,7 +73,15 @@ class Memory:
         if found is None or found.kind != kind or found.owner is None:
             raise CUDARuntimeError(INVALID_VALUE, "not the start of an allocation")
         del self._ranges[start]
-        self._held[kind] -= found.nbytes
+        self.reserve(-found.nbytes, _owner(kind, found.device))
+
+    def reserve(self, nbytes: int, owner: int) -> None:
+        """Count bytes as held by a GPU, in whole pieces, or by the host; negative ones as free."""
+        if owner != _HOST:
+            nbytes = (-(-abs(nbytes) // PIECE)) * PIECE * (1 if nbytes > 0 else -1)
+        if self._held[owner] + nbytes > self._room[owner]:
+            raise CUDARuntimeError(NO_MEMORY, "out of memory")
+        self._held[owner] += nbytes
 
     def register(self, start: int, nbytes: int, device: int) -> None:
         """Page-lock a range of the application's memory; pages are locked once only."""
@@ -90,9 +100,9 @@ class Memory:
             raise CUDARuntimeError(NOT_REGISTERED, "not the start of a registered range")
         del self._ranges[start]
 
-    def info(self) -> tuple[int, int]:
-        """Return free and total bytes of device memory."""
-        return self._room[DEVICE] - self._held[DEVICE], self._room[DEVICE]
+    def info(self, device: int) -> tuple[int, int]:
+        """Return free and total bytes of a GPU's memory."""
+        return self._room[device] - self._held[device], self._room[device]
 
     def find(self, pointer: int) -> _Range | None:
         """Return the range an address lies in."""
@@ -113,18 +123,23 @@ class Memory:
         found = self.find(pointer)
         return None if found is None else (found.start, found.nbytes)
 
-    def check(self, pointer: int, nbytes: int, kinds: tuple[int, ...]) -> bool:
-        """Say whether all of a range lies in one allocation of one of these kinds."""
+    def check(self, pointer: int, nbytes: int, kinds: tuple[int, ...], device: int) -> bool:
+        """Say whether a range lies in one allocation of these kinds; device memory on `device`."""
         found = self.find(pointer)
         return (
             found is not None
             and found.kind in kinds
+            and (found.kind != DEVICE or found.device == device)
             and pointer + nbytes <= found.start + found.nbytes
         )
 
     def held(self) -> int:
         """Return how many ranges are allocated or registered."""
         return len(self._ranges)
+
+
+def _owner(kind: int, device: int) -> int:
+    return device if kind == DEVICE else _HOST
 
 
 def matrix(address: int, pitch: int, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:

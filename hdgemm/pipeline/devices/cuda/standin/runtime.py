@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.cuda.standin.standin import StandIn
 
 _HOST_TO_DEVICE: Final = 1
-#: The version of CUDA that the stand-in claims, as the driver writes it.
-_VERSION: Final = 13000
+#: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
+_FP64_RATIO: Final = 87
 #: cudaErrorInvalidDevice.
 _INVALID_DEVICE: Final = 101
 #: Portable and mapped.
@@ -41,14 +41,16 @@ class Runtime:
         """Return the functions by CuPy's names."""
         streams, memory = self._standin.streams, self._standin.memory
         return {
-            "driverGetVersion": lambda: _VERSION,
-            "runtimeGetVersion": lambda: _VERSION,
+            "driverGetVersion": lambda: self._standin.version,
+            "runtimeGetVersion": lambda: self._standin.version,
             "getDeviceCount": lambda: self._devices,
-            "getDevice": lambda: self._standin.current.device,
+            "getDevice": lambda: self._standin.current.index,
             "setDevice": self._set_device,
             "getDeviceProperties": self._device_properties,
+            "deviceGetAttribute": self._device_get_attribute,
             "deviceGetPCIBusId": lambda device: f"0000:0{device}:00.0",
-            "memGetInfo": memory.info,
+            "deviceSynchronize": lambda: streams.drain(self._index),
+            "memGetInfo": lambda: memory.info(self._index),
             "malloc": self._malloc,
             "free": self._free,
             "hostAlloc": self._host_alloc,
@@ -67,9 +69,15 @@ class Runtime:
             "memcpy2DAsync": self._memcpy_2d_async,
         }
 
+    @property
+    def _index(self) -> int:
+        """The GPU whose context is current."""
+        return self._standin.current.index
+
     def _set_device(self, device: int) -> None:
         self._check_device(device)
         self._standin.current.device = device
+        self._standin.use_context()
 
     def _check_device(self, device: int) -> None:
         if not 0 <= device < self._devices:
@@ -79,57 +87,65 @@ class Runtime:
         self._check_device(device)
         return {
             "name": b"stand-in",
-            "major": 9,
-            "minor": 0,
+            "major": self._standin.compute_capability[0],
+            "minor": self._standin.compute_capability[1],
             "multiProcessorCount": 1,
             "asyncEngineCount": 2,
-            "totalGlobalMem": self._standin.memory.info()[1],
+            "totalGlobalMem": self._standin.memory.info(device)[1],
         }
 
+    def _device_get_attribute(self, attrib: int, device: int) -> int:
+        self._check_device(device)
+        if attrib != _FP64_RATIO:
+            raise CUDARuntimeError(INVALID_VALUE, f"attribute {attrib}")
+        return self._standin.fp64_ratio
+
     def _malloc(self, size: int) -> int:
-        return self._standin.memory.allocate(size, DEVICE, self._standin.current.device)
+        return self._standin.memory.allocate(size, DEVICE, self._index)
 
     def _free(self, ptr: int) -> None:
-        self._standin.streams.drain()
+        self._standin.streams.drain(self._index)
         self._standin.memory.release(ptr, DEVICE)
 
     def _host_alloc(self, size: int, flags: int) -> int:
         _check_flags(flags, _HOST_FLAGS)
-        return self._standin.memory.allocate(size, PINNED, self._standin.current.device)
+        return self._standin.memory.allocate(size, PINNED, self._index)
 
     def _free_host(self, ptr: int) -> None:
-        self._standin.streams.drain()
+        self._standin.streams.drain(self._index)
         self._standin.memory.release(ptr, PINNED)
 
     def _host_register(self, ptr: int, size: int, flags: int) -> None:
         _check_flags(flags, _HOST_FLAGS)
-        self._standin.memory.register(ptr, size, self._standin.current.device)
+        self._standin.memory.register(ptr, size, self._index)
 
     def _host_unregister(self, ptr: int) -> None:
-        self._standin.streams.drain()
+        self._standin.streams.drain(self._index)
         self._standin.memory.unregister(ptr)
 
     def _pointer_attributes(self, ptr: int) -> PointerAttributes:
         return self._standin.memory.attributes(ptr)
 
     def _stream_synchronize(self, stream: int) -> None:
-        # Handle 1 is the legacy default stream, which is 0 here.
-        self._standin.streams.synchronize(0 if stream == 1 else stream)
+        streams = self._standin.streams
+        streams.synchronize(streams.handle_of(stream, self._index))
 
     def _stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
         _check_flags(flags, 0)
-        self._standin.streams.wait_event(stream, event)
+        streams = self._standin.streams
+        streams.wait_event(streams.handle_of(stream, self._index), event)
 
     def _event_create_with_flags(self, flags: int) -> int:
-        # Of these flags only "blocking" leaves an event its time.
+        # "Blocking" is the only flag with which an event keeps its time.
         _check_flags(flags, _BLOCKING)
-        return self._standin.streams.new_event()
+        return self._standin.streams.new_event(self._index)
 
     def _event_destroy(self, event: int) -> None:
         self._standin.streams.drop_event(event)
 
     def _event_record(self, event: int, stream: int) -> None:
-        self._standin.streams.record(event, stream)
+        streams = self._standin.streams
+        streams.record(event, streams.handle_of(stream, self._index))
 
     def _event_synchronize(self, event: int) -> None:
         self._standin.streams.synchronize_event(event)
@@ -155,7 +171,7 @@ class Runtime:
             extent = (height - 1) * pitch + width
             if side == PINNED and self._standin.pageable:
                 continue
-            if not self._standin.memory.check(address, extent, (side,)):
+            if not self._standin.memory.check(address, extent, (side,), self._index):
                 raise CUDARuntimeError(INVALID_VALUE, f"{address:#x} is not memory of kind {side}")
         shape = (height, width)
 

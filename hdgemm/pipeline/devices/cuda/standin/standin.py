@@ -1,23 +1,38 @@
-"""The stand-in itself: what it records, what it lets fail, and which GPU and stream are current."""
+"""The stand-in itself: recorded calls, injected faults, contexts, current GPU and stream."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from hdgemm.pipeline.devices.cuda.api import CudaApi
+from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.standin.blas import Blas
 from hdgemm.pipeline.devices.cuda.standin.memory import Memory
 from hdgemm.pipeline.devices.cuda.standin.runtime import Runtime
-from hdgemm.pipeline.devices.cuda.standin.streams import CUBLASError, CUDARuntimeError, Streams
+from hdgemm.pipeline.devices.cuda.standin.streams import (
+    CUBLASError,
+    CUDADriverError,
+    CUDARuntimeError,
+    Streams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-#: Calls that answer even when the context is lost.
-_ALWAYS = frozenset({"getDevice", "getDeviceCount", "driverGetVersion", "runtimeGetVersion"})
+#: Calls that need no context beforehand, and answer when it is lost.
+_WITHOUT_CONTEXT: Final = frozenset(
+    {
+        "getDevice", "getDeviceCount", "driverGetVersion", "runtimeGetVersion", "setDevice",
+        "getDeviceProperties", "deviceGetAttribute", "deviceGetPCIBusId", "cuCtxPushCurrent",
+    }
+)  # fmt: skip
+#: CUBLAS_STATUS_EXECUTION_FAILED: what cuBLAS returns on a lost context.
+_EXECUTION_FAILED: Final = 13
+#: Device memory that a context takes.
+CONTEXT_BYTES: Final = 32 << 20
 
 
 class Call(NamedTuple):
@@ -30,21 +45,33 @@ class Call(NamedTuple):
 class Fault(NamedTuple):
     """Fail the `number`-th call (from 0) of a name with a status.
 
-    `late`: the call succeeds, and the work that it enqueued fails.
+    `late`: the call succeeds, and the work that it enqueued fails. `persistent`: all later calls
+    fail, too.
     """
 
     name: str
     number: int
     status: int
     late: bool = False
+    persistent: bool = False
+
+    def hits(self, number: int) -> bool:
+        """Say whether a call is to fail."""
+        return number == self.number or (self.persistent and number > self.number)
 
 
 class Current(threading.local):
-    """The GPU and the stream that are current in this thread."""
+    """The GPU, the pushed contexts and the stream that are current in this thread."""
 
     def __init__(self) -> None:
         self.device = 0
+        self.contexts: list[int] = []
         self.streams = [0]
+
+    @property
+    def index(self) -> int:
+        """The GPU on which calls of this thread operate."""
+        return self.contexts[-1] if self.contexts else self.device
 
 
 class StandIn:
@@ -57,7 +84,9 @@ class StandIn:
     devices
         How many GPUs there are.
     device_bytes, host_bytes
-        Device memory of all of them together, and host memory that can be page-locked.
+        Device memory of each, and host memory that can be page-locked.
+    compute_capability, fp64_ratio, version
+        Properties of the GPUs, and the version of CUDA as the driver writes it.
     faults
         Calls that fail.
     pageable
@@ -73,11 +102,19 @@ class StandIn:
         devices: int = 1,
         device_bytes: int = 1 << 30,
         host_bytes: int = 1 << 30,
+        compute_capability: tuple[int, int] = (9, 0),
+        fp64_ratio: int = 2,
+        version: int = 13000,
         faults: Sequence[Fault] = (),
         pageable: bool = False,
     ) -> None:
         self.calls: list[Call] = []
-        self.memory = Memory(device_bytes, host_bytes)
+        self.memory = Memory(devices, device_bytes, host_bytes)
+        self.compute_capability = compute_capability
+        self.fp64_ratio = fp64_ratio
+        self.version = version
+        #: GPUs that have a context.
+        self.contexts: set[int] = set()
         self.streams = Streams(order, seed)
         self.current = Current()
         self.pageable = pageable
@@ -92,8 +129,32 @@ class StandIn:
         """Return the names that the CUDA device uses, driven by this stand-in."""
         runtime = self._named(self._runtime.names(), CUDARuntimeError)
         blas = self._named(self._blas.names(), CUBLASError)
+        contexts = SimpleNamespace(
+            push=self._recorded("cuCtxPushCurrent", self._push, CUDADriverError),
+            pop=lambda: self.current.contexts.pop(),
+        )
         stream = self._recorded("Stream", lambda: StandInStream(self), CUDARuntimeError)
-        return CudaApi("a stand-in", runtime, blas, stream, self.memory.address_range)
+        return CudaApi("a stand-in", runtime, blas, stream, contexts, self.memory.address_range)
+
+    def _push(self, index: int) -> None:
+        self.current.contexts.append(index)
+        try:
+            self.use_context()
+        except BaseException:
+            self.current.contexts.pop()
+            raise
+
+    def use_context(self) -> None:
+        """Make the current GPU's context, at every call that needs one until there is memory."""
+        index = self.current.index
+        if index not in self.contexts:
+            self.memory.reserve(CONTEXT_BYTES, index)
+            self.contexts.add(index)
+
+    def inject(self, *faults: Fault) -> None:
+        """Let these calls fail, counted from now."""
+        self._faults = faults
+        self._counts.clear()
 
     def count(self, name: str) -> int:
         """Return how often a name was called."""
@@ -111,13 +172,15 @@ class StandIn:
         return {kind: number for kind, number in held.items() if number}
 
     def enqueue(self, stream: int, work: Callable[[], None]) -> None:
-        """Put work on a stream, or the failure that a fault asks for."""
+        """Put work on a stream of the current GPU, or the failure that a fault asks for."""
         error, self._late = self._late, None
 
         def fail() -> None:
             raise error  # type: ignore[misc]
 
-        self.streams.enqueue(stream, work if error is None else fail)
+        handle = self.streams.handle_of(stream, self.current.index)
+        self.streams.check_device(handle, self.current.index)
+        self.streams.enqueue(handle, work if error is None else fail)
 
     def drop_stream(self, handle: int) -> None:
         """Forget a stream."""
@@ -134,26 +197,34 @@ class StandIn:
     def _recorded(
         self, name: str, function: Callable[..., Any], error: type[Any]
     ) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            with self._lock:
-                number = self._counts[name] = self._counts.get(name, -1) + 1
-                self.calls.append(Call(name, args))
-                if self.streams.failed is not None and name not in _ALWAYS:
-                    raise self.streams.failed
-                for fault in self._faults:
-                    if (fault.name, fault.number) == (name, number):
-                        words = f"asked to fail at call {number}"
-                        if not fault.late:
-                            raise error(fault.status, words)
-                        self._late = CUDARuntimeError(fault.status, words)
-                result = function(*args)
-                if self.streams.failed is not None and name not in _ALWAYS:
-                    raise self.streams.failed
-                return result
-
-        call.__name__ = name
+        # Like CuPy's stream, the functions have no `__name__`.
+        call = functools.partial(self._call, name, function, error)
         call.__wrapped__ = function  # type: ignore[attr-defined]
         return call
+
+    def _call(self, name: str, function: Callable[..., Any], error: type[Any], *args: Any) -> Any:
+        with self._lock:
+            number = self._counts[name] = self._counts.get(name, -1) + 1
+            self.calls.append(Call(name, args))
+            if name not in _WITHOUT_CONTEXT:
+                self._raise_if_lost(error)
+                self.use_context()
+            for fault in self._faults:
+                if fault.name == name and fault.hits(number):
+                    words = f"asked to fail at call {number}"
+                    if not fault.late:
+                        raise error(fault.status, words)
+                    self._late = CUDARuntimeError(fault.status, words)
+            result = function(*args)
+            if name not in _WITHOUT_CONTEXT:
+                self._raise_if_lost(error)
+            return result
+
+    def _raise_if_lost(self, error: type[Any]) -> None:
+        failed = self.streams.failed.get(self.current.index)
+        if failed is not None:
+            lost = error(_EXECUTION_FAILED, "execution failed") if error is CUBLASError else failed
+            raise lost
 
 
 class StandInStream:
@@ -161,9 +232,10 @@ class StandInStream:
 
     def __init__(self, standin: StandIn) -> None:
         self._standin = standin
-        self.ptr = standin.streams.new_stream()
+        self.ptr = standin.streams.new_stream(standin.current.index)
 
     def __enter__(self) -> Self:
+        self._standin.streams.check_device(self.ptr, self._standin.current.index)
         self._standin.current.streams.append(self.ptr)
         return self
 

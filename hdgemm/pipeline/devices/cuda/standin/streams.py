@@ -1,7 +1,7 @@
-"""Streams and events as CUDA orders them, and no more than that.
+"""Streams and events of all GPUs, ordered as CUDA orders them and no further.
 
 Work on a stream runs in order; work on different streams runs in any order that the events
-allow. The stand-in picks an unkind one, so that a dependency left out gives a wrong product.
+allow. The stand-in picks an unfavourable one, so that a missing dependency gives a wrong product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_READY: Final = 600
 
 
 class StandInError(RuntimeError):
-    """A failed call, as CuPy reports it: the class's name and `status` tell the library."""
+    """A failed call, as CuPy reports it: by the name of the class and `status`."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -34,6 +34,10 @@ class CUDARuntimeError(StandInError):
 
 class CUBLASError(StandInError):
     """A `cublasStatus_t` that is not success."""
+
+
+class CUDADriverError(StandInError):
+    """A `CUresult` that is not success."""
 
 
 class Op:
@@ -63,17 +67,31 @@ class Streams:
         self._order = order
         self._random = np.random.default_rng(seed)
         self._ahead = int(order.partition(":")[2]) if order.startswith("ahead:") else 0
-        # Like CUDA's, handles are no small numbers; 0 is the legacy default stream.
-        self._queues: dict[int, deque[Op]] = {0: deque()}
+        self._queues: dict[int, deque[Op]] = {}
         self._events: dict[int, Op | None] = {}
+        #: The GPU that each stream and event belongs to.
+        self._devices: dict[int, int] = {}
+        # Like CUDA's, handles are large numbers.
         self._numbers = iter(range(0x5EED0000, 0x7FFF0000, 16))
-        #: The error of work that failed after its call returned; every later call repeats it.
-        self.failed: StandInError | None = None
+        #: By GPU, the error of work that failed after its call returned; later calls repeat it.
+        self.failed: dict[int, StandInError] = {}
 
-    def new_stream(self) -> int:
-        """Make a stream and return its handle."""
+    def handle_of(self, stream: int, device: int) -> int:
+        """Return a stream's own handle; 0 and 1 are the legacy default stream of a GPU."""
+        if stream not in (0, 1):
+            if stream not in self._queues:
+                raise CUDARuntimeError(INVALID_HANDLE, "no such stream")
+            return stream
+        handle = -1 - device
+        self._queues.setdefault(handle, deque())
+        self._devices[handle] = device
+        return handle
+
+    def new_stream(self, device: int) -> int:
+        """Make a stream on a GPU and return its handle."""
         handle = next(self._numbers)
         self._queues[handle] = deque()
+        self._devices[handle] = device
         return handle
 
     def drop_stream(self, handle: int) -> None:
@@ -81,10 +99,11 @@ class Streams:
         self.synchronize(handle)
         del self._queues[handle]
 
-    def new_event(self) -> int:
-        """Make an event and return its handle."""
+    def new_event(self, device: int) -> int:
+        """Make an event on a GPU and return its handle."""
         handle = next(self._numbers)
         self._events[handle] = None
+        self._devices[handle] = device
         return handle
 
     def drop_event(self, handle: int) -> None:
@@ -92,12 +111,17 @@ class Streams:
         if self._events.pop(handle, self) is self:
             raise CUDARuntimeError(INVALID_HANDLE, "no such event")
 
+    def check_device(self, handle: int, device: int) -> None:
+        """Refuse a stream or an event of another GPU."""
+        if self._devices[handle] != device:
+            raise CUDARuntimeError(
+                INVALID_HANDLE, f"it belongs to GPU {self._devices[handle]}, not to GPU {device}"
+            )
+
     def enqueue(
         self, stream: int, work: Callable[[], None] | None = None, needs: Op | None = None
     ) -> Op:
         """Add an entry to a stream, then let some entries run."""
-        if stream not in self._queues:
-            raise CUDARuntimeError(INVALID_HANDLE, "no such stream")
         op = Op(stream, work, needs)
         self._queues[stream].append(op)
         self._run_some()
@@ -106,6 +130,7 @@ class Streams:
     def record(self, event: int, stream: int) -> None:
         """Let the event stand for all that the stream holds now."""
         self._event(event)
+        self.check_device(event, self._devices[stream])
         self._events[event] = self.enqueue(stream)
 
     def wait_event(self, stream: int, event: int) -> None:
@@ -120,14 +145,12 @@ class Streams:
 
     def synchronize(self, stream: int) -> None:
         """Run everything on a stream."""
-        if stream not in self._queues:
-            raise CUDARuntimeError(INVALID_HANDLE, "no such stream")
         while self._queues[stream]:
             self._require(self._queues[stream][-1])
 
-    def drain(self) -> None:
-        """Run everything."""
-        for stream in list(self._queues):
+    def drain(self, device: int) -> None:
+        """Run everything on a GPU."""
+        for stream in [one for one in self._queues if self._devices[one] == device]:
             self.synchronize(stream)
 
     def elapsed(self, start: int, end: int) -> float:
@@ -141,7 +164,7 @@ class Streams:
 
     def unused(self) -> tuple[int, int]:
         """Return how many streams and events still exist."""
-        return len(self._queues) - 1, len(self._events)
+        return sum(handle >= 0 for handle in self._queues), len(self._events)
 
     def _event(self, handle: int) -> Op | None:
         try:
@@ -151,8 +174,9 @@ class Streams:
 
     def _run_some(self) -> None:
         if self._ahead:
-            favoured = list(self._queues)[min(self._ahead, len(self._queues) - 1)]
-            self.synchronize(favoured)
+            made = [handle for handle in self._queues if handle >= 0]
+            if made:
+                self.synchronize(made[min(self._ahead, len(made)) - 1])
         elif self._order == "random":
             queues = list(self._queues.values())
             for _ in range(self._random.integers(4)):
@@ -176,10 +200,11 @@ class Streams:
 
     def _run(self, queue: deque[Op]) -> None:
         op = queue.popleft()
-        if op.work is not None and self.failed is None:
+        device = self._devices[op.stream]
+        if op.work is not None and device not in self.failed:
             try:
                 op.work()
             except StandInError as error:
-                self.failed = error
+                self.failed[device] = error
         op.work = None
         op.done_at = time.perf_counter()

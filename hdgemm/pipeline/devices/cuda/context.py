@@ -1,0 +1,158 @@
+"""One GPU's context: made current around driver calls, each of whose errors is translated here."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import psutil
+
+from hdgemm.errors import DeviceError, DoesNotFitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY and CUBLAS_STATUS_ALLOC_FAILED.
+_OUT_OF_MEMORY: Final = {"CUDARuntimeError": 2, "CUDADriverError": 2, "CUBLASError": 3}
+#: Errors of `cudaError_t` after which every call fails until the process ends: ECC, NVLink,
+#: contained error, illegal address, launch timeout, assertion, hardware stack, illegal
+#: instruction, misaligned address, address space, program counter, launch failure, tensor memory
+#: leak, unknown.
+_CONTEXT_LOST: Final = frozenset(
+    {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999}
+)
+#: CUBLAS_STATUS_EXECUTION_FAILED and CUBLAS_STATUS_INTERNAL_ERROR: what cuBLAS returns where a
+#: kernel could not be launched, on a lost context above all.
+_BLAS_FAILED: Final = frozenset({13, 14})
+
+
+class Contexts(Protocol):
+    """The thread's stack of current contexts, from the CUDA driver API."""
+
+    def push(self, index: int) -> None:
+        """Make a GPU's primary context current; make the context at the first call."""
+
+    def pop(self) -> None:
+        """Make the context below it current again, or none."""
+
+
+class CudaApi(NamedTuple):
+    """The functions used of CuPy and of the CUDA driver; `StandIn` offers the same without a GPU.
+
+    `runtime` and `blas` are `cupy.cuda.runtime` and `cupy.cuda.cublas`. `stream` makes a
+    non-blocking stream with a `ptr`, current within a ``with`` block. `address_range` returns the
+    start and bytes of the allocation that an address lies in, None where the driver knows none.
+    """
+
+    name: str
+    runtime: Any
+    blas: Any
+    stream: Callable[[], Any]
+    contexts: Contexts
+    address_range: Callable[[int], tuple[int, int] | None]
+
+
+class Context:
+    """The context of one GPU, and the calls made in it.
+
+    Raises
+    ------
+    DeviceError
+        From every call: its name, the driver's message and its `status`.
+    DoesNotFitError
+        Where memory ran out: `requested`, and `available`, `missing`, `free` and `total` where
+        the driver still answers, in bytes.
+    """
+
+    def __init__(self, api: CudaApi, index: int = 0) -> None:
+        self.api = api
+        self.index = index
+        #: The error after which no call to this GPU succeeds; None while there was none.
+        self.lost: DeviceError | None = None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this GPU's context the thread's current one within a ``with`` block.
+
+        `cudaSetDevice` would have to be undone by another `cudaSetDevice`, which makes a context
+        on the caller's GPU even where the caller never used it.
+        """
+        self.checked("cuCtxPushCurrent", self.api.contexts.push, self.index)
+        try:
+            yield
+        finally:
+            self.api.contexts.pop()
+
+    def call(self, name: str, *arguments: Any, requested: int = 0) -> Any:
+        """Call a function of the runtime; `requested` is the bytes that it is asked for."""
+        function = getattr(self.api.runtime, name)
+        return self.checked(name, function, *arguments, requested=requested)
+
+    def checked(
+        self, name: str, function: Callable[..., Any], *arguments: Any, requested: int = 0
+    ) -> Any:
+        """Call a function of any library; `name` is what errors say."""
+        try:
+            return function(*arguments)
+        except RuntimeError as error:
+            if not hasattr(error, "status"):
+                raise
+            raise self._translate(name, error, requested) from error
+
+    def _translate(self, call: str, error: RuntimeError, requested: int) -> Exception:
+        kind, status = type(error).__name__, int(getattr(error, "status"))  # noqa: B009
+        if _OUT_OF_MEMORY.get(kind) == status:
+            return self._out_of_memory(call, requested)
+        message = f"cuda:{self.index}: {call} failed: {error} (status {status})"
+        if self._is_lost(kind, status):
+            message += "; this process cannot use the GPU any more, start it again"
+            self.lost = DeviceError(message, call=call, status=status)
+            return self.lost
+        return DeviceError(message, call=call, status=status)
+
+    def _is_lost(self, kind: str, status: int) -> bool:
+        """Say whether an error ends all work on the GPU; after a cuBLAS failure, the GPU tells."""
+        if kind != "CUBLASError":
+            return status in _CONTEXT_LOST
+        if status not in _BLAS_FAILED:
+            return False
+        try:
+            self.api.runtime.deviceSynchronize()
+        except RuntimeError as error:
+            return getattr(error, "status", None) in _CONTEXT_LOST
+        return False
+
+    def _out_of_memory(self, call: str, requested: int) -> DoesNotFitError:
+        if call == "hostAlloc":
+            where, found = "host memory to page-lock", _host_memory_left()
+        else:
+            where, found = "device memory", self._memory_left()
+        numbers, left = {"requested": requested}, ""
+        if found is not None:
+            free, total = found
+            missing = max(0, requested - free)
+            numbers |= {"available": free, "missing": missing, "free": free, "total": total}
+            left = f": {free:,} of {total:,} bytes are free"
+        asked = f"{requested:,} bytes of {where}" if requested else f"{where} for {call}"
+        return DoesNotFitError(
+            f"cuda:{self.index} has no room for {asked}{left}; "
+            "lower device_memory or host_memory, or free what other programs hold",
+            **numbers,
+        )
+
+    def _memory_left(self) -> tuple[int, int] | None:
+        """Return free and total device memory, None where there is too little for a context."""
+        try:
+            self.api.contexts.push(self.index)
+            try:
+                free, total = self.api.runtime.memGetInfo()
+            finally:
+                self.api.contexts.pop()
+        except RuntimeError:
+            return None
+        return int(free), int(total)
+
+
+def _host_memory_left() -> tuple[int, int] | None:
+    machine = psutil.virtual_memory()
+    return int(machine.available), int(machine.total)
