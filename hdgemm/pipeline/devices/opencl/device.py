@@ -13,6 +13,7 @@ from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, M
 from hdgemm.pipeline.devices.opencl.panels import (
     Panels,
     element_origin,
+    kernel_width,
     packed_elements,
     panel_width,
 )
@@ -88,7 +89,7 @@ class OpenCLDevice:
         shape = self._dtype_shapes(dtype).square
         if operand == "C" or not shape.packed:
             return rows * cols * dtype.itemsize
-        return packed_elements(rows, cols, panel_width(shape, operand, dtype)) * dtype.itemsize
+        return packed_elements(rows, cols, kernel_width(shape, operand, dtype)) * dtype.itemsize
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Take device memory."""
@@ -139,6 +140,9 @@ class OpenCLDevice:
         if c.rows == 0 or c.cols == 0:
             return DONE
         shape = shapes.for_product((c.rows, c.cols, k))
+        if shape.packed:
+            widths = panel_width(shape, a.tile), panel_width(shape, b.tile)
+            shape = shape.with_panels(*widths, dtype)
         target = Target(_memory(c.tile), _bias(c.tile) + _offset(c), c.tile.ld)
         call = GemmCall(
             (c.rows, c.cols, 0 if alpha == 0 else k),
@@ -265,7 +269,7 @@ def _checked_k(a: Block, b: Block, c: Block) -> int:
 def _source(block: Block, shape: KernelShape) -> Source:
     tile = block.tile
     if shape.packed:
-        panels = Panels.of(block, panel_width(shape, tile.operand, tile.dtype))
+        panels = Panels.of(block, kernel_width(shape, tile.operand, tile.dtype))
         return Source(_memory(tile), panels.aligned_start(), (panels.stride,))
     strides = (1, tile.ld) if tile.trans else (tile.ld, 1)
     return Source(_memory(tile), element_origin(tile) + _offset(block), strides)

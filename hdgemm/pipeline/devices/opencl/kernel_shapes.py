@@ -8,7 +8,7 @@ differ from it only in parameters that leave the layout alone: the walk, unrolli
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class KernelShape:
     def block_n(self, dtype: np.dtype[Any]) -> int:
         """Columns of a work-group's tile, and the width of B's panels."""
         return self.vectors * self.lanes * self.dim_n // reals(dtype)
+
+    def with_panels(self, a_width: int, b_width: int, dtype: np.dtype[Any]) -> KernelShape:
+        """Return the shape for panels of these widths; narrower than its own only on a CPU."""
+        b_reals = b_width * reals(dtype) // self.dim_n
+        lanes = min(self.lanes, b_reals)
+        return replace(self, rows=a_width // self.dim_m, lanes=lanes, vectors=b_reals // lanes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""

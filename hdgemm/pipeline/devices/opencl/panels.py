@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DeviceError
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Block, Tile
     from hdgemm.pipeline.plan import Operand
 
+#: Extent along k from which a thin tile has narrow panels.
+_LONG: Final = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
@@ -23,8 +26,8 @@ class Panels:
 
     Parameters
     ----------
-    first, across, extent
-        The block's first neighbour, its number of neighbours, and that of the tile.
+    first, across
+        The block's first neighbour, and its number of neighbours.
     steps
         The block's extent along k.
     start
@@ -36,7 +39,6 @@ class Panels:
     width: int
     first: int
     across: int
-    extent: int
     steps: int
     start: int
     stride: int
@@ -46,12 +48,12 @@ class Panels:
         """Locate a block of a packed tile."""
         tile, origin = block.tile, element_origin(block.tile)
         if rows_are_steps(tile):
-            first, across, extent = block.col, block.cols, tile.cols
+            first, across = block.col, block.cols
             k0, steps, depth = block.row, block.rows, tile.rows
         else:
-            first, across, extent = block.row, block.rows, tile.rows
+            first, across = block.row, block.rows
             k0, steps, depth = block.col, block.cols, tile.cols
-        return cls(width, first, across, extent, steps, origin + k0 * width, depth * width)
+        return cls(width, first, across, steps, origin + k0 * width, depth * width)
 
     @property
     def count(self) -> int:
@@ -82,8 +84,21 @@ def rows_are_steps(tile: Tile) -> bool:
     return (tile.operand == "B") != tile.trans
 
 
-def panel_width(shape: KernelShape, operand: Operand, dtype: np.dtype[Any]) -> int:
-    """Return the width of an operand's panels."""
+def panel_width(shape: KernelShape, tile: Tile) -> int:
+    """Return the width of a tile's panels: the kernel's own, or less for a long, thin tile.
+
+    Three rows in panels of eight would take almost three times their memory and traffic. Narrow
+    panels need kernels of their own, so only long tiles on a CPU have them.
+    """
+    full = kernel_width(shape, tile.operand, tile.dtype)
+    across, depth = (tile.cols, tile.rows) if rows_are_steps(tile) else (tile.rows, tile.cols)
+    narrow = 1 << max(0, across - 1).bit_length()
+    thin = shape.threads == 1 and depth >= _LONG and 2 * narrow <= full
+    return narrow if thin else full
+
+
+def kernel_width(shape: KernelShape, operand: Operand, dtype: np.dtype[Any]) -> int:
+    """Return the width of the panels that a kernel reads."""
     return shape.block_m() if operand == "A" else shape.block_n(dtype)
 
 

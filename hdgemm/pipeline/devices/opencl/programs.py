@@ -160,8 +160,8 @@ class Programs:
             return self._kernels.setdefault(key, kernel)
 
 
-#: steps, first, across, extent; source, start, ld; target, origin, panel.
-_PACK_ARGUMENTS: Final = [*(np.int64,) * 4, *(None, np.int64, np.int64) * 2]
+#: steps, first, across; source, start, ld; target, origin, panel.
+_PACK_ARGUMENTS: Final = [*(np.int64,) * 3, *(None, np.int64, np.int64) * 2]
 
 
 def gemm_arguments(dtype: np.dtype[Any], shape: KernelShape) -> list[Any]:

@@ -54,7 +54,7 @@ class Uploads:
             return lambda queue, events: write_block(queue, source, slot, start, tile.ld, events), (
                 source, slot,
             )  # fmt: skip
-        width = panel_width(shape, tile.operand, tile.dtype)
+        width = panel_width(shape, tile)
         if self._zero_copy and _whole_elements(source):
             memory, skip = self._memory.reach(source)
             start, ld = skip // source.itemsize, source.strides[0] // source.itemsize
@@ -99,7 +99,7 @@ class Uploads:
         tile, panels, items = target.tile, Panels.of(target, width), self._programs.pack_items
         kernel = self._programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile))
         kernel.set_args(
-            panels.steps, panels.first, panels.across, panels.extent,
+            panels.steps, panels.first, panels.across,
             *source, slot, panels.start, panels.stride,
         )  # fmt: skip
         grid = (panels.count * items, -(-panels.steps // PACK_CHUNK))

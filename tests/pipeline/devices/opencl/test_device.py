@@ -145,6 +145,47 @@ def test_blocks_of_any_extent_and_scalars_of_any_kind(any_device, data):
         any_device.free(block.tile.buffer)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(3, 3, 4099), (1, 1, 4096), (4, 12, 4500), (2, 67, 4100), (67, 1, 4100)]
+)
+def test_long_thin_tiles_in_slots_full_of_nan(any_device, dtype, trans, m, n, k):
+    """Nothing writes the padding of panels, and nothing of it reaches C."""
+    rng, blocks, loaded, taken = np.random.default_rng(m), [], [], []
+    a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
+    for operand, values in (("A", a), ("B", b)):
+        stored = values.T.copy() if trans else values
+        rows, cols = stored.shape
+        nbytes = any_device.slot_bytes(operand, rows, cols, stored.dtype)
+        slot = any_device.allocate(nbytes)
+        count = nbytes // stored.itemsize
+        nan = Tile("C", slot, 1, count, count, stored.dtype)
+        cleared = any_device.upload(
+            np.full((1, count), np.nan, dtype), Block(nan, 0, 0, 1, count), []
+        )
+        made = Tile(operand, slot, rows, cols, cols, stored.dtype, trans)
+        block = Block(made, 0, 0, rows, cols)
+        loaded.append(any_device.upload(stored, block, [cleared]))
+        blocks.append(block)
+        taken.append(stored)
+    c, done = tile(any_device, "C", np.full((m, n), np.nan, dtype))
+    done = any_device.gemm(1.0, *blocks, 0.0, c, [*loaded, done])
+    # The second half of k once more, by blocks that start within the panels.
+    half = k // 2
+    parts = [
+        Block(x.tile, half, 0, k - half, x.cols) if (x.tile.operand == "B") != trans
+        else Block(x.tile, 0, half, x.rows, k - half)
+        for x in blocks
+    ]  # fmt: skip
+    done = any_device.gemm(-1.0, *parts, 1.0, c, [done])
+    got = np.empty((m, n), dtype)
+    any_device.download(c, got, [done]).wait()
+    assert_close_in_eps(got, a[:, :half], b[:half], units=4.0)
+    for block in (*blocks, c):
+        any_device.free(block.tile.buffer)
+
+
 def test_alpha_zero_reads_neither_operand(any_device):
     nan = np.full((9, 9), np.nan)
     a, a_done = tile(any_device, "A", nan)

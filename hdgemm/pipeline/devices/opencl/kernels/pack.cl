@@ -1,15 +1,16 @@
-/* Brings a rectangle of a stored, row-major tile into panels.
+/* Copies a rectangle of a stored, row-major tile into panels.
  *
  * ELEMENT is a whole element (float, double, float2, double2), WIDTH the panels' width. A panel
- * holds WIDTH neighbours along m (of A) or n (of B) for each k: neighbour w of step k lies at
+ * holds WIDTH neighbours along m (of A) or n (of B) for each k: neighbour w of step k is at
  * p * panel + k * WIDTH + w in the target. The rectangle covers `across` neighbours from `first`
- * on; neighbours at and after `extent`, the tile's end, are filled with zeros.
+ * on. The rest of the last panel is not written: what the multiply kernel computes from it lies
+ * outside C and is not stored.
  *
  * A work-group of LANES work-items packs CHUNK steps of one panel.
  */
 
 #define ARGUMENTS                                                                            \
-    const long steps, const long first, const long across, const long extent,                \
+    const long steps, const long first, const long across,                                   \
         __global const ELEMENT *restrict source, const long start, const long ld,            \
         __global ELEMENT *restrict target, const long origin, const long panel
 
@@ -18,7 +19,6 @@
     for (long t = begin * WIDTH + get_local_id(0); t < end * WIDTH; t += LANES) {            \
         const long k = t / WIDTH, w = t % WIDTH;                                             \
         if (w >= low && w < high) to[t] = FROM;                                              \
-        else if (w >= filled) to[t] = (ELEMENT)(0);                                          \
     }
 #else
 #define PANEL(FROM)                                                                          \
@@ -26,10 +26,8 @@
         for (long k = begin; k < end; k++)                                                   \
             _Pragma("unroll") for (int w = 0; w < WIDTH; w++) to[k * WIDTH + w] = FROM;      \
     else                                                                                     \
-        for (long k = begin; k < end; k++) {                                                 \
-            for (long w = low; w < high; w++) to[k * WIDTH + w] = FROM;                      \
-            for (long w = filled; w < WIDTH; w++) to[k * WIDTH + w] = (ELEMENT)(0);          \
-        }
+        for (long k = begin; k < end; k++)                                                   \
+            for (long w = low; w < high; w++) to[k * WIDTH + w] = FROM;
 #endif
 
 #define PLACE                                                                                \
@@ -38,7 +36,6 @@
     const long end = min(begin + CHUNK, steps);                                              \
     const long low = max(first - p * WIDTH, 0L);                                             \
     const long high = min(first + across - p * WIDTH, (long)WIDTH);                          \
-    const long filled = clamp(extent - p * WIDTH, 0L, (long)WIDTH);                          \
     __global ELEMENT *to = target + origin + p * panel;
 
 /* Stored with k along the rows (A transposed, or B): a step is a contiguous piece. */
