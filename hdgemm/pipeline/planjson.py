@@ -43,7 +43,7 @@ def from_json(text: str) -> Plan:
     try:
         fields: dict[str, Any] = json.loads(text)
         written = fields.pop("format")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise InputError("the text is not a plan in JSON") from error
     if written != FORMAT:
         raise InputError(f"the plan has format {written}, this version reads format {FORMAT}")

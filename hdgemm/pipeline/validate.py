@@ -1,14 +1,15 @@
-"""What every plan must keep, checked before anything is allocated."""
+"""Checks of a plan before anything is allocated: whatever a plan's origin, C is computed once."""
 
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.plan import OPERANDS, Rect
+from hdgemm.pipeline.slots import piece_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,59 +18,93 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Operand, Plan
 
+#: Bytes and elements are counted in signed 64-bit numbers.
+_MOST: Final = 2**63
+
 
 class PlanError(InputError):
     """A plan that would compute or hold something wrong; the message names the first fault."""
 
 
 def validate(plan: Plan) -> None:
-    """Check that a plan computes C once, reads what is there, and stays within its limits.
+    """Check that a plan stores each element of C once and stays within its limits.
 
     Takes time in proportion to the plan's units, steps and loads.
 
     Raises
     ------
     PlanError
-        When a cell of C is missing or computed twice, a step reads what its loads do not cover,
-        a slot is overwritten before its last reader, or more memory is held than allowed.
+        When an element of C is not computed, not stored, or computed twice; when a step reads
+        what its loads do not cover, a slot is overwritten before its last reader, or more memory
+        is held than allowed.
     """
-    _check_units(plan)
-    _check_steps(plan)
-    if plan.in_place:
-        return
-    _check_coverage(plan)
-    _check_slots(plan)
-    _check_memory(plan)
+    try:
+        _check_problem(plan)
+        _check_paths(plan)
+        _check_units(plan)
+        _check_steps(plan)
+        if not plan.in_place:
+            _check_loads(plan)
+            _check_coverage(plan)
+            _check_slots(plan)
+            _check_staging(plan)
+            _check_memory(plan)
+    except (TypeError, OverflowError) as error:
+        raise PlanError(f"a field of the plan is not a 64-bit whole number: {error}") from error
+
+
+def _check_problem(plan: Plan) -> None:
+    problem = plan.problem
+    m, n, k = problem.m, problem.n, problem.k
+    if min(m, n, k) < 1:
+        raise PlanError(f"extents must be at least 1: m = {m}, n = {n}, k = {k}")
+    if max(m * k, k * n, m * n) * problem.itemsize >= _MOST:
+        raise PlanError(f"a matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
+
+
+def _check_paths(plan: Plan) -> None:
+    """Check that the stages which the paths and the device leave do move A, B and C."""
+    problem, unified = plan.problem, plan.device.unified
+    if plan.in_place and not problem.in_place:
+        raise PlanError("a plan in place needs A, B and C in memory that the kernel uses")
+    for operand in OPERANDS:
+        if unified and problem.spec(operand).path == "direct":
+            raise PlanError(f"{operand} moves by DMA, but staging is the device's memory")
+    if problem.c.path == "direct" and not plan.overlap.c_on_device:
+        raise PlanError("nothing stores C: it moves by DMA, but the kernel writes into staging")
+    if problem.c.path == "direct" and problem.reads_c:
+        raise PlanError("nothing adds beta·C: it moves by DMA, and store2 would add it")
 
 
 def _check_units(plan: Plan) -> None:
     m, n = plan.problem.m, plan.problem.n
-    whole = Rect(0, 0, m, n)
+    in_slot = plan.problem.c.path != "resident"
     expected_first = 0
     for number, unit in enumerate(plan.units):
         if unit.number != number or unit.first != expected_first or unit.last < unit.first:
             raise PlanError(f"unit {number} should begin at step {expected_first}: {unit}")
         expected_first = unit.last + 1
-        if min(unit.rect) < 0 or min(unit.rect.rows, unit.rect.cols) < 1:
-            raise PlanError(f"unit {number} is empty or negative: {unit.rect}")
-        if not whole.covers(unit.rect):
-            raise PlanError(f"unit {number} reaches past C ({m}×{n}): {unit.rect}")
-        if not plan.in_place and not -1 <= unit.slot < max(plan.c_slots.count, 0):
+        if in_slot and not 0 <= unit.slot < plan.c_slots.count:
             raise PlanError(f"unit {number} uses slot {unit.slot} of {plan.c_slots.count}")
     if expected_first != len(plan.steps):
         raise PlanError(f"units have {expected_first} steps, the plan {len(plan.steps)}")
-    _check_cover([*plan.done, *(unit.rect for unit in plan.units)], m, n)
+    rects = [*plan.done, *(unit.rect for unit in plan.units)]
+    for rect in rects:
+        if min(rect) < 0 or min(rect.rows, rect.cols) < 1:
+            raise PlanError(f"a tile of C is empty or negative: {rect}")
+        if not Rect(0, 0, m, n).covers(rect):
+            raise PlanError(f"a tile reaches past C ({m}×{n}): {rect}")
+    _check_cover(rects, m, n)
 
 
 def _check_cover(rects: Sequence[Rect], m: int, n: int) -> None:
     """Check that the rectangles fill m×n without overlap.
 
-    Equal areas and no overlap suffice. Sweeping over rows, the rectangles that are open at once
-    must lie side by side.
+    Rectangles within m×n that have its area and do not overlap fill it.
     """
     area = sum(rect.rows * rect.cols for rect in rects)
     if area != m * n:
-        raise PlanError(f"the units hold {area} cells, C has {m * n}")
+        raise PlanError(f"the units hold {area} elements, C has {m * n}")
     by_column: dict[tuple[int, int], list[Rect]] = {}
     for rect in rects:
         by_column.setdefault((rect.col, rect.cols), []).append(rect)
@@ -85,7 +120,10 @@ def _check_cover(rects: Sequence[Rect], m: int, n: int) -> None:
 
 
 def _check_disjoint(rects: Sequence[Rect]) -> None:
-    """Check rectangles that form no columns; the open ones are few in any sensible plan."""
+    """Check rectangles that form no columns, in a sweep over rows.
+
+    Those that a row crosses must lie side by side; in any sensible plan they are few.
+    """
     open_now: list[Rect] = []
     for rect in sorted(rects):
         open_now = [other for other in open_now if other.row + other.rows > rect.row]
@@ -111,6 +149,17 @@ def _check_steps(plan: Plan) -> None:
     last = np.diff(unit, append=len(plan.units)) > 0
     if (i := _first(last & (ends != plan.problem.k))) is not None:
         raise PlanError(f"unit {unit[i]} sums {ends[i]} of k = {plan.problem.k}")
+
+
+def _check_loads(plan: Plan) -> None:
+    """Check that loads lie within A and B."""
+    m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
+    is_b = _column(load.operand == "B" for load in plan.loads)
+    row, col, rows, cols = _table((load.rect for load in plan.loads), 4).T
+    high, wide = np.where(is_b, k, m), np.where(is_b, n, k)
+    outside = (rows > high - row) | (cols > wide - col) | (np.minimum(row, col) < 0)
+    if (i := _first(outside | (np.minimum(rows, cols) < 1))) is not None:
+        raise PlanError(f"load {i} is empty or reaches past {high[i]}×{wide[i]}: {plan.loads[i]}")
 
 
 def _check_coverage(plan: Plan) -> None:
@@ -199,10 +248,27 @@ def _first(bad: NDArray[np.bool_]) -> int | None:
     return int(np.argmax(bad)) if bad.any() else None
 
 
+def _check_staging(plan: Plan) -> None:
+    """Check that what passes through staging finds pieces that hold one stored row."""
+    c = [unit.rect for unit in plan.units] if plan.overlap.c_on_device else []
+    tiles: dict[Operand, list[Rect]] = {"A": [], "B": [], "C": c}
+    for load in plan.loads:
+        tiles[load.operand].append(load.rect)
+    for operand, rects in tiles.items():
+        spec = plan.problem.spec(operand)
+        if spec.path != "staged" or not rects or plan.device.unified:
+            continue
+        widest = max(rect.rows if spec.trans else rect.cols for rect in rects)
+        needed = min(widest, spec.chunk[1] if spec.chunk else widest) * plan.problem.itemsize
+        ring = plan.down if operand == "C" else plan.up
+        if ring.count < 1 or needed > piece_bytes(plan, operand):
+            raise PlanError(f"a row of {operand} takes {needed} bytes of staging, there is {ring}")
+
+
 def _check_memory(plan: Plan) -> None:
     for unit in plan.units:
         nbytes = unit.rect.rows * unit.rect.cols * plan.problem.itemsize
-        if unit.slot >= 0 and nbytes > plan.c_slots.nbytes:
+        if plan.problem.c.path != "resident" and nbytes > plan.c_slots.nbytes:
             raise PlanError(f"unit {unit.number} needs {nbytes} of {plan.c_slots.nbytes} bytes")
     if plan.device_bytes > plan.device_limit:
         raise PlanError(f"the plan holds {plan.device_bytes} bytes on the device, "

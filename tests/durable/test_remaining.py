@@ -103,5 +103,5 @@ def test_a_plan_that_forgets_what_is_done_is_refused():
     from dataclasses import replace
 
     rest = remaining(make_plan(20, 20, 20, (7, 7, 7)), {0})
-    with pytest.raises(PlanError, match="cells"):
+    with pytest.raises(PlanError, match="elements"):
         validate(replace(rest, done=()))

@@ -214,7 +214,7 @@ def one_slot(plan):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_units, "cells"),
+        (spoil_units, "elements"),
         (shift_unit, "overlap"),
         (repeat_chunk, "takes k from"),
         (wrong_load, "reads A"),
