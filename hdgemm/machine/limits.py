@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from hdgemm.errors import HdgemmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: The part of the free memory that a run takes where the options name no limit.
 _SHARE: Final = 0.6
@@ -94,19 +98,15 @@ def _reclaimable(folder: Path) -> int:
         return 0
 
 
-def start_thread(thread: threading.Thread) -> None:
-    """Start a thread.
-
-    Raises
-    ------
-    HdgemmError
-        When the system's limit of threads or memory does not allow it.
-    """
+@contextmanager
+def thread_limit() -> Iterator[None]:
+    """Turn Python's refusal to start one more thread into an `HdgemmError`."""
     try:
-        thread.start()
+        yield
     except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
         raise HdgemmError(
-            f"the system refused to start the thread {thread.name!r} beside "
-            f"{threading.active_count()} others of this process; raise its limit of threads "
-            "(`ulimit -u`, the container's pids limit)"
+            f"the system refused to start a thread beside the {threading.active_count()} of this "
+            "process; raise its limit of threads (`ulimit -u`, a container's pids limit)"
         ) from error

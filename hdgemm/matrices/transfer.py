@@ -69,9 +69,16 @@ class Pool:
     def __init__(self, threads: int, name: str) -> None:
         self._wake = threading.Condition()
         self._transfers: deque[_Transfer] = deque()
-        self.threads = threads
+        self.threads = 0
         for number in range(threads):
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
+            thread = threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system's limit of threads: fewer are enough
+                if self.threads == 0:
+                    raise
+                return
+            self.threads += 1
 
     def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
         """Run all pieces, in any order; return when none runs any more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from hdgemm.machine.limits import start_thread
+from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
@@ -162,8 +162,9 @@ def run_all(
         included. It must make all workers end, and keep the error.
     """
     try:
-        for worker in workers:
-            start_thread(worker)
+        with thread_limit():
+            for worker in workers:
+                worker.start()
     except BaseException as error:  # noqa: BLE001  (raised after the started workers have ended)
         stop(error)
     for worker in workers:

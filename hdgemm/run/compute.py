@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.run import check_whole, run_durably
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.run.engine import run_product
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.verify.freivalds import Check
 
 
+@thread_limit()
 def compute(
     product: Product,
     options: Any,

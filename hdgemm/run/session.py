@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import InputError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
+from hdgemm.machine.limits import thread_limit
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
@@ -79,7 +80,7 @@ class Session:
     @contextmanager
     def running(self, options: Options) -> Iterator[None]:
         """Hold the session for one call, with the BLAS threads of its options."""
-        with self._running:
+        with self._running, thread_limit():
             if self._closed:
                 raise InputError("the session is closed: open a new one")
             if options.threads is None:

@@ -63,12 +63,13 @@ def verify(
     DoesNotFitError
         When `memory` does not hold one vector of each extent.
     """
+    from hdgemm.machine.limits import thread_limit
     from hdgemm.matrices.operands import open_operand
     from hdgemm.options import parse_size
     from hdgemm.product.arguments import trans_flags
     from hdgemm.verify.check import verify_operands
 
-    with ExitStack() as stack:
+    with ExitStack() as stack, thread_limit():
 
         def opened(x: Any, what: str, code: int = 0) -> Operand:
             trans, conj = trans_flags(code, f"trans_{what}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.errors import CancelledRunError, DeviceError
+from hdgemm.errors import CancelledRunError, DeviceError, HdgemmError
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
@@ -217,6 +217,25 @@ def test_memory_is_refused_before_any_operation():
         case.run(device)
     assert device.buffers == 0
     assert not [call for call in device.calls if call.kind in ("upload", "gemm", "download")]
+    device.close()
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_a_refused_thread_stops_the_run_and_frees_everything(unified, monkeypatch):
+    case = Case((8, 8, 8), (4, 4, 4), unified=unified)
+    real = threading.Thread.start
+
+    def start(thread):
+        if thread.name == "hdgemm-store2":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    device = HostDevice() if unified else RecordingDevice()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(HdgemmError, match="refused to start a thread"):
+        case.run(device)
+    assert unified or device.buffers == 0
+    assert not [each for each in threading.enumerate() if each.name.startswith("hdgemm-mult")]
     device.close()
 
 

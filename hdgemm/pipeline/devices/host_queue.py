@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.machine.limits import cores, start_thread
+from hdgemm.machine.limits import cores, thread_limit
 from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
 from hdgemm.pipeline.sync import Worker
 
@@ -184,8 +184,9 @@ class GemmQueue:
         self._closing = False
         self._workers = [Worker(self._work, f"hdgemm-gemm-{i}") for i in range(threads)]
         try:
-            for worker in self._workers:
-                start_thread(worker)
+            with thread_limit():
+                for worker in self._workers:
+                    worker.start()
         except BaseException:
             self.stop()
             raise

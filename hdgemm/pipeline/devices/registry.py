@@ -81,7 +81,7 @@ def open_device(
         When there is no such device, or it cannot be used; the message says why.
     """
     kind = name.partition(":")[0]
-    if kind == "host":
+    if name == "host":
         from hdgemm.pipeline.devices.host import HostDevice
 
         return HostDevice(threads=threads)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
-from hdgemm.machine.limits import start_thread
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
 from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
@@ -93,7 +92,7 @@ class RecordingDevice:
             for queue in QUEUES
         ]
         for thread in self._threads:
-            start_thread(thread)
+            thread.start()
 
     def slot_bytes(self, _operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
         """Tiles are dense."""
