@@ -1,4 +1,4 @@
-"""A timeline as a Gantt chart: a row per stage, a group of rows per device."""
+"""Gantt chart of a timeline: a row for each stage, a group of rows for each device."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Event, Timeline
 
-#: A shade for even and for odd work units, so that neighbours can be told apart. The hues differ
-#: in lightness too, for eyes and printers that do not see them.
-_SHADES: Final[dict[str, tuple[str, str]]] = {
-    "load1": ("#0072b2", "#4aa3d8"),
-    "load2": ("#56b4e9", "#9ad4f5"),
-    "mult1": ("#d55e00", "#f08c3c"),
-    "store1": ("#7fbf7b", "#b2dfae"),
-    "store2": ("#009e73", "#4cc9a4"),
+#: Okabe and Ito's colours, which colour-blind readers can tell apart. Odd work units have the
+#: second, lighter shade.
+_SHADES: Final[dict[Stage, tuple[str, str]]] = {
+    "load1": ("#0072b2", "#66aad1"),
+    "load2": ("#56b4e9", "#9ad2f2"),
+    "mult1": ("#d55e00", "#e69e66"),
+    "store1": ("#cc79a7", "#e0afca"),
+    "store2": ("#009e73", "#66c5ab"),
 }
 _INCHES_WIDE: Final = 11.0
 _DPI: Final = 110
-#: Half a pixel, as part of the run's length: bars closer than it are one bar, and none is thinner
-#: than three of them.
+#: Half a pixel, as a fraction of the run's length. Bars closer than it are drawn as one, and no
+#: bar is narrower than three times it.
 _RESOLUTION: Final = 0.5 / (_INCHES_WIDE * _DPI)
 
 
@@ -40,26 +41,31 @@ def save_gantt(
     Raises
     ------
     InputError
-        Where matplotlib is not installed, or there is no event to draw.
+        Where Matplotlib is not installed, or there is no event to draw.
     """
     rows = _rows(timeline.events)
     if not rows:
         raise InputError("there is no event to draw: the run did nothing")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(
-            "a Gantt picture needs matplotlib: pip install 'hdgemm[plot]' (or ask for the trace)"
-        ) from error
-    # Figure and canvas of its own: pyplot would keep global state and ask for a display.
-    figure = Figure(figsize=(_INCHES_WIDE, 1.1 + 0.42 * len(rows)), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = new_figure(_INCHES_WIDE, 1.1 + 0.42 * len(rows), "a Gantt chart")
     axes = figure.add_subplot()
     _draw(axes, rows, timeline.seconds)
-    if title:
-        axes.set_title(title, fontsize=11)
-    canvas.print_figure(path, format="png", dpi=_DPI)
+    axes.set_title(title or "", fontsize=11)
+    figure.savefig(path, format="png", dpi=_DPI)
+
+
+def new_figure(width: float, height: float, what: str) -> Figure:
+    """Return a figure of `width` × `height` inches, without pyplot's global state or a display.
+
+    Raises
+    ------
+    InputError
+        Where Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(f"{what} needs Matplotlib: pip install 'hdgemm[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _rows(events: Sequence[Event]) -> dict[tuple[str, Stage], list[Event]]:
@@ -76,7 +82,7 @@ def _draw(axes: Axes, rows: dict[tuple[str, Stage], list[Event]], seconds: float
     devices = list(dict.fromkeys(device for device, _ in rows))
     ticks: list[float] = []
     for place, ((device, stage), events) in enumerate(rows.items()):
-        # A gap before each further device keeps its rows together.
+        # A gap separates the rows of one device from those of the next.
         y = place + 0.6 * devices.index(device)
         ticks.append(y)
         for parity, colour in enumerate(_SHADES[stage]):
@@ -88,16 +94,16 @@ def _draw(axes: Axes, rows: dict[tuple[str, Stage], list[Event]], seconds: float
     axes.set_yticks(ticks, labels)
     axes.invert_yaxis()
     axes.set_xlim(0, seconds)
-    axes.set_xlabel("seconds" if several else f"seconds on {devices[0]}")
+    where = "" if several else f" on {devices[0]}"
+    axes.set_xlabel(f"time{where} (s); shades alternate between work units")
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
 
 
 def _merged(events: Sequence[Event], gap: float) -> list[tuple[float, float]]:
-    """Return starts and lengths of bars: those that touch on paper made one, none too thin."""
+    """Return starts and lengths of bars; those closer than `gap` are one bar."""
     bars: list[tuple[float, float]] = []
     for start, end in sorted((event.start, event.end) for event in events):
         if bars and start <= sum(bars[-1]) + gap:

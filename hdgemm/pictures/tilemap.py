@@ -1,17 +1,18 @@
-"""C coloured by the device that computed it, tile by tile."""
+"""Map of C, each tile in the colour of the device that computed it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
+from hdgemm.pictures.gantt import new_figure
 
 if TYPE_CHECKING:
     import os
 
     from hdgemm.run.split_report import SplitReport
 
-#: Hues that differ in lightness too, for eyes and printers that do not see them.
+#: Okabe and Ito's colours, which colour-blind readers can tell apart, and grey.
 _COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 _INCHES: Final = 7.0
 _DPI: Final = 110
@@ -24,7 +25,7 @@ def save_tilemap(
     *,
     title: str | None = None,
 ) -> None:
-    """Draw who computed which tile of an m×n C and write it as PNG to `path`.
+    """Draw which device computed which tile of an m×n C and write it as PNG to `path`.
 
     Parameters
     ----------
@@ -34,38 +35,26 @@ def save_tilemap(
     Raises
     ------
     InputError
-        Where matplotlib is not installed, or there is no tile to draw.
+        Where Matplotlib is not installed, or there is no tile to draw.
     """
     if not any(share.tiles for share in split.shares.values()):
         raise InputError("there is no tile to draw: the run did nothing")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.collections import PatchCollection
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch, Rectangle
-    except ImportError as error:
-        raise InputError(
-            "a tile map needs matplotlib: pip install 'hdgemm[plot]' (or save the report)"
-        ) from error
-    m, n = extents
-    figure = Figure(figsize=(_INCHES, _INCHES), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = new_figure(_INCHES, _INCHES, "a tile map")
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Patch, Rectangle
+
     axes = figure.add_subplot()
     legend = []
     for place, (name, share) in enumerate(split.shares.items()):
         colour = _COLOURS[place % len(_COLOURS)]
         tiles = [Rectangle((t.col, t.row), t.cols, t.rows) for t in share.tiles]
-        # White edges show the tiles; thin ones, for there may be thousands.
         axes.add_collection(
             PatchCollection(tiles, facecolor=colour, edgecolor="white", linewidth=0.4)
         )
         legend.append(Patch(color=colour, label=f"{name}  {100 * share.used:.1f} %"))
-    axes.set_xlim(0, n)
-    axes.set_ylim(m, 0)
+    m, n = extents
+    axes.set(xlim=(0, n), ylim=(m, 0), xlabel="column of C", ylabel="row of C")
     axes.set_aspect("equal" if 0.2 < m / n < 5 else "auto")
-    axes.set_xlabel("columns of C")
-    axes.set_ylabel("rows of C")
+    axes.set_title(title or "", fontsize=10)
     figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False)
-    if title:
-        axes.set_title(title, fontsize=10)
-    canvas.print_figure(path, format="png", dpi=_DPI)
+    figure.savefig(path, format="png", dpi=_DPI)

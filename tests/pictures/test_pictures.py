@@ -1,4 +1,4 @@
-"""Pictures: the trace says what happened, the Gantt chart shows it."""
+"""The trace and the Gantt chart of a timeline."""
 
 import itertools
 import json
@@ -117,12 +117,41 @@ def test_many_events_stay_few_bars(tmp_path):
     assert len(gantt._merged(events, gantt._RESOLUTION)) < 2_500
 
 
+@pytest.mark.parametrize(("timeline", "label"), [(ONE, "time on host (s)"), (TWO, "time (s)")])
+def test_gantt_has_units_and_names_every_row(timeline, label):
+    pytest.importorskip("matplotlib")
+    from hdgemm.pictures import gantt
+
+    axes = gantt.new_figure(4, 4, "a test").add_subplot()
+    rows = gantt._rows(timeline.events)
+    gantt._draw(axes, rows, timeline.seconds)
+    assert axes.get_xlabel().startswith(label)
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert [name.split()[-1] for name in names] == [stage for _, stage in rows]
+
+
+def test_neighbouring_shades_differ_for_colour_blind_readers():
+    """Lightness differs between the shades of a stage by at least 10 of 100."""
+    from hdgemm.pictures.gantt import _SHADES
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def lightness(colour):
+        return 116 * luminance(colour) ** (1 / 3) - 16
+
+    for dark, light in _SHADES.values():
+        assert lightness(light) - lightness(dark) >= 10
+
+
 def test_gantt_refuses_an_empty_run(tmp_path):
     with pytest.raises(InputError, match="no event"):
         save_gantt(Timeline((), 1.0), tmp_path / "gantt.png")
 
 
 def test_gantt_without_matplotlib_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"hdgemm\[plot\]"):
         save_gantt(ONE, tmp_path / "gantt.png")
