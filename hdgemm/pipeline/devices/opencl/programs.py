@@ -133,6 +133,7 @@ class Programs:
     def __init__(self, context: cl.Context, *, lockstep: bool) -> None:
         self._context = context
         self._lock = threading.Lock()
+        self._programs: dict[str, cl.Program] = {}
         self._kernels: dict[tuple[object, ...], cl.Kernel] = {}
         #: Work-items of a packing kernel's work-group.
         self.pack_items = _GPU_PACK_ITEMS if lockstep else 1
@@ -153,8 +154,10 @@ class Programs:
 
     def _build(self, key: tuple[Any, ...], source: str, arguments: Sequence[Any]) -> cl.Kernel:
         with self._lock:
+            if source not in self._programs:
+                self._programs[source] = build_cached(self._context, source)
             # A kernel object holds its arguments: only one queue may use it.
-            kernel = cl.Kernel(build_cached(self._context, source), key[0])
+            kernel = cl.Kernel(self._programs[source], key[0])
             # With declared types PyOpenCL sets all arguments in one call, 100 times faster.
             kernel.set_scalar_arg_dtypes(arguments)
             return self._kernels.setdefault(key, kernel)

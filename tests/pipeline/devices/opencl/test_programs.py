@@ -64,3 +64,13 @@ def test_a_stale_lock_of_pyopencls_cache_blocks_nothing(context, tmp_path, monke
 def test_a_source_that_does_not_compile_shows_the_compilers_log(context):
     with pytest.raises(DeviceError, match="building an OpenCL kernel"):
         programs.build_cached(context, "__kernel void broken( {")
+
+
+def test_both_packing_kernels_of_a_width_are_built_once(context, monkeypatch):
+    built = []
+    monkeypatch.setattr(programs, "build_cached", lambda *a: built.append(a) or BUILD(*a))
+    kept = programs.Programs(context, lockstep=False)
+    dtype = np.dtype("float64")
+    kernels = [kept.pack(dtype, 8, rows_are_steps=rows) for rows in (False, True, False, True)]
+    assert len(built) == 1
+    assert kernels[0] is kernels[2] is not kernels[1]
