@@ -24,10 +24,10 @@ from hdgemm.blas import multiply
 from hdgemm.machine.cache import cache_folder
 from hdgemm.options import Options
 from hdgemm.run.balance import Member
-from hdgemm.simulation.pool import Speed, best_static, run_pool
+from hdgemm.simulation.pool import Speed, run_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hdgemm.report import Report
     from hdgemm.run.split_report import SplitReport
@@ -43,6 +43,33 @@ SIMULATED = {
     "1:10, tenfold faster from the middle": Speed(((RATE / 10, EVEN / 2), (RATE, 1.0))),
     "1:1 and 1:10 in turns": Speed(((RATE, EVEN / 10), (RATE / 10, EVEN / 10)), repeats=True),
 }
+
+
+def best_static(elements: int, speeds: Mapping[str, Speed]) -> float:
+    """Return the seconds of the best fixed split, without overhead per piece.
+
+    All devices of that split end at the same moment (HDGEMM, section 4.3.2), which is found by
+    bisection.
+    """
+
+    def complete(seconds: float) -> bool:
+        return sum(_done(speed, seconds, elements) for speed in speeds.values()) >= elements
+
+    return _bisect(complete, min(speed.end(0.0, elements) for speed in speeds.values()))
+
+
+def _done(speed: Speed, seconds: float, most: int) -> float:
+    """Return how many elements, `most` at most, are done after so many seconds."""
+    return _bisect(lambda elements: speed.end(0.0, elements) > seconds, float(most))
+
+
+def _bisect(reached: Callable[[float], bool], high: float) -> float:
+    """Return the least value between 0 and `high` for which a monotonic condition holds."""
+    low = 0.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
 
 
 def simulate(slow: Speed, *, known: bool) -> dict[str, float]:

@@ -7,11 +7,12 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 from hdgemm.machine.assumed import assumed
+from hdgemm.machine.benchmarks import Deadline, measure_executor
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.registry import list_devices
 from hdgemm.report import versions
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import DeviceSpec
     from hdgemm.profiling.contention import Contention
+
+#: Seconds for measuring the executor's time for an operation.
+_EXECUTOR_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,9 @@ def measured_machine(device: DeviceSpec, contention: Contention, target: Target)
         pcie_down=rate("store1", base.pcie_down),
         disk_read=rate("disk", base.disk_read),
         disk_write=rate("disk", base.disk_write),
+        operation_seconds=measure_executor(Deadline(_EXECUTOR_SECONDS)),
         on_host_cores=target.on_host_cores,
-        source="probes of this profile, each alone",
+        source="probes of this profile",
     )
 
 

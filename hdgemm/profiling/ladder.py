@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import HdgemmError
 from hdgemm.planning.expectation import expect
 from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, Sample, SizePoint
-from hdgemm.profiling.what_if import WhatIf
+from hdgemm.profiling.verdict import gains_from_twice
 from hdgemm.profiling.workload import DEPTHS, cpu_gflops, scaled
 from hdgemm.run.session import Session
 
@@ -111,12 +111,12 @@ class Ladder:
         if keep:
             self._speeds[name].append(speed)
 
-    def analyse(self) -> WhatIf:
-        """Predict the time of every strategy that ran; return the analysis of the best one."""
+    def analyse(self) -> dict[str, float]:
+        """Predict the time of every strategy that ran; return the gains of the best one."""
         for name in STRATEGIES:
             if self._reports[name]:
                 self._predicted[name] = expect(self._plan(name), self._machine)
-        return WhatIf(self._plan(BEST), self._options[BEST], self._machine)
+        return gains_from_twice(self._plan(BEST), self._machine)
 
     def _plan(self, strategy: str) -> Plan:
         return self._work.plan(self._sessions[strategy], self._options[strategy])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.trace import save_trace
 from hdgemm.profiling.charts import draw_charts
-from hdgemm.profiling.results import FAR_OFF, Change, percent
+from hdgemm.profiling.results import FAR_OFF, Change
 
 if TYPE_CHECKING:
     import os
@@ -72,7 +72,7 @@ class Table(NamedTuple):
 
 def tables(report: Report) -> list[Table]:
     """Return all tables of a report (as `Profile.to_dict` returns it) that have rows."""
-    verdict = report["verdict"] or {"advice": (), "observations": ()}
+    verdict = report["verdict"] or {"observations": ()}
     found = [
         Table("Strategies", ("strategy", "GFLOP/s", "over the one above", "efficiency", "spread",
               "busy time of each stage, of the run"), _ladder(report), ("ladder", "stages")),
@@ -80,9 +80,6 @@ def tables(report: Report) -> list[Table]:
               _scaling(report), ("scaling", "sizes"), _cpu(report)),
         Table("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
               _bandwidth(report), ("bandwidth", "matrix")),
-        Table("What would help", ("change", "gain in speed", "source"),
-              [(each["what"], percent(each["gain"]), each["source"])
-               for each in verdict["advice"]]),
         Table("Observations of the paper", ("number", "the paper observed", "here", "because"),
               [(str(each["number"]), each["claim"], _CONFIRMED[each["confirmed"]], each["why"])
                for each in verdict["observations"]]),

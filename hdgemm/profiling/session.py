@@ -202,8 +202,8 @@ class _Session:
                 effort.ladder / 3, lambda part, what: self.progress(0.77 + 0.10 * part, what)
             )
             self.progress(0.88, "predictions of the model")
-            what_if = ladder.analyse()
-        self.findings = replace(self.findings, gains=what_if.gains(), advice=what_if.advice())
+            gains = ladder.analyse()
+        self.findings = replace(self.findings, gains=gains)
 
     def result(self) -> Profile:
         """Return the profile of what was measured so far."""

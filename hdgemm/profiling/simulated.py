@@ -16,8 +16,7 @@ from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.environment import describe_setting
 from hdgemm.profiling.ladder import STRATEGIES
 from hdgemm.profiling.results import Profile, Rate, Reference, Rung, Sample, SizePoint
-from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.what_if import WhatIf
+from hdgemm.profiling.verdict import Findings, gains_from_twice, judge
 from hdgemm.simulation.executor import BEST, CPU, Simulation, mean_gflops
 from hdgemm.simulation.machines import SYSTEMS
 
@@ -77,8 +76,7 @@ class _Simulated:
         within = mean(run.busy_rate(CPU, "mult1") for run in hybrid)
         self._progress(0.5, "sizes")
         sizes = self._sizes()
-        self._progress(0.8, "what would help")
-        what_if = WhatIf(plans[BEST], simulation.options(BEST), system.machine)
+        self._progress(0.8, "conclusions")
         found = Profile(
             kind="simulated",
             complete=True,
@@ -93,9 +91,8 @@ class _Simulated:
             notes=_notes(system),
             timelines=timelines,
         )
-        findings = Findings(
-            gains=what_if.gains(), advice=what_if.advice(), contenders=system.devices
-        )
+        gains = gains_from_twice(plans[BEST], system.machine)
+        findings = Findings(gains=gains, contenders=system.devices)
         return replace(found, verdict=judge(found, findings), paper=self._references(found))
 
     def _scaling(self, alone: Sequence[Run], hybrid: Sequence[Run]) -> dict[str, Rate]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.planning.expectation import simulate
 from hdgemm.profiling.results import FAR_OFF, Change, Sample, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hdgemm.machine.rates import Machine
+    from hdgemm.pipeline.plan import Plan
     from hdgemm.profiling.results import Profile
-    from hdgemm.profiling.what_if import Advice
 
 RESOURCE_NAMES: Final[Mapping[str, str]] = {
     "device": "the device's kernel",
@@ -20,6 +22,17 @@ RESOURCE_NAMES: Final[Mapping[str, str]] = {
     "host_memory": "host memory bandwidth",
     "disk": "the disk",
     "cores": "the cores",
+    "interpreter": "the executor's time for an operation",
+}
+#: The rates that describe each resource.
+_RATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "device": ("gemm",),
+    "pcie_up": ("pcie_up",),
+    "pcie_down": ("pcie_down", "remote_write"),
+    "host_memory": ("memory", "copy"),
+    "disk": ("disk_read", "disk_write"),
+    "cores": ("cores",),
+    "interpreter": ("operation_seconds",),
 }
 #: Names of the configurations that a user chooses from.
 _CONFIGURATIONS: Final[Mapping[str, str]] = {
@@ -62,7 +75,6 @@ class Verdict:
     limit: str
     gain: float
     text: tuple[str, ...]
-    advice: tuple[Advice, ...] = ()
     observations: tuple[Observation, ...] = ()
 
 
@@ -85,11 +97,32 @@ class Findings:
     """
 
     gains: Mapping[str, float] = field(default_factory=dict)
-    advice: tuple[Advice, ...] = ()
     unsteady: Sequence[str] = ()
     contenders: int = 1
     unified: bool = False
     on_host_cores: bool = False
+
+
+def gains_from_twice(plan: Plan, machine: Machine) -> dict[str, float]:
+    """Return for each resource the relative gain in a plan's speed from twice of it."""
+    now = simulate(plan, machine).seconds
+    return {
+        resource: now / simulate(plan, _doubled(machine, resource)).seconds - 1
+        for resource in _RATES
+    }
+
+
+def _doubled(machine: Machine, resource: str) -> Machine:
+    changed: dict[str, Any] = {}
+    for name in _RATES[resource]:
+        rate = getattr(machine, name)
+        if name == "gemm":
+            changed[name] = {dtype: 2 * each for dtype, each in rate.items()}
+        elif name == "operation_seconds":
+            changed[name] = rate / 2
+        elif rate is not None:
+            changed[name] = 2 * rate
+    return replace(machine, **changed)
 
 
 def judge(profile: Profile, findings: Findings) -> Verdict:
@@ -108,7 +141,7 @@ def judge(profile: Profile, findings: Findings) -> Verdict:
         _memory_and_device(gains),
         _memory_and_cpu(profile, findings),
     )
-    return Verdict(limit, gain, text, findings.advice, observed)
+    return Verdict(limit, gain, text, observed)
 
 
 def _other_load(profile: Profile, unsteady: Sequence[str]) -> tuple[str, ...]:
@@ -155,7 +188,8 @@ def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[st
         others = [each for each in gains if each != "device"]
         doubled = max(others, key=lambda each: gains[each], default=limit)
     what = "it" if doubled == limit else RESOURCE_NAMES[doubled]
-    gain = f"twice of {what} would gain {percent(gains.get(doubled, 0.0))}"
+    part = "half" if doubled == "interpreter" else "twice"
+    gain = f"{part} of {what} would gain {percent(gains.get(doubled, 0.0))}"
     return (f"{text}; {gain} ({_certainty(profile)}).",)
 
 

@@ -32,8 +32,8 @@ Shape = tuple[int, int, int]
 #: The strategy for devices without the CPU.
 BEST: Final = "data-placement"
 CPU: Final = "cpu"
-#: Resources that each device has for itself; the devices share all others.
-_OWN: Final = ("device", "pcie_up", "pcie_down")
+#: Resources that each device has for itself, as a process each; the devices share all others.
+_OWN: Final = ("device", "pcie_up", "pcie_down", "interpreter")
 #: Shares of the CPUs to try, in 64ths of the columns of C: first these, then the neighbours of
 #: the best one.
 _SHARES: Final = (2, 4, 6, 8, 10, 12)

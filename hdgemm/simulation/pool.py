@@ -16,7 +16,7 @@ from hdgemm.run.balance import Pool, Wait
 from hdgemm.run.shared_pool import SharedPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hdgemm.run.balance import Member
 
@@ -134,30 +134,3 @@ class _Events:
         rect, speed = self._queues[name][0], self._speeds[name]
         end = speed.end(self._now + speed.overhead, rect.rows * rect.cols)
         heapq.heappush(self._ends, (end, name))
-
-
-def best_static(elements: int, speeds: Mapping[str, Speed]) -> float:
-    """Return the seconds of the best fixed split, without overhead per piece.
-
-    All devices of that split end at the same moment (HDGEMM, section 4.3.2), which is found by
-    bisection.
-    """
-
-    def complete(seconds: float) -> bool:
-        return sum(_done(speed, seconds, elements) for speed in speeds.values()) >= elements
-
-    return _bisect(complete, min(speed.end(0.0, elements) for speed in speeds.values()))
-
-
-def _done(speed: Speed, seconds: float, most: int) -> float:
-    """Return how many elements, `most` at most, are done after so many seconds."""
-    return _bisect(lambda elements: speed.end(0.0, elements) > seconds, float(most))
-
-
-def _bisect(reached: Callable[[float], bool], high: float) -> float:
-    """Return the least value between 0 and `high` for which a monotonic condition holds."""
-    low = 0.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high

@@ -11,7 +11,6 @@ from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.report import save_profile, tables
 from hdgemm.profiling.results import Prediction, Profile, Rate, Reference, Rung, Sample, SizePoint
 from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.what_if import Advice
 
 
 def rung(*gflops):
@@ -41,8 +40,7 @@ def made_up(scale=1.0):
         imbalance=0.02,
         paper=(Reference("one chip", 408.0, 500.0),),
     )
-    advice = (Advice("twice the device memory", 0.12),)
-    findings = Findings(gains={"device": 0.0, "disk": 0.3}, advice=advice)
+    findings = Findings(gains={"device": 0.0, "disk": 0.3})
     return Profile(**{**vars(profile), "verdict": judge(profile, findings)})
 
 
@@ -57,19 +55,18 @@ def test_the_report_holds_the_documented_keys():
     assert values["bandwidth"]["store1"]["kept"] == pytest.approx(5.65 / 10.05)
     assert {"alone", "contended", "unit", "spread"} <= set(values["bandwidth"]["store1"])
     assert values["matrix"]["load1"]["all"]["count"] == 1
-    assert {"text", "limit", "gain", "advice", "observations"} == set(values["verdict"])
+    assert {"text", "limit", "gain", "observations"} == set(values["verdict"])
     assert values["paper"][0]["off"] == pytest.approx(92 / 408)
 
 
 def test_every_column_of_a_table_has_cells_in_every_row():
     found = {table.title: table for table in tables(made_up().to_dict())}
-    assert len(found) == 7
+    assert len(found) == 6
     for table in found.values():
         assert {len(row) for row in table.rows} == {len(table.heads)}
         assert all(cell for row in table.rows for cell in row)
         assert all(table.heads)
     assert found["Strategies"].rows[1][2].startswith("+49 %")
-    assert found["What would help"].rows == [("twice the device memory", "+12 %", "model")]
     assert found["The paper and its simulation"].rows[0][-1] == "no"
     assert found["Predicted and measured time"].rows[0][-1] == "no"
     assert "15 GFLOP/s within" in found["Scaling"].remarks[0]

@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from hdgemm.machine.assumed import assumed
+from hdgemm.machine.rates import RESOURCES
+from hdgemm.options import Options
+from hdgemm.pipeline.plan import DeviceSpec, Problem
+from hdgemm.planning.planner import plan_for
 from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.interference import Interference
 from hdgemm.profiling.results import Change, Prediction, Profile, Rate, Rung, Sample
-from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.what_if import Advice
+from hdgemm.profiling.verdict import RESOURCE_NAMES, Findings, gains_from_twice, judge
 
 GAINS = {"device": 0.5, "pcie_up": 0.02, "pcie_down": 0.3, "host_memory": 0.01, "disk": 0.0}
 
@@ -95,6 +99,14 @@ def test_the_second_line_names_the_resource_that_gains_most(resource):
     assert "limits the run; twice of it would gain +40 %" in verdict.text[1]
 
 
+def test_every_resource_of_the_model_has_a_name_and_a_gain():
+    assert set(RESOURCES) == set(RESOURCE_NAMES)
+    slow = judge(PROFILE, Findings(gains={"device": 0.1, "interpreter": 0.4}))
+    assert slow.text[1].startswith(
+        "The executor's time for an operation limits the run; half of it would gain +40 %"
+    )
+
+
 def test_a_run_that_waits_for_its_kernel():
     assert text()[1].startswith(
         "The device's kernel limits the run, as it should; twice of the link"
@@ -135,9 +147,17 @@ def test_a_profile_without_measurements_has_a_verdict():
     assert [each.confirmed for each in verdict.observations] == [None, None, None]
 
 
-def test_advice_is_part_of_the_verdict():
-    advice = (Advice("twice the device memory", 0.12),)
-    assert judge(PROFILE, Findings(advice=advice)).advice == advice
+@pytest.mark.parametrize(("resource", "slow"), [("device", "gemm"), ("host_memory", "memory")])
+def test_twice_of_the_slow_resource_gains_most(resource, slow):
+    machine = replace(assumed(DeviceSpec("opencl:0")), copy=40e9, memory=80e9)
+    rate = {"float64": 1e9} if slow == "gemm" else 0.1e9
+    machine = replace(machine, **{slow: rate})
+    options = Options(tile=(256, 256, 256), strategy="data-placement")
+    device = DeviceSpec("opencl:0", unified=False, memory_bytes=1 << 30, max_buffer_bytes=1 << 30)
+    gains = gains_from_twice(plan_for(Problem(1024, 1024, 512), options, device, machine), machine)
+    assert max(gains, key=gains.__getitem__) == resource
+    assert 0.5 < gains[resource] <= 1.0
+    assert set(gains) == set(RESOURCES)
 
 
 def test_the_papers_observations():

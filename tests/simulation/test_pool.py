@@ -2,8 +2,9 @@
 
 import pytest
 
+from bench.split import best_static
 from hdgemm.run.balance import Member
-from hdgemm.simulation.pool import Speed, best_static, run_pool
+from hdgemm.simulation.pool import Speed, run_pool
 
 SIDE = 16000
 ELEMENTS = SIDE * SIDE
