@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from hdgemm.pipeline.abft import Tally
+    from hdgemm.pipeline.abft import TileChecks
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.dynamic_schedule import Feed, OperationSource
     from hdgemm.pipeline.plan import Plan
@@ -36,7 +36,7 @@ def run_plan(
     beta: complex = 0.0,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
-    tally: Tally | None = None,
+    checks: TileChecks | None = None,
     cache: SlotCache | None = None,
 ) -> Timeline:
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
@@ -51,7 +51,7 @@ def run_plan(
         Called with each event from the lanes' threads. An exception it raises stops the run.
     cancel
         Set it from anywhere to stop after at most one operation per lane.
-    tally
+    checks
         Check each C tile by its sums, and count here what was found; None checks nothing.
     cache
         Slots of earlier runs on the device; None allocates and frees all memory.
@@ -72,7 +72,7 @@ def run_plan(
     source = FixedSchedule(plan)
     return _execute(
         plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, tally=tally, cache=cache,
+        observer=observer, cancel=cancel, checks=checks, cache=cache,
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def run_feed(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     start: float | None = None,
-    tally: Tally | None = None,
+    checks: TileChecks | None = None,
     cache: SlotCache | None = None,
 ) -> Timeline:
     """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
@@ -102,7 +102,7 @@ def run_feed(
     source = DynamicSchedule(plan, feed)
     return _execute(
         plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, start=start, tally=tally, cache=cache,
+        observer=observer, cancel=cancel, start=start, checks=checks, cache=cache,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _execute(
     *,
     observer: Observer | None,
     cancel: threading.Event | None,
-    tally: Tally | None,
+    checks: TileChecks | None,
     cache: SlotCache | None,
     start: float | None = None,
 ) -> Timeline:
@@ -128,7 +128,7 @@ def _execute(
     with ExitStack() as stack:
         memory = stack.enter_context(SlotMemory(plan, device, operands, cache))
         bound = Bound(plan, source.ledger, device, memory, operands, *factors)
-        stages = stack.enter_context(open_stages(bound, tally))
+        stages = stack.enter_context(open_stages(bound, checks))
         log = EventLog(plan.device.name, observer, start)
         lanes = [
             Lane(stage, source, stages.function(stage), progress, log, stop)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.rates import Machine
 from hdgemm.matrices.transfer import BOUNCE_BYTES
-from hdgemm.pipeline.abft import Tally
+from hdgemm.pipeline.abft import TileChecks
 from hdgemm.pipeline.plan import DeviceSpec, Overlap, flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def machine_that_checks(machine: Machine, problem: Problem) -> Machine:
     return replace(machine, side_half=machine.side_half + edge)
 
 
-def tally_for(options: Options, plan: Plan) -> Tally | None:
+def checks_for(options: Options, plan: Plan) -> TileChecks | None:
     """Return the counters and scratch of a run's ABFT checks, None where none are asked for."""
     if not options.checks_tiles:
         return None
     limits = [plan.host_limit] if plan.device.unified else [plan.host_limit, plan.device_limit]
-    return Tally(scratch_bytes=min(map(checking_bytes, limits)) // 4)
+    return TileChecks(scratch_bytes=min(map(checking_bytes, limits)) // 4)

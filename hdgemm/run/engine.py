@@ -15,7 +15,7 @@ from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
 from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.planning.byte_counts import planned_bytes
-from hdgemm.planning.case import tally_for
+from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.learned_rates import learn_alone, load_rates
@@ -146,7 +146,7 @@ class _Run:
         plan, product = member.plan, self.product
         planned = planned_bytes(plan)
         meter = self._meter(Work.of(plan, planned))
-        tally = tally_for(self.options, plan)
+        checks = checks_for(self.options, plan)
         operands = product.operands()
         peak = None if plan.in_place else PeakMemory()
         recording = (
@@ -164,7 +164,7 @@ class _Run:
                 beta=product.beta,
                 observer=self._observer(meter),
                 cancel=self.watch.cancel,
-                tally=tally,
+                checks=checks,
                 cache=self.session.slots(member.device),
             )
             c.flush()
@@ -176,7 +176,7 @@ class _Run:
             planned_bytes=planned,
             peak_memory_bytes=peak.nbytes if peak is not None else 0,
             resumption=None if self.checkpoint is None else self.checkpoint.resumption,
-            checks=None if tally is None else tally.result(),
+            checks=None if checks is None else checks.result(),
         )
 
     def shared(self, names: Sequence[str]) -> Report:

@@ -14,7 +14,7 @@ from hdgemm.machine.assumed import assumed
 from hdgemm.pipeline.executor import run_feed
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.sync import Worker, run_all
-from hdgemm.planning.case import tally_for
+from hdgemm.planning.case import checks_for
 from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.run import balance
 from hdgemm.run.accounting import describe_split, moved_bytes
@@ -80,11 +80,11 @@ class SharedRun:
         self._pool = balance.Pool(product.m, product.n, drawing, regions, done)
         self._shared = SharedPool(self._pool)
         self._feeds = {member.name: self._feed(member) for member in members}
-        tallies = [tally_for(options, member.plan) for member in members]
+        all_checks = [checks_for(options, member.plan) for member in members]
         # One counter for all devices; the scratch of the one with the least room does for each.
-        self._tally = min(
-            (tally for tally in tallies if tally),
-            key=lambda tally: tally.scratch_bytes,
+        self._checks = min(
+            (checks for checks in all_checks if checks),
+            key=lambda checks: checks.scratch_bytes,
             default=None,
         )
         self._cancel = threading.Event()
@@ -158,7 +158,7 @@ class SharedRun:
         return run_feed(
             member.plan, feed, member.device, operands,
             alpha=product.alpha, beta=product.beta, observer=observe, cancel=self._cancel,
-            start=self._shared.start, tally=self._tally, cache=self._session.slots(member.device),
+            start=self._shared.start, checks=self._checks, cache=self._session.slots(member.device),
         )  # fmt: skip
 
     def _give_up(self, name: str, error: Exception) -> None:
@@ -193,7 +193,7 @@ class SharedRun:
 
     def checks(self) -> CheckedTiles | None:
         """Return the result of the tile checks; None where none were asked for."""
-        return None if self._tally is None else self._tally.result()
+        return None if self._checks is None else self._checks.result()
 
     def split(self, seconds: float, alone: Mapping[str, float]) -> SplitReport:
         """Describe which device computed which part, and how evenly the run ended."""

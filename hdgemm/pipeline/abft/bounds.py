@@ -1,24 +1,24 @@
-"""What the sums of a correct tile may be off by, and which errors show for certain.
+"""Rounding bounds of checksums: the deviation of a correct product, and the errors that are found.
 
-The signs x are independent of the data and of its rounding errors, so that by Hoeffding's
-inequality a sum Σ ±z_j exceeds t·‖z‖₂ with a probability below 2·exp(-t²/2). t is chosen for
-10⁻¹² over all sums and partial sums of a run, and never above the square root of their length,
-which holds for certain. u is the unit roundoff; for complex dtypes it is taken three times.
+Checksums are sums with random signs. The signs do not depend on the data or its rounding errors,
+so by Hoeffding's inequality a sum Σ ±z_j exceeds t·‖z‖₂ with probability below 2·exp(-t²/2). t is
+chosen for `FALSE_ALARM` over all sums of a run, and is at most the square root of their length,
+which holds with certainty. u is the unit roundoff, multiplied by 3 for complex dtypes.
 
-For row i of a tile (columns are alike, with A and B, m and n changed about) let
+For row i of a tile (columns: the same with A and B, m and n exchanged) let
 
     F_i = Σ_p |a_ip|·‖b_p‖₂    and    size_i = |alpha|·F_i + |beta|·‖c₀_i‖₂.
 
-Rounding leaves a row of the product off by at most (k + steps + 3)·u·size_i in norm, so its
-signed sum by t times that. Of the check's own sums, B·x is off by t·nb·u·‖b_p‖ (a partial sum
-is a sum of signs too), A·(B·x) by (k + 2)·u·t·F_i more, and C·x and C₀·x by t·nb·u·size_i each:
+A row of the product is off by at most (k + steps + 3)·u·size_i in norm, so its signed sum by t
+times that. The check's own sums add t·nb·u·‖b_p‖ for B·x (a partial sum is a sum of signs too),
+(k + 2)·u·t·F_i for A·(B·x), and t·nb·u·size_i each for C·x and C₀·x:
 
     bound_i = t·u·(2·k + 3·nb + steps + 16)·size_i + underflow.
 
-What is found: a tile with one wrong element, or with wrong elements in one row or one column
-only, is found for certain if one of them is off by more than 2·bound of its row and column,
-whichever is smaller where it is alone in both; of other patterns each row and each column
-misses one with a probability of at most 1/2.
+A tile with one wrong element, or with wrong elements in one row or one column only, is found with
+certainty if one of them is off by more than 2·bound of its row and column (the smaller of the two
+where it is the only one in both). Of other patterns, each row and each column misses one with
+probability at most 1/2.
 """
 
 from __future__ import annotations
@@ -35,38 +35,68 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Problem
 
-#: Probability that a correct run fails, at most.
+#: Largest probability that a correct run fails its checks.
 FALSE_ALARM: Final = 1e-12
-#: Sizes are rounded too: lower ones are taken down by this, bounds taken up.
+#: Factor between lower and upper bounds that covers the rounding of the bounds themselves.
 _SLACK: Final = 1.01
+#: Norms in this range lost nothing to underflow or overflow as sums of squares.
+_SAFE_NORMS: Final = (1e-140, 1e150)
+
+
+def hoeffding(length: int, sums: float) -> float:
+    """Return t for `sums` sums of `length` random signs each, and for their partial sums."""
+    return min(math.sqrt(length), math.sqrt(2.0 * math.log(4.0 * sums / FALSE_ALARM)))
+
+
+def row_norms(part: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the Euclidean norm of each row without overflow or underflow; NaN and Inf remain."""
+    wide = part.astype(np.result_type(part.dtype, np.float64), copy=False)
+    norms: NDArray[np.float64] = np.sqrt(_square_sums(wide))
+    least, most = _SAFE_NORMS
+    if bool(np.all((norms > least) & (norms < most))):
+        return norms
+    magnitude = np.abs(wide)
+    largest = magnitude.max(axis=1, initial=0.0)
+    scale = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+    rescaled: NDArray[np.float64] = scale * np.sqrt(_square_sums(magnitude / scale[:, np.newaxis]))
+    return rescaled
+
+
+def _square_sums(part: NDArray[Any]) -> NDArray[np.float64]:
+    if part.dtype.kind == "c":
+        return _square_sums(part.real) + _square_sums(part.imag)
+    sums: NDArray[np.float64] = np.einsum("ij,ij->i", part, part)
+    return sums
 
 
 class Precision(NamedTuple):
-    """A dtype's unit roundoff (three times that for complex ones) and its range."""
+    """Unit roundoff of a dtype (3 times that of its parts if complex), and its range."""
 
     unit: float
     smallest: float
-    most: float
+    largest: float
 
 
 @cache
-def precision(dtype: str) -> Precision:
-    """Return a dtype's figures."""
-    info, kind = np.finfo(dtype), np.dtype(dtype).kind
-    unit = float(info.eps) / 2 * (3 if kind == "c" else 1)
+def precision(dtype: np.dtype[Any]) -> Precision:
+    """Return the figures of a dtype."""
+    info = np.finfo(dtype)
+    unit = float(info.eps) / 2 * (3 if dtype.kind == "c" else 1)
     return Precision(unit, float(info.smallest_normal), float(info.max))
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """The dtype's and the product's part of the bounds; extents m, n, k are the product's.
+    """The part of the bounds that all tiles of a product share.
 
     Parameters
     ----------
+    extents
+        m, n and k of the product.
     alpha, beta
-        Magnitudes of the factors; `beta` is zero where the tile does not start from C₀.
+        Magnitudes of the factors; `beta` is 0 where tiles do not start from C₀.
     dtype
-        What the product is computed in.
+        Precision in which the product is computed.
     """
 
     extents: tuple[int, int, int]
@@ -76,28 +106,26 @@ class Rounding:
 
     @classmethod
     def of(cls, problem: Problem, alpha: complex, beta: complex) -> Rounding:
-        """Take what counts of a problem and its factors."""
+        """Return the bounds of a problem with these factors."""
         extents = (problem.m, problem.n, problem.k)
-        return cls(extents, abs(alpha), abs(beta), precision(problem.dtype))
+        return cls(extents, abs(alpha), abs(beta), precision(np.dtype(problem.dtype)))
 
-    def spread(self, length: int) -> float:
-        """Return t for sums of `length` signs."""
-        total = float(sum(self.extents))
-        return min(math.sqrt(length), math.sqrt(2.0 * math.log(4.0 * total**2 / FALSE_ALARM)))
+    def _spread(self, length: int) -> float:
+        return hoeffding(length, float(sum(self.extents)) ** 2)
 
-    def units(self, length: int, steps: int) -> tuple[float, float]:
-        """Return what a bound is of its size, and what underflow adds."""
+    def _units(self, length: int, steps: int) -> tuple[float, float]:
+        """Return the relative part of a bound, and the absolute part for underflow."""
         terms = 2 * self.extents[2] + 3 * length + steps + 16
         unit = terms * self.dtype.unit
         unit = unit / (1.0 - unit) if unit < 1.0 else math.inf
         underflow = terms * length * self.dtype.smallest * max(1.0, self.alpha)
-        return _SLACK * self.spread(length) * unit, underflow
+        return _SLACK * self._spread(length) * unit, underflow
 
     def bound(
         self, products: NDArray[np.float64], old: NDArray[np.float64], length: int, steps: int
     ) -> NDArray[np.float64]:
-        """Return bound_i from F_i and ‖c₀_i‖; infinite where it can not be said."""
-        unit, underflow = self.units(length, steps)
+        """Return bound_i from F_i and ‖c₀_i‖; infinite where it is not a number."""
+        unit, underflow = self._units(length, steps)
         size = self.alpha * products
         if self.beta:
             size = size + self.beta * old
@@ -114,18 +142,20 @@ class Rounding:
         length: int,
         steps: int,
     ) -> float:
-        """Return the largest deviation in units of its bound, or more; NaN for what is not finite.
+        """Return an upper bound of the largest deviation divided by its bound; NaN stays NaN.
 
         Parameters
         ----------
         off
             The deviations.
         sums, least
-            A·(B·x), which is at most t·F_i; another lower bound of F_i.
+            Lower bounds of F_i: A·(B·x), which is at most t·F_i, and the sampled one.
+        old
+            ‖c₀_i‖, where tiles start from C₀.
         """
-        unit, underflow = self.units(length, steps)
+        unit, underflow = self._units(length, steps)
         bound = np.abs(sums)
-        bound *= 1.0 / self.spread(length)
+        bound *= 1.0 / self._spread(length)
         np.maximum(bound, least, out=bound)
         bound *= unit * self.alpha / _SLACK
         if old is not None:
@@ -138,7 +168,6 @@ class Rounding:
     def may_overflow(
         self, products: NDArray[np.float64], old: NDArray[np.float64], length: int
     ) -> NDArray[np.bool_]:
-        """Say which rows may leave the dtype's range in the product or in the sums of a check."""
-        most = self.dtype.most / 8
+        """Say which rows may overflow in the product or in the sums of a check."""
         size = max(1.0, self.alpha) * products + max(1.0, self.beta) * old
-        return ~(math.sqrt(length) * size <= most)
+        return ~(math.sqrt(length) * size <= self.dtype.largest / 8)

@@ -1,4 +1,4 @@
-"""A finished tile judged by its sums; computed once more where they are wrong."""
+"""Comparison of a finished tile with its checksums; a wrong tile is computed once more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hdgemm.errors import WrongTileError
-from hdgemm.pipeline.abft.reread import Reread, reread
-from hdgemm.pipeline.abft.sums import UnitSums, sum_both
+from hdgemm.pipeline.abft.checksums import sum_both
+from hdgemm.pipeline.abft.recompute import InputSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.abft.bounds import Rounding
-    from hdgemm.pipeline.abft.reread import Source
-    from hdgemm.pipeline.abft.sums import Signs
-    from hdgemm.pipeline.abft.tally import Tally
+    from hdgemm.pipeline.abft.checksums import Signs, UnitSums
+    from hdgemm.pipeline.abft.counters import TileChecks
+    from hdgemm.pipeline.abft.recompute import InputReader
     from hdgemm.pipeline.plan import WorkUnit
 
 
-class Access(Protocol):
-    """How a device's tiles are reached for a closer look, and to compute one again."""
+class TileAccess(Protocol):
+    """Reads the C tiles of a device and multiplies into them."""
 
     def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
-        """Give a C tile by panels of whole rows; each is valid until the next."""
+        """Yield a C tile by panels of whole rows; each is valid until the next."""
 
     def multiply(self, unit: WorkUnit, a: NDArray[Any], b: NDArray[Any], *, first: bool) -> None:
-        """C tile := alpha·A·B, or += where this is not the first; `a`, `b` in op-space."""
+        """C tile := alpha·A·B, plus itself unless `first`; `a`, `b` in op-space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
-    """Rows or columns of one tile: what they are off by, and what they may be."""
+    """Deviations of the rows (or columns) of one tile, their bounds, and those not compared."""
 
     off: NDArray[np.float64]
     bound: NDArray[np.float64]
@@ -43,85 +43,85 @@ class Deviations:
 
     @property
     def suspect(self) -> NDArray[np.bool_]:
-        """Those that are off by more; NaN and Inf are more than any bound."""
+        """Rows that are off by more than their bound; NaN and Inf exceed any bound."""
         return ~((self.off <= self.bound) & np.isfinite(self.off)) & ~self.unchecked
 
     @property
     def worst(self) -> float:
-        """The largest deviation in units of its bound."""
-        held = self.off[~self.unchecked & (self.off > 0)]
+        """The largest deviation divided by its bound."""
+        compared = ~self.unchecked & (self.off > 0)
         with np.errstate(all="ignore"):
-            return float((held / self.bound[~self.unchecked & (self.off > 0)]).max(initial=0.0))
+            return float((self.off[compared] / self.bound[compared]).max(initial=0.0))
 
 
 class Inspector:
-    """Judges units of one run.
+    """Inspects the finished tiles of one run.
 
     Parameters
     ----------
     rounding, signs
-        What the sums were made with.
-    source
-        Where tiles' inputs are read again.
+        Those of the checksums.
+    reader
+        Reads tiles' inputs again.
     access
         The device's tiles.
     factors
-        alpha, and the beta that the tile itself starts with.
+        alpha, and the beta that a tile itself starts with.
     device
-        Its name, for the error.
+        Its name, for errors.
     """
 
     def __init__(
         self,
         rounding: Rounding,
         signs: Signs,
-        source: Source,
-        access: Access,
+        reader: InputReader,
+        access: TileAccess,
         factors: tuple[complex, complex],
-        tally: Tally,
+        checks: TileChecks,
         device: str,
     ) -> None:
         self._rounding = rounding
         self._signs = signs
-        self._source = source
+        self._reader = reader
         self._access = access
         self._alpha, self._beta = factors
-        self._tally = tally
+        self._checks = checks
         self._device = device
 
     def inspect(self, unit: WorkUnit, sums: UnitSums) -> None:
-        """Return when the tile is right, as it is or computed again.
+        """Return when the tile is right, as it is or after it was computed again.
 
         Raises
         ------
         WrongTileError
-            When it is wrong, and again when it was computed again.
+            When the tile is wrong, and again after it was computed again.
         """
         x, y = self._signs.of(unit.rect)
         with np.errstate(all="ignore"):
             found = sum_both(self._access.panels(unit), x, y)
-            worst = self._quick(unit, sums, found)
+            worst = self._worst(unit, sums, found)
             if worst <= 1.0:
-                self._tally.passed(worst)
+                self._checks.passed(worst)
             else:
                 self._look_closer(unit, sums, found)
 
-    def _quick(
+    def _worst(
         self, unit: WorkUnit, sums: UnitSums, found: tuple[NDArray[Any], NDArray[Any]]
     ) -> float:
-        """Hold the sums against lower bounds of their bounds, which cost next to nothing."""
-        rect, steps, old = unit.rect, unit.last - unit.first + 1, sums.old
-        worst = [
+        """Compare with lower bounds of the bounds, which cost little; NaN if one side is NaN."""
+        sides = zip((sums.rows, sums.cols), found, self._lengths(unit), strict=True)
+        return float(np.max([
             self._rounding.worst(
-                self._off(found[0], sums.rows, None if old is None else old.rows), sums.rows,
-                sums.row_least, None if old is None else old.row_sizes, rect.cols, steps,
-            ),
-            self._rounding.worst(
-                self._off(found[1], sums.cols, None if old is None else old.cols), sums.cols,
-                sums.col_least, None if old is None else old.col_sizes, rect.rows, steps,
-            ),
-        ]  # fmt: skip
-        return float(np.max(worst))  # NaN if either is
+                self._off(values, side.sums, side.old), side.sums, side.least, side.old_sizes,
+                length, _steps(unit),
+            )
+            for side, values, length in sides
+        ]))  # fmt: skip
+
+    def _lengths(self, unit: WorkUnit) -> tuple[int, int]:
+        """Return how many elements the checksum of a row, and of a column, adds up."""
+        return unit.rect.cols, unit.rect.rows
 
     def _off(
         self, found: NDArray[Any], expected: NDArray[Any], old: NDArray[Any] | None
@@ -132,68 +132,65 @@ class Inspector:
     def _look_closer(
         self, unit: WorkUnit, sums: UnitSums, found: tuple[NDArray[Any], NDArray[Any]]
     ) -> None:
-        self._tally.count(looked_closer=1)
-        x, y = self._signs.of(unit.rect)
-        seen = reread(self._source, unit, x, y)
-        judged = self._judge(unit, sums, seen, None if seen.holds_bad else found)
+        """Compare with the exact bounds; compute a wrong tile again from its inputs."""
+        self._checks.count(looked_closer=1)
+        inputs = InputSums.of(self._reader, unit.rect, *self._signs.of(unit.rect))
+        judged = self._judge(unit, sums, inputs, None if inputs.holds_bad else found, 0)
         if any(side.suspect.any() for side in judged):
-            if sums.old is not None:
+            if sums.rows.old is not None:
                 raise self._error(unit, judged, "its old values are gone, so it stays wrong")
-            steps = reread(self._source, unit, x, y, multiply=self._multiply_again(unit)).steps
-            again = UnitSums(seen.rows, seen.cols, sums.row_least, sums.col_least)
-            judged = self._judge(unit, again, seen, None, steps)
+            chunks = 0
+            for a, b in self._reader.chunks(unit.rect):
+                self._access.multiply(unit, a, b, first=chunks == 0)
+                chunks += 1
+            judged = self._judge(unit, sums.replaced(*inputs.sums), inputs, None, chunks)
             if any(side.suspect.any() for side in judged):
                 raise self._error(unit, judged, "and again after it was computed again")
-            self._tally.count(recomputed=1)
+            self._checks.count(recomputed=1)
         rows, cols = judged
-        self._tally.count(
+        self._checks.count(
             unchecked_rows=int(rows.unchecked.sum()), unchecked_cols=int(cols.unchecked.sum())
         )
-        self._tally.passed(max(rows.worst, cols.worst))
-
-    def _multiply_again(self, unit: WorkUnit) -> Any:
-        def multiply(a: NDArray[Any], b: NDArray[Any], first: bool) -> None:
-            self._access.multiply(unit, a, b, first=first)
-
-        return multiply
+        self._checks.passed(max(rows.worst, cols.worst))
 
     def _judge(
         self,
         unit: WorkUnit,
         sums: UnitSums,
-        seen: Reread,
+        inputs: InputSums,
         found: tuple[NDArray[Any], NDArray[Any]] | None,
-        steps: int = 0,
+        chunks: int,
     ) -> tuple[Deviations, Deviations]:
-        """Hold the sums against their exact bounds; NaN and Inf must be where they belong."""
+        """Compare with the exact bounds, and NaN and Inf with the places where they must be.
+
+        Parameters
+        ----------
+        found
+            Checksums of the tile; None sums it again, without NaN and Inf of the inputs.
+        chunks
+            Chunks of k in which the tile was computed again.
+        """
         x, y = self._signs.of(unit.rect)
-        expected = (seen.rows, seen.cols) if seen.holds_bad else (sums.rows, sums.cols)
         wrong = (np.zeros(y.size, np.bool_), np.zeros(x.size, np.bool_))
         if found is None:
-            masked = (np.where(seen.bad_cols, 0, x), np.where(seen.bad_rows, 0, y))
-            parts = seen.masked(self._access.panels(unit), wrong)
-            found = sum_both(parts, *masked)
-        steps = max(steps, unit.last - unit.first + 1)
-        old = sums.old
-        sizes = (seen.row_sizes, seen.col_sizes)
-        olds = (None, None) if old is None else (old.rows, old.cols)
-        zero = np.zeros(1)
-        old_sizes = (zero, zero) if old is None else (old.row_sizes, old.col_sizes)
+            bad_rows, bad_cols = inputs.bad
+            parts = inputs.masked(self._access.panels(unit), wrong)
+            found = sum_both(parts, np.where(bad_cols, 0, x), np.where(bad_rows, 0, y))
+        steps, zero = max(chunks, _steps(unit)), np.zeros(1)
         sides = []
-        for i, (length, bad, peak) in enumerate(
-            [
-                (unit.rect.cols, seen.bad_rows, seen.largest_b),
-                (unit.rect.rows, seen.bad_cols, seen.largest_a),
-            ]
+        for i, (side, length) in enumerate(
+            zip((sums.rows, sums.cols), self._lengths(unit), strict=True)
         ):
-            bound = self._rounding.bound(sizes[i], old_sizes[i], length, steps)
-            size = np.abs(self._off(found[i], expected[i], olds[i]))
-            legitimate = self._rounding.may_overflow(sizes[i], old_sizes[i], length)
-            legitimate |= self._rounding.may_overflow(np.full(1, peak), zero, length)
-            legitimate |= not np.isfinite(self._alpha) or not np.isfinite(self._beta)
-            unchecked = bad | (legitimate & ~np.isfinite(size))
-            unchecked |= seen.holds_bad and old is not None
-            off = np.where(wrong[i], np.inf, size)
+            expected = inputs.sums[i] if inputs.holds_bad else side.sums
+            old = zero if side.old_sizes is None else side.old_sizes
+            bound = self._rounding.bound(inputs.sizes[i], old, length, steps)
+            off = np.abs(self._off(found[i], expected, side.old))
+            overflow = self._rounding.may_overflow(inputs.sizes[i], old, length)
+            overflow |= self._rounding.may_overflow(np.full(1, inputs.largest[i]), zero, length)
+            overflow |= not np.isfinite(self._alpha) or not np.isfinite(self._beta)
+            unchecked = inputs.bad[i] | (overflow & ~np.isfinite(off))
+            unchecked |= inputs.holds_bad and side.old is not None
+            off = np.where(wrong[i], np.inf, off)
             sides.append(Deviations(off, bound, unchecked & ~wrong[i]))
         return sides[0], sides[1]
 
@@ -212,6 +209,10 @@ class Inspector:
             f"{self._device} computed a wrong C tile: rows {rect.row} to {rect.row + rect.rows - 1}"
             f", columns {rect.col} to {rect.col + rect.cols - 1}; the sum of {along} "
             f"{row if col is None else col} is off by {off:.3g}, rounding explains {bound:.3g}; "
-            f"{then}. Look at that device's memory before it computes more",
+            f"{then}. Test that device's memory before it computes more",
             **numbers, device=self._device,
         )  # fmt: skip
+
+
+def _steps(unit: WorkUnit) -> int:
+    return unit.last - unit.first + 1

@@ -1,37 +1,50 @@
-"""The stages of a run: plain, or checked in the way that suits the device."""
+"""The stages of a run, plain or with ABFT checksums, for the kind of device."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.abft.separate import SeparateCheckedStages
-from hdgemm.pipeline.abft.unified import UnifiedCheckedStages
+from hdgemm.pipeline.abft.bounds import Rounding
+from hdgemm.pipeline.abft.checksums import draw_signs
+from hdgemm.pipeline.abft.inspection import Inspector
+from hdgemm.pipeline.abft.recompute import InputReader
 from hdgemm.pipeline.stages import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from hdgemm.pipeline.abft.tally import Tally
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.abft.counters import TileChecks
+    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.plan import WorkUnit
+    from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
 
 
 @contextmanager
-def open_stages(bound: Bound, tally: Tally | None) -> Iterator[Stages]:
-    """Give the stages of one run; what their checks hold is freed on leaving.
+def open_stages(bound: Bound, checks: TileChecks | None) -> Iterator[Stages]:
+    """Yield the stages of one run; the memory of their checks is freed at the end.
 
     Raises
     ------
     InputError
-        When tiles are to be checked whose inputs the host cannot read.
+        When an operand lies on the device, where the host cannot read it for the checks.
     """
-    if tally is None:
+    from hdgemm.pipeline.abft.device import DeviceCheckedStages
+    from hdgemm.pipeline.abft.host import HostCheckedStages
+
+    if checks is None:
         yield Stages(bound)
         return
     plan = bound.plan
     if plan.device.unified:
-        yield UnifiedCheckedStages(bound, tally)
+        yield HostCheckedStages(bound, checks)
         return
     specs = {"A": plan.problem.a, "B": plan.problem.b, "C": plan.problem.c}
     there = [name for name, spec in specs.items() if spec.path == "resident"]
@@ -40,8 +53,41 @@ def open_stages(bound: Bound, tally: Tally | None) -> Iterator[Stages]:
             f"verify='tiles' sums the matrices on the host, and {', '.join(there)} lies on "
             f"{plan.device.name}: bring it to the host, or check the product with verify=True"
         )
-    stages = SeparateCheckedStages(bound, tally)
+    stages = DeviceCheckedStages(bound, checks)
     try:
         yield stages
     finally:
         stages.close()
+
+
+class CheckedStages(Stages):
+    """Stages with an inspector, which accesses the tiles through `panels` and `multiply`."""
+
+    def __init__(self, bound: Bound, checks: TileChecks) -> None:
+        super().__init__(bound)
+        problem, dtype = self._plan.problem, np.dtype(self._plan.problem.dtype)
+        # For staged C, store2 applies beta.
+        starts_with = self._beta if problem.c.path == "resident" else 0.0
+        with np.errstate(all="ignore"):
+            alpha, beta = (dtype.type(factor).item() for factor in (self._alpha, starts_with))
+        reader = InputReader(self._plan, self._operands, checks.scratch_bytes)
+        self._checks = checks
+        self._signs = draw_signs(problem.m, problem.n, dtype, checks.seed)
+        self._reading = reader.reading
+        self._inspector = Inspector(
+            Rounding.of(problem, alpha, beta), self._signs, reader, self, (alpha, beta), checks,
+            self._plan.device.name,
+        )  # fmt: skip
+
+    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
+        """Read, unless inputs of a tile are being read again."""
+        with self._reading:
+            return super().load1(op, after)
+
+    @abstractmethod
+    def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
+        """Yield a C tile by panels of whole rows; each is valid until the next."""
+
+    @abstractmethod
+    def multiply(self, unit: WorkUnit, a: NDArray[Any], b: NDArray[Any], *, first: bool) -> None:
+        """C tile := alpha·A·B, plus itself unless `first`; `a`, `b` in op-space."""

@@ -1,13 +1,18 @@
 """Checksums of C tiles: silent on clean ones, and loud on every error above the stated bound."""
 
+import ctypes
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import WrongTileError
+from hdgemm.pipeline.devices import host
 from hdgemm.pipeline.devices.dense import view
 from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.host_blas import Gemm
 from hdgemm.pipeline.devices.recording import RecordingDevice, flip_bit
 from tests.reference import DTYPES
 from tests.pipeline.abft.tile_case import LADDER, Case
@@ -278,3 +283,21 @@ def col_bounds(case, a, b):
     growth = 3 if case.a.dtype.kind == "c" else 1
     terms = 2 * k + 3 * m + 2 + 16
     return 1.02 * np.sqrt(m) * growth * terms * info.eps / 2 * abs(case.alpha) * size
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_tile_is_inspected_after_its_drawn_blocks_are_done(wrong, monkeypatch):
+    monkeypatch.setattr(host, "_WORTH_DRAWING", 0)
+    right, calls = Gemm.run, []
+
+    def slow(gemm):
+        time.sleep(0.01)
+        right(gemm)
+        calls.append(gemm)
+        if wrong and len(calls) == 4:
+            np.ctypeslib.as_array((ctypes.c_double * 1).from_address(gemm.c))[0] += 1.0
+
+    monkeypatch.setattr(Gemm, "run", slow)
+    case = Case(**ONE, unified=True)
+    assert case.run().recomputed == wrong
+    case.check()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hdgemm.matrices.arrays import ArrayMatrix
-from hdgemm.pipeline.abft import Tally
+from hdgemm.pipeline.abft import TileChecks
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.executor import run_plan
@@ -53,17 +53,17 @@ class Case:
         ]
         self.out = self.c.copy()
         a, b, out = (ArrayMatrix(x) for x in (*stored, self.out))
-        tally = Tally(scratch_bytes=scratch)
+        checks = TileChecks(scratch_bytes=scratch)
         try:
             run_plan(
                 self.plan, device, Operands(a, b, out, out),
-                alpha=self.alpha, beta=self.beta, tally=tally,
+                alpha=self.alpha, beta=self.beta, checks=checks,
             )  # fmt: skip
         finally:
             device.close()
         if not self.unified:
             assert device.buffers == 0
-        return tally.result()
+        return checks.result()
 
     def check(self):
         assert_close_in_eps(

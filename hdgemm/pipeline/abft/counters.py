@@ -1,4 +1,4 @@
-"""What the checks of a run found, counted as it goes."""
+"""Counters of the tiles that a run has checked."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckedTiles:
-    """What checking each C tile found; a run that ends has no wrong tile left.
+    """Result of checking each C tile; a run that ends has no wrong tile left.
 
     Parameters
     ----------
     tiles
         Tiles that were checked; a tile that was computed again counts once.
     looked_closer
-        Tiles whose inputs were read again to know their exact bound: NaN or Inf, or sums that
-        happened to be small.
+        Tiles whose inputs were read again for their exact bound: NaN, Inf or small checksums.
     recomputed
         Tiles that failed, were computed again, and passed.
     unchecked_rows, unchecked_cols
         Rows and columns of tiles that could not be compared in numbers: NaN, Inf, overflow.
     worst
-        The largest deviation that passed, in units of the bound that it was held against.
+        The largest deviation that passed, divided by its bound.
     seconds
-        Time that the checks took, in the lanes that do them.
+        Time that the checks took in the lanes that run them.
     """
 
     tiles: int = 0
@@ -36,13 +35,13 @@ class CheckedTiles:
     seconds: float = 0.0
 
 
-class Tally:
-    """Counts for all lanes and devices of one run; give it to `run_plan` to have tiles checked.
+class TileChecks:
+    """Settings and counters of the checks of one run, shared by its lanes and devices.
 
     Parameters
     ----------
     seed
-        Of the signs. The same run judges in the same way.
+        Seed of the signs; the same run has the same checksums.
     scratch_bytes
         Host memory, and memory of a device, in which a tile's inputs are read again.
     """
@@ -56,23 +55,23 @@ class Tally:
         self._seconds = 0.0
 
     def count(self, **found: int) -> None:
-        """Add to counts, by the names of `CheckedTiles`."""
+        """Add to counters, by the names of `CheckedTiles`."""
         with self._lock:
             for name, number in found.items():
                 self._counts[name] = self._counts.get(name, 0) + number
 
     def passed(self, worst: float) -> None:
-        """Count a tile that passed, and remember its largest deviation."""
+        """Count a tile that passed with this largest deviation."""
+        self.count(tiles=1)
         with self._lock:
-            self._counts["tiles"] = self._counts.get("tiles", 0) + 1
             self._worst = max(self._worst, worst)
 
     def spent(self, seconds: float) -> None:
-        """Add time."""
+        """Add time that checks took."""
         with self._lock:
             self._seconds += seconds
 
     def result(self) -> CheckedTiles:
-        """Return all counts so far."""
+        """Return all counters."""
         with self._lock:
             return CheckedTiles(**self._counts, worst=self._worst, seconds=self._seconds)
