@@ -1,4 +1,4 @@
-"""Whether a job can be taken: shapes, plan, memory, disk and quotas, all before it is accepted."""
+"""Admission control: shapes, plan, memory, disk and quotas are checked before a job is accepted."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import sqlalchemy as sa
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.options import Options
 from hdgemm.server import jobs, paths, quotas
-from hdgemm.server.backend import Problem
+from hdgemm.server.backend import PlannedOperand, Problem
+from hdgemm.server.jobs import Admission
 from hdgemm.server.models import GemmInputs, JobOptions, ProfileInputs, VerifyInputs
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.references import Source, look_up
-from hdgemm.server.tables import workers
+from hdgemm.server.tables import WorkerRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Mapping
 
     from hdgemm.server.backend import Library
-    from hdgemm.server.records import Process
+    from hdgemm.server.database import Database
+    from hdgemm.server.models import Output
     from hdgemm.server.settings import Settings
     from hdgemm.server.tokens import Account
 
@@ -31,39 +34,35 @@ Inputs = GemmInputs | VerifyInputs | ProfileInputs
 _HEADER = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
-class Admission:
-    """A job that may be taken: its inputs as they are kept, and what it needs."""
+@dataclass(frozen=True)
+class Candidate:
+    """A product whose files and shapes were checked, and that is to be planned."""
 
-    process: Process
-    inputs: Mapping[str, Any]
-    plan: Mapping[str, Any] | None
-    units: Sequence[Sequence[int]] = ()
-    output: Mapping[str, Any] | None
-    host_bytes: int
-    disk_bytes: int
-    devices: tuple[str, ...]
-    reads: frozenset[tuple[str, str]]
-
-    @property
-    def needs(self) -> dict[str, Any]:
-        """What the answer says of it."""
-        return {
-            "host_bytes": self.host_bytes,
-            "disk_bytes": self.disk_bytes,
-            "devices": list(self.devices),
-        }
+    inputs: GemmInputs | VerifyInputs
+    sources: Mapping[str, Source]
+    problem: Problem
+    options: Options
+    output: dict[str, Any] | None
+    volume: str | None
 
 
 class Examiner:
     """Turns a request's inputs into an `Admission`, or says why not."""
 
-    def __init__(self, settings: Settings, library: Library) -> None:
+    def __init__(self, settings: Settings, database: Database, library: Library) -> None:
         self._settings = settings
+        self._database = database
         self._library = library
 
-    def examine(self, conn: sa.Connection, inputs: Inputs, account: Account) -> Admission:
-        """Look at everything that does not depend on the other jobs.
+    def profile(self, inputs: ProfileInputs) -> Admission:
+        """Admit a profile, which takes all memory of the largest worker with its device."""
+        return Admission(
+            process="profile", inputs=_kept(inputs),
+            host_bytes=self._largest_memory((inputs.device,)), devices=(inputs.device,),
+        )  # fmt: skip
+
+    def look_up(self, inputs: GemmInputs | VerifyInputs, account: Account) -> Candidate:
+        """Check files, shapes and options. Blocks for as long as a file system does.
 
         Raises
         ------
@@ -72,36 +71,54 @@ class Examiner:
         ProblemError
             404 and 409 for references.
         """
-        if isinstance(inputs, ProfileInputs):
-            kept = inputs.model_dump(mode="json", exclude={"name", "priority"})
-            return Admission(
-                process="profile", inputs=kept, plan=None, output=None,
-                host_bytes=quotas.largest_memory(conn, (inputs.device,), self._settings),
-                disk_bytes=0, devices=(inputs.device,), reads=frozenset(),
-            )  # fmt: skip
-        options = self._options(conn, inputs.options)
+        options = self._options(inputs.options)
         sources = {
-            name: look_up(conn, reference, account.id, self._settings)
+            name: look_up(self._database, reference, account, self._settings)
             for name in ("a", "b", "c")
             if (reference := getattr(inputs, name)) is not None
         }
-        problem = product_of(inputs, sources)
-        demand = self._library.plan(problem, options)
-        kept = inputs.model_dump(mode="json", exclude={"name", "priority"})
-        kept.update({name: dict(source.stored) for name, source in sources.items()})
-        output, disk = None, 0
+        path = None
         if isinstance(inputs, GemmInputs):
-            output = self._output(inputs, sources, problem)
-            disk = problem.m * problem.n * np.dtype(problem.dtype).itemsize + _HEADER
+            path = self._output_path(inputs.output, sources, account)
+        folder = self._settings.data_dir if path is None else path.parent
+        problem = product_of(inputs, sources, folder)
+        if not isinstance(inputs, GemmInputs):
+            return Candidate(inputs, sources, problem, options, None, None)
+        output = {
+            **inputs.output.model_dump(), "path": None if path is None else str(path),
+            "shape": [problem.m, problem.n], "dtype": problem.dtype,
+        }  # fmt: skip
+        volume = None if path is None else str(paths.mount_point(folder))
+        return Candidate(inputs, sources, problem, options, output, volume)
+
+    def plan(self, candidate: Candidate, cancel: threading.Event) -> Admission:
+        """Plan a product; setting `cancel` ends the planning.
+
+        Raises
+        ------
+        HdgemmError
+            What does not fit, and a cancelled planning.
+        """
+        inputs, problem = candidate.inputs, candidate.problem
+        demand = self._library.plan(problem, candidate.options, cancel)
+        sources = candidate.sources.items()
+        itemsize = np.dtype(problem.dtype).itemsize
+        disk = 0 if candidate.output is None else problem.m * problem.n * itemsize + _HEADER
         return Admission(
             process="verify" if isinstance(inputs, VerifyInputs) else "gemm",
-            inputs=kept, plan=demand.plan, units=demand.units, output=output,
-            host_bytes=demand.host_bytes, disk_bytes=disk, devices=_devices(inputs.options),
-            reads=frozenset(source.reads for source in sources.values() if source.reads),
+            inputs={**_kept(inputs), **{name: dict(source.stored) for name, source in sources}},
+            plan=demand.plan, units=demand.units, output=candidate.output,
+            volume=candidate.volume, host_bytes=demand.host_bytes, disk_bytes=disk,
+            devices=_devices(inputs.options),
+            reads=frozenset(source.reads for _, source in sources if source.reads),
         )  # fmt: skip
 
-    def _options(self, conn: sa.Connection, wanted: JobOptions) -> Options:
-        memory = quotas.largest_memory(conn, _devices(wanted), self._settings)
+    def _largest_memory(self, devices: tuple[str, ...]) -> int:
+        with self._database.read() as conn:
+            return quotas.largest_memory(conn, devices, self._settings)
+
+    def _options(self, wanted: JobOptions) -> Options:
+        memory = self._largest_memory(_devices(wanted))
         options = library_options(wanted, self._settings.model_copy(update={"memory": memory}))
         asked = options.host_bytes or 0
         if asked > memory:
@@ -111,15 +128,12 @@ class Examiner:
             )  # fmt: skip
         return options
 
-    def _output(
-        self, inputs: GemmInputs, sources: Mapping[str, Source], problem: Problem
-    ) -> dict[str, Any]:
-        wanted = inputs.output
-        output = {"path": None, "overwrite": wanted.overwrite, "format": wanted.format,
-                  "shape": [problem.m, problem.n], "dtype": problem.dtype}  # fmt: skip
+    def _output_path(
+        self, wanted: Output, sources: Mapping[str, Source], account: Account
+    ) -> Path | None:
         if wanted.path is None:
-            return output
-        path = paths.resolve(wanted.path, self._settings.roots)
+            return None
+        path = paths.resolve(wanted.path, account.writable(self._settings.roots), "write")
         if path.suffix != ".npy":
             raise InputError(f"the result's name must end in .npy, got {wanted.path!r}")
         if not path.parent.is_dir():
@@ -128,11 +142,17 @@ class Examiner:
             raise InputError(f"{wanted.path!r} is an input of the same job")
         if path.exists() and not (wanted.overwrite and path.is_file()):
             raise ProblemError(409, "exists", f"{path} exists; set output.overwrite to replace it")
-        return {**output, "path": str(path)}
+        return path
 
 
-def product_of(inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source]) -> Problem:
-    """Check that shapes agree and return the product they make."""
+def _kept(inputs: Inputs) -> dict[str, Any]:
+    return inputs.model_dump(mode="json", exclude={"name", "priority"})
+
+
+def product_of(
+    inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source], folder: Path
+) -> Problem:
+    """Check that shapes agree and return the product."""
     a, b = sources["a"].shape, sources["b"].shape
     m, k = a[::-1] if inputs.trans_a else a
     kb, n = b[::-1] if inputs.trans_b else b
@@ -140,10 +160,20 @@ def product_of(inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source])
         raise InputError(f"op(A) is {m}×{k} and op(B) is {kb}×{n}: {k} columns meet {kb} rows")
     if "c" in sources and sources["c"].shape != (m, n):
         raise InputError(f"C is {'×'.join(map(str, sources['c'].shape))}; the product is {m}×{n}")
-    if isinstance(inputs, GemmInputs) and inputs.beta != 0.0 and inputs.c is None:
-        raise InputError(f"beta is {inputs.beta}, and there is no C to scale by it")
+    beta = inputs.beta if isinstance(inputs, GemmInputs) else 0.0
+    if beta != 0.0 and "c" not in sources:
+        raise InputError(f"beta is {beta}, and there is no C to scale by it")
     dtype = np.result_type(*(source.dtype for source in sources.values())).name
-    return Problem(m=m, n=n, k=k, dtype=dtype, reads_c=getattr(inputs, "beta", 0.0) != 0.0)
+    read = ("a", "b", "c") if beta != 0.0 else ("a", "b")
+    operands = {
+        name: PlannedOperand(shape=source.shape, dtype=source.dtype, path=source.path)
+        for name, source in sources.items()
+        if name in read
+    }
+    return Problem(
+        m=m, n=n, k=k, dtype=dtype, operands=operands, alpha=inputs.alpha, beta=beta,
+        trans_a=inputs.trans_a, trans_b=inputs.trans_b, folder=folder,
+    )  # fmt: skip
 
 
 def library_options(wanted: JobOptions, settings: Settings) -> Options:
@@ -169,35 +199,28 @@ def _devices(options: JobOptions) -> tuple[str, ...]:
     return ("auto",) if options.devices == "auto" else tuple(options.devices)
 
 
-def reserve(
-    conn: sa.Connection, admission: Admission, account: Account, settings: Settings
+def check_request(
+    conn: sa.Connection,
+    admission: Admission,
+    account: Account,
+    settings: Settings,
+    priority: int,
 ) -> None:
-    """Refuse what the other jobs leave no room for; call it in a `Database.queue` transaction.
+    """Refuse what does not depend on the other jobs.
 
     Raises
     ------
     ProblemError
-        409 for an output that another job will write, 422 for a device nobody has, 429 for too
-        many jobs, 507 for too little disk or quota.
+        403 for a priority above the token's, 422 for a device that no worker has.
     """
-    _check_devices(conn, admission, settings)
-    _check_counts(conn, account, settings)
-    if admission.output is None:
-        return
-    path = admission.output["path"]
-    writers = [
-        job.id for job in jobs.outputs_in_flight(conn) if path and job.output["path"] == path
-    ]
-    if writers:
-        raise ProblemError(409, "exists", f"job {writers[0]} will write {path}", job=writers[0])
-    folder = Path(path).parent if path else settings.data_dir
-    quotas.check_disk(conn, folder, admission.disk_bytes, settings)
-    quotas.check_quota(conn, account, admission.disk_bytes)
-
-
-def _check_devices(conn: sa.Connection, admission: Admission, settings: Settings) -> None:
+    if account.max_priority is not None and priority > account.max_priority:
+        raise ProblemError(
+            403, "priority-too-high",
+            f"priority {priority} is above {account.max_priority}, the highest for this token",
+            requested=priority, limit=account.max_priority,
+        )  # fmt: skip
     known = set(settings.devices) | {"auto"}
-    for devices in conn.execute(sa.select(workers.c.devices)).scalars():
+    for devices in conn.execute(sa.select(WorkerRow.devices)).scalars():
         known |= set(devices)
     unknown = sorted(set(admission.devices) - known)
     if unknown:
@@ -206,13 +229,33 @@ def _check_devices(conn: sa.Connection, admission: Admission, settings: Settings
         )
 
 
-def _check_counts(conn: sa.Connection, account: Account, settings: Settings) -> None:
-    for limit, owner, whose in (
-        (settings.max_queue, None, "the server's queue holds"),
-        (account.max_jobs, account.id, "this token may have"),
+def reserve(
+    conn: sa.Connection, admission: Admission, account: Account, settings: Settings
+) -> None:
+    """Refuse what the other jobs leave no room for; call it in a `Database.queue` transaction.
+
+    Raises
+    ------
+    ProblemError
+        409 for an output that another job will write, 429 for too many jobs, 507 for too little
+        disk or quota.
+    """
+    held = jobs.reserved(conn)
+    for limit, count, holder in (
+        (settings.max_queue, sum(held.jobs.values()), "the server's queue holds"),
+        (account.max_jobs, held.jobs.get(account.id, 0), "this token may have"),
     ):
-        if limit is not None and jobs.count_unfinished(conn, owner) >= limit:
+        if limit is not None and count >= limit:
             raise ProblemError(
-                429, "too-many-jobs", f"{whose} at most {limit} unfinished jobs", limit=limit,
+                429, "too-many-jobs", f"{holder} at most {limit} unfinished jobs", limit=limit,
                 headers={"Retry-After": "30"},
             )  # fmt: skip
+    if admission.output is None:
+        return
+    path = admission.output_path
+    writer = None if path is None else jobs.writer_of(conn, path)
+    if writer is not None:
+        raise ProblemError(409, "exists", f"job {writer} will write {path}", job=writer)
+    folder = Path(path).parent if path else settings.data_dir
+    quotas.check_disk(held, folder, admission.disk_bytes, settings)
+    quotas.check_quota(conn, account, admission.disk_bytes)

@@ -1,11 +1,10 @@
-"""The application: routes, guard, errors and the OpenAPI document, put together."""
+"""The ASGI application: routes, middleware, error handlers and the OpenAPI document."""
 
 from __future__ import annotations
 
-import logging
+import errno
 from typing import TYPE_CHECKING, Any, Final
 
-import sqlalchemy.exc
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
@@ -13,10 +12,17 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from hdgemm.errors import HdgemmError
-from hdgemm.server.middleware import Guard
 from hdgemm.server.metrics import Metrics
-from hdgemm.server.problems import ProblemDocument, ProblemError, from_library, from_status
-from hdgemm.server.routes import jobs, matrices, page, processes, results, system
+from hdgemm.server.middleware import RequestChecks
+from hdgemm.server.problems import (
+    DATABASE_ERRORS,
+    ProblemDocument,
+    ProblemError,
+    from_database,
+    from_library,
+    from_status,
+)
+from hdgemm.server.routes import jobs, matrices, processes, results, system
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -24,10 +30,7 @@ if TYPE_CHECKING:
 
     from hdgemm.server.service import Service
 
-log = logging.getLogger(__name__)
-_ROUTERS: Final = tuple(
-    module.router for module in (system, processes, jobs, results, matrices, page)
-)
+_ROUTERS: Final = tuple(module.router for module in (system, processes, jobs, results, matrices))
 _DESCRIPTION = """
 Multiplies matrices larger than memory as jobs: C := alpha·op(A)·op(B) + beta·C.
 
@@ -37,7 +40,7 @@ problem document (RFC 9457).
 
 
 def create_app(service: Service) -> FastAPI:
-    """Return the ASGI application of one service; opening and closing it is the caller's."""
+    """Return the ASGI application of one service, which the caller opens and closes."""
     app = FastAPI(
         title="hdgemm", version="1", description=_DESCRIPTION, docs_url=None, redoc_url=None
     )
@@ -45,13 +48,14 @@ def create_app(service: Service) -> FastAPI:
     app.state.metrics = Metrics(service.settings, service.database)
     for router in _ROUTERS:
         app.include_router(router)
-    app.add_middleware(Guard, service=service, metrics=app.state.metrics)
+    app.add_middleware(RequestChecks, service=service, metrics=app.state.metrics)
     for error, handler in (
         (ProblemError, _problem),
         (HdgemmError, _library_error),
         (HTTPException, _http_error),
         (RequestValidationError, _invalid),
-        (sqlalchemy.exc.OperationalError, _database_error),
+        *((kind, _database_error) for kind in DATABASE_ERRORS),
+        (OSError, _system_error),
         (Exception, _bug),
     ):
         app.add_exception_handler(error, handler)
@@ -69,13 +73,16 @@ async def _library_error(_: Request, error: Any) -> Response:
 
 async def _http_error(request: Request, error: Any) -> Response:
     headers = dict(error.headers or {})
+    if error.status_code == 400 and isinstance(error.__cause__, (RecursionError, ValueError)):
+        # FastAPI's answer to a body that its JSON parser gave up on.
+        return ProblemError(400, "bad-json", "the body is no JSON that can be read").response()
     if error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
     return from_status(error.status_code, str(error.detail), headers).response()
 
 
 def _methods(request: Request) -> set[str]:
-    """Return what a path takes by all its routes; the framework names those of the first alone."""
+    """Return the methods of all routes of a path; the framework names those of the first."""
     methods: set[str] = set()
     for route in (route for router in _ROUTERS for route in router.routes):
         if isinstance(route, Route) and route.path_regex.match(request.url.path):
@@ -84,7 +91,7 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _invalid(_: Request, error: Any) -> Response:
-    """Say where and what; what was sent is not sent back: it may be huge, or no JSON."""
+    """Name the members and what is wrong with them, without their values, which may be huge."""
     details = [
         {"where": ".".join(str(part) for part in item["loc"]), "what": item["msg"]}
         for item in error.errors()[:20]
@@ -98,10 +105,13 @@ async def _invalid(_: Request, error: Any) -> Response:
 
 
 async def _database_error(_: Request, error: Any) -> Response:
-    log.warning("the database did not answer: %s", error)
-    return ProblemError(
-        503, "database-busy", "the database did not answer in time", headers={"Retry-After": "2"}
-    ).response()
+    return from_database(error).response()
+
+
+async def _system_error(request: Request, error: Any) -> Response:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return ProblemError(507, "disk-full", f"cannot write: {error.strerror}").response()
+    return await _bug(request, error)
 
 
 async def _bug(_: Request, error: Any) -> Response:
@@ -125,5 +135,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             if path.startswith("/v1") or path == "/metrics":
                 for operation in methods.values():
                     operation["security"] = [{"token": []}]
+        document["servers"] = [{"url": app.state.service.documents.prefix or "/"}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -14,8 +14,8 @@ from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import jobs, paths, references, uploads
 from hdgemm.server.admission import library_options
 from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, Watch
+from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
-from hdgemm.server.json_values import finite
 from hdgemm.server.publication import (
     Publication,
     digest,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.database import Database
     from hdgemm.server.heartbeat import Heart
-    from hdgemm.server.records import Job
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
 

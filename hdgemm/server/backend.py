@@ -1,4 +1,4 @@
-"""The one place that calls the library: plans at submit, computes in a job's own process."""
+"""The interface between the service and the library that plans and computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a plan asks for.
+    """A plan, as far as the service uses it.
 
     Parameters
     ----------
@@ -35,19 +35,41 @@ class Demand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedOperand:
+    """A stored matrix; `path` is None for the result of a job that has not run yet."""
+
+    shape: tuple[int, int]
+    dtype: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Problem:
-    """C (m×n) := alpha·op(A)·op(B) + beta·C as far as its plan depends on it."""
+    """C (m×n) := alpha·op(A)·op(B) + beta·C, as far as its plan depends on it.
+
+    Parameters
+    ----------
+    operands
+        A, B and, where it is read, C, by small letter.
+    folder
+        Where the result goes.
+    """
 
     m: int
     n: int
     k: int
     dtype: str = "float64"
-    reads_c: bool = False
+    operands: Mapping[str, PlannedOperand]
+    alpha: float = 1.0
+    beta: float = 0.0
+    trans_a: bool = False
+    trans_b: bool = False
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmCall:
-    """Operands as .npy files, and where the result goes."""
+    """A product of .npy files, and the path of its result."""
 
     a: Path
     b: Path
@@ -61,7 +83,7 @@ class GemmCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileCall:
-    """What is profiled: a device of this machine, or a system that is simulated.
+    """A profile of a device of this machine, or of a simulated system.
 
     `folder` lies on the disk that is measured; what is written there meanwhile is large.
     """
@@ -74,7 +96,7 @@ class ProfileCall:
 
 @dataclass(frozen=True)
 class Watch:
-    """How a running job is watched and stopped: `progress` gets plain values now and then."""
+    """Progress and cancellation of a running job; `progress` is called with plain values."""
 
     progress: Callable[[Mapping[str, Any]], None]
     cancel: threading.Event
@@ -82,7 +104,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a computation: its report as plain values, and pictures to draw into a folder.
+    """The report of a computation as plain values, and a function that draws its pictures.
 
     `draw` gets the job's folder and writes ``trace.json`` and ``gantt.png``, for a profile
     ``report.html`` too.
@@ -93,10 +115,10 @@ class Outcome:
 
 
 class Library(Protocol):
-    """What the service needs of the library. Errors raised on purpose are `HdgemmError`."""
+    """The part of the library that the service calls. Errors raised on purpose are `HdgemmError`."""
 
-    def plan(self, problem: Problem, options: Options) -> Demand:
-        """Plan a product; raise `DoesNotFitError` where none fits."""
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
+        """Plan a product; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product; raise `CancelledRunError` once `watch.cancel` is set."""

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import fcntl
+import logging
+import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from hdgemm.errors import InputError
+from hdgemm.server.problems import is_full
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hdgemm.server.settings import Settings
 
+Result = TypeVar("Result")
+#: Bytes that `DiskReserve` holds back.
+_RESERVE: Final = 8 << 20
 _MIGRATION_LOCK = 0x68_64_67_65
 _QUEUE_LOCK = 0x68_64_67_66
+
+
+class DiskReserve:
+    """A file that holds disk space back for deletions: they, too, make the database's log grow."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.fill()
+
+    def fill(self) -> None:
+        """Take the space, where there is any."""
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, _RESERVE)
+            finally:
+                os.close(fd)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Give the space to whatever is written next."""
+        self._path.unlink(missing_ok=True)
 
 
 class Database:
@@ -27,16 +58,20 @@ class Database:
     power cut as well as a SIGKILL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, reserve: DiskReserve | None = None) -> None:
+        self._reserve = reserve
         self.is_sqlite = url.startswith("sqlite")
         if url.startswith("postgresql://"):
             url = url.replace("postgresql://", "postgresql+psycopg://", 1)
         if self.is_sqlite:
-            self.engine = sa.create_engine(url, pool_size=16, max_overflow=48)
+            self.engine = sa.create_engine(url, pool_size=16, max_overflow=48, pool_timeout=10)
             sa.event.listen(self.engine, "connect", _configure_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self.engine = sa.create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True)
+            self.engine = sa.create_engine(
+                url, pool_size=8, max_overflow=24, pool_timeout=10, pool_pre_ping=True,
+                connect_args={"connect_timeout": 5, "tcp_user_timeout": 10_000},
+            )  # fmt: skip
         self._writer = self.engine.execution_options(writes=True)
 
     @contextmanager
@@ -59,6 +94,19 @@ class Database:
                 conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_QUEUE_LOCK)))
             yield conn
 
+    def with_reserve(self, delete: Callable[[], Result]) -> Result:
+        """Run a deletion; where the disk is full, again with the space held back for it."""
+        try:
+            return delete()
+        except sa.exc.OperationalError as error:
+            if self._reserve is None or not is_full(error):
+                raise
+        self._reserve.release()
+        try:
+            return delete()
+        finally:
+            self._reserve.fill()
+
     def now(self, conn: sa.Connection) -> float:
         """Return the time by the one clock that all machines see."""
         if self.is_sqlite:
@@ -75,6 +123,7 @@ class Database:
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         lock_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
         with lock_file.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self.write() as conn:
@@ -89,11 +138,35 @@ class Database:
 
 
 def open_database(settings: Settings) -> Database:
-    """Open the database of a service, with its folders and schema made."""
-    settings.make_folders()
-    database = Database(settings.url)
-    database.migrate(settings.data_dir / "migrate.lock")
+    """Open the database of a service, with its folders and schema made.
+
+    Raises
+    ------
+    InputError
+        When the folders or the database cannot be opened; the message says why.
+    """
+    from alembic.util import CommandError
+
+    try:
+        settings.make_folders()
+        database = Database(settings.url, DiskReserve(settings.data_dir / "reserve"))
+        database.migrate(settings.data_dir / "migrate.lock")
+    except (sa.exc.SQLAlchemyError, CommandError, ImportError) as error:
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
+        raise InputError(f"cannot open the database {_shown(settings.url)}: {cause[0]}") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot use the data folder {settings.data_dir}: {error.strerror}"
+        ) from error
     return database
+
+
+def _shown(url: str) -> str:
+    """Return a URL without its password."""
+    try:
+        return sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return "of HDGEMM_DATABASE_URL or --database-url"
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -1,14 +1,20 @@
-"""What answers look like: documents made of rows, and their models for OpenAPI."""
+"""Response documents: their models for OpenAPI, and how rows of the tables become them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from hdgemm.server.tables import Process, Status  # noqa: TC001 - pydantic reads them
+
 if TYPE_CHECKING:
-    from hdgemm.server.records import Job, StoredMatrix
+    from hdgemm.server.tables import Job, StoredMatrix
 
 
 class Link(BaseModel):
@@ -21,44 +27,50 @@ class Link(BaseModel):
 
 
 class StatusInfo(BaseModel):
-    """OGC's status document, with what hdgemm adds: phase, live detail, plan, report, error."""
+    """OGC's status document, with members of hdgemm's own: phase, detail, plan, report, error."""
 
     model_config = ConfigDict(
+        from_attributes=True,
         json_schema_extra={
             "examples": [
                 {
                     "jobID": "0" * 32, "processID": "gemm", "type": "process", "name": "night run",
                     "status": "running", "phase": "multiplying", "message": "multiplying",
-                    "created": "2026-11-21T10:00:00+00:00", "updated": "2026-11-21T10:00:09+00:00",
-                    "started": "2026-11-21T10:00:01+00:00", "finished": None, "progress": 41,
-                    "priority": 0, "attempt": 1, "cancelRequested": False, "inputs": {},
+                    "created": "2026-11-21T10:00:00Z", "updated": "2026-11-21T10:00:09Z",
+                    "started": "2026-11-21T10:00:01Z", "finished": None, "expires": None,
+                    "progress": 41, "priority": 0, "attempt": 1, "cancelRequested": False,
+                    "inputs": {},
                     "detail": {"percent": 41.2, "gflops": 139.0, "eta": 12.0, "limit": "mult1"},
                     "plan": None, "report": None, "error": None, "output": None,
                     "needs": {"host_bytes": 400000000, "disk_bytes": 8000000, "devices": ["auto"]},
                     "links": [],
                 }
             ]
-        }
+        },
     )  # fmt: skip
 
-    jobID: str  # noqa: N815 - OGC's spelling
-    processID: Literal["gemm", "verify", "profile"]  # noqa: N815
-    type: Literal["process"]
+    jobID: str = Field(validation_alias="id")  # noqa: N815 - OGC's spelling
+    processID: Process = Field(validation_alias="process")  # noqa: N815
+    type: Literal["process"] = "process"
     name: str
-    status: Literal["accepted", "running", "successful", "failed", "dismissed"]
+    status: Status
     phase: str
     message: str
     created: datetime
     started: datetime | None
     finished: datetime | None
     updated: datetime
-    progress: int = Field(ge=0, le=100)
+    expires: datetime | None = Field(
+        None, description="When a finished job is deleted with its kept result; null: never."
+    )
+    progress: int = Field(validation_alias="percent", ge=0, le=100)
     priority: int
-    attempt: int = Field(ge=0, description="How often the job was started.")
-    cancelRequested: bool  # noqa: N815
+    attempt: int = Field(validation_alias="fence", ge=0, description="How often it was started.")
+    cancelRequested: bool = Field(validation_alias="cancel")  # noqa: N815
     inputs: dict[str, Any]
     detail: dict[str, Any] | None = Field(
-        description="Live: percent, steps, total_steps, gflops, eta in seconds, limiting stage."
+        validation_alias="progress",
+        description="Live: percent, steps, total_steps, gflops, eta in seconds, limiting stage.",
     )
     plan: dict[str, Any] | None
     report: dict[str, Any] | None
@@ -67,7 +79,7 @@ class StatusInfo(BaseModel):
     )
     output: dict[str, Any] | None
     needs: dict[str, Any]
-    links: list[Link]
+    links: list[Link] = []
 
 
 class JobList(BaseModel):
@@ -126,42 +138,64 @@ def iso(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def link(href: str, rel: str, media_type: str = "application/json") -> dict[str, Any]:
-    """Return one link."""
-    return {"href": href, "rel": rel, "type": media_type, "title": None}
+def finite(value: Any) -> Any:
+    """Return plain values that JSON can hold: NaN and infinity become None, keys text."""
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [finite(item) for item in value]
+    return int(value) if isinstance(value, np.integer) else str(value)
 
 
-def status_info(job: Job) -> dict[str, Any]:
-    """Return a job as a `StatusInfo` document."""
-    at = f"/v1/jobs/{job.id}"
-    links = [link(at, "self"), link(f"{at}/events", "monitor", "text/event-stream"),
-             link(f"{at}/log", "log", "text/plain")]  # fmt: skip
-    if job.status == "successful":
-        links.append(link(f"{at}/results", "http://www.opengis.net/def/rel/ogc/1.0/results"))
-    percent = 100.0 if job.status == "successful" else (job.progress or {}).get("percent", 0.0)
-    return {
-        "jobID": job.id, "processID": job.process, "type": "process", "name": job.name,
-        "status": job.status, "phase": job.phase, "message": job.message,
-        "created": iso(job.created), "started": iso(job.started), "finished": iso(job.finished),
-        "updated": iso(job.updated), "progress": min(100, int(percent)),
-        "priority": job.priority, "attempt": job.fence, "cancelRequested": job.cancel,
-        "inputs": job.inputs, "detail": job.progress, "plan": job.plan, "report": job.report,
-        "error": job.error, "output": job.output,
-        "needs": {"host_bytes": job.host_bytes, "disk_bytes": job.disk_bytes,
-                  "devices": job.devices},
-        "links": links,
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Documents:
+    """Makes documents of rows.
 
+    Parameters
+    ----------
+    prefix
+        The path below which a proxy serves this service, like ``"/hdgemm"``; empty without one.
+    retention_seconds
+        How long finished jobs are kept; None: until they are deleted.
+    """
 
-def matrix_info(matrix: StoredMatrix, received: list[tuple[int, int]]) -> dict[str, Any]:
-    """Return a matrix as a `MatrixInfo` document."""
-    at = f"/v1/matrices/{matrix.id}"
-    whole = matrix.completed is not None
-    return {
-        "id": matrix.id, "name": matrix.name, "shape": [matrix.rows, matrix.cols],
-        "dtype": matrix.dtype, "order": matrix.order, "format": matrix.format,
-        "size": matrix.size, "sha256": matrix.sha256, "etag": matrix.etag, "complete": whole,
-        "received": [[0, matrix.size]] if whole and matrix.size else [list(r) for r in received],
-        "created": iso(matrix.created),
-        "links": [link(at, "self"), link(f"{at}/content", "content", "application/octet-stream")],
-    }  # fmt: skip
+    prefix: str = ""
+    retention_seconds: float | None = None
+
+    def link(self, path: str, rel: str, media_type: str = "application/json") -> dict[str, Any]:
+        """Return a link to a path of this service."""
+        return {"href": self.prefix + path, "rel": rel, "type": media_type, "title": None}
+
+    def status(self, job: Job) -> dict[str, Any]:
+        """Return a job as a `StatusInfo` document."""
+        at = f"/v1/jobs/{job.id}"
+        links = [
+            self.link(at, "self"),
+            self.link(f"{at}/events", "monitor", "text/event-stream"),
+            self.link(f"{at}/log", "log", "text/plain"),
+        ]
+        if job.status == "successful":
+            results = "http://www.opengis.net/def/rel/ogc/1.0/results"
+            links.append(self.link(f"{at}/results", results))
+        document = StatusInfo.model_validate(job).model_dump(mode="json")
+        if job.finished is not None and self.retention_seconds is not None:
+            document["expires"] = iso(job.finished + self.retention_seconds)
+        return {**document, "links": links}
+
+    def matrix(self, matrix: StoredMatrix, received: list[tuple[int, int]]) -> dict[str, Any]:
+        """Return a matrix as a `MatrixInfo` document."""
+        at = f"/v1/matrices/{matrix.id}"
+        whole = matrix.completed is not None
+        return {
+            "id": matrix.id, "name": matrix.name, "shape": [matrix.rows, matrix.cols],
+            "dtype": matrix.dtype, "order": matrix.order, "format": matrix.format,
+            "size": matrix.size, "sha256": matrix.sha256, "etag": matrix.etag, "complete": whole,
+            "received": [[0, matrix.size]] if whole and matrix.size else list(received),
+            "created": iso(matrix.created),
+            "links": [self.link(at, "self"),
+                      self.link(f"{at}/content", "content", "application/octet-stream")],
+        }  # fmt: skip

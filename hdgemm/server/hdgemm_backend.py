@@ -1,4 +1,4 @@
-"""hdgemm itself behind the service's `Library`; imported where it is used, it loads BLAS."""
+"""The service's `Library` on hdgemm; its parts are imported where they are used."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hdgemm.errors import CancelledRunError
 from hdgemm.server.backend import Demand, Outcome
+from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping
 
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import DeviceSpec
     from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
-    from hdgemm.server.backend import GemmCall, Problem, ProfileCall, Watch
+    from hdgemm.server.backend import GemmCall, PlannedOperand, Problem, ProfileCall, Watch
 
 
 #: A map of more work units than this shows nothing that a percentage does not.
@@ -28,33 +31,12 @@ _MOST_MAPPED: Final = 2500
 class HdgemmLibrary:
     """Plans, multiplies, verifies and profiles with the library."""
 
-    def plan(self, problem: Problem, options: Options) -> Demand:
-        """Plan a product of files."""
-        from hdgemm.machine.calibration import machine_for
-        from hdgemm.pipeline.plan import OperandSpec
-        from hdgemm.pipeline.plan import Problem as PlannedProblem
-        from hdgemm.planning.planner import plan_for
-        from hdgemm.report import summarize
-        from hdgemm.run.members import names_for
+    def __init__(self) -> None:
+        self._planner = Planner()
 
-        if 0 in {problem.m, problem.n, problem.k}:
-            extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
-            return Demand(0, extents)
-        file = OperandSpec(place="file")
-        planned = PlannedProblem(
-            problem.m, problem.n, problem.k, problem.dtype, file, file, file,
-            reads_c=problem.reads_c,
-        )  # fmt: skip
-        names = names_for(options, 2 * problem.m * problem.n * problem.k)
-        specs = [_device_spec(name, options) for name in names]
-        plans = [
-            plan_for(planned, options, spec, machine_for(planned, spec), members=len(specs))
-            for spec in specs
-        ]
-        plan, host_bytes = plans[0], sum(plan.host_bytes for plan in plans)
-        # Several devices draw their units while they run.
-        drawn = len(plans) > 1 or len(plan.units) > _MOST_MAPPED
-        return Demand(host_bytes, summarize(plan), [] if drawn else [[*u.rect] for u in plan.units])
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
+        """Plan a product of files in a child process, which `cancel` ends."""
+        return self._planner.plan(problem, options, cancel)
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product, file to file."""
@@ -103,18 +85,40 @@ class HdgemmLibrary:
         return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
-def _device_spec(name: str, options: Options) -> DeviceSpec:
-    """Return the figures of a device that its plan depends on."""
-    from hdgemm.pipeline.devices.registry import open_device
-    from hdgemm.pipeline.plan import DeviceSpec
+def plan_product(problem: Problem, options: Options) -> Demand:
+    """Plan a product of files as `hdgemm.multiply` will; the children of `Planner` call it."""
+    import hdgemm
+    from hdgemm.report import summarize_all
 
-    if name == "host":
-        return DeviceSpec()
-    device = open_device(name, options.device_bytes)
-    try:
-        return device.spec
-    finally:
-        device.close()
+    with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
+        paths = {
+            name: operand.path or _stand_in(Path(folder) / f"{name}.npy", operand)
+            for name, operand in problem.operands.items()
+        }
+        c = paths.get("c")
+        plans = hdgemm.plan(
+            paths["a"], paths["b"], alpha=problem.alpha, beta=0.0 if c is None else problem.beta,
+            c=c, trans_a=problem.trans_a, trans_b=problem.trans_b,
+            out=(problem.folder or Path(folder)) / ".hdgemm-plan.npy", options=options,
+        )  # fmt: skip
+    if not plans:
+        extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
+        return Demand(0, extents)
+    summary, units = summarize_all(plans), plans[0].units
+    # Several devices draw their units while they run.
+    drawn = len(plans) == 1 and len(units) <= _MOST_MAPPED
+    return Demand(summary["host_bytes"], summary, [[*u.rect] for u in units] if drawn else [])
+
+
+def _stand_in(path: Path, operand: PlannedOperand) -> Path:
+    """Make a sparse file for the result of a job that has not run yet."""
+    rows, cols = operand.shape
+    dtype = np.dtype(operand.dtype)
+    with path.open("wb") as stream:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (rows, cols)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.truncate(stream.tell() + rows * cols * dtype.itemsize)
+    return path
 
 
 def _draw_profile(result: Profile, folder: Path) -> None:

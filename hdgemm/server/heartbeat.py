@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from hdgemm.server.tables import Job
 from hdgemm.server.watchdog import LEASE_LOST, Lifeline, boot_seconds
-from hdgemm.server.tables import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,6 @@ class Heart:
 
     def _listen(self) -> None:
         with self._database.read() as conn:
-            query = sa.select(jobs.c.cancel).where(jobs.c.id == self.held.job_id)
+            query = sa.select(Job.cancel).where(Job.id == self.held.job_id)
             if conn.execute(query).scalar():
                 self.cancel.set()

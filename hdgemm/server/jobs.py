@@ -1,4 +1,4 @@
-"""The job table as its readers and submitters see it: insert, find, list, cancel, delete."""
+"""The job table as submitters and readers use it: insert, find, list, cancel, delete."""
 
 from __future__ import annotations
 
@@ -9,71 +9,100 @@ import sqlalchemy as sa
 
 from hdgemm.server import events
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.records import FINISHED, UNFINISHED, Job, Process, Status, new_id
-from hdgemm.server.tables import jobs, unit_maps, uses
+from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, Status, UnitMap, Use, new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """What an admitted job does and holds.
+
+    Parameters
+    ----------
+    inputs
+        The request's inputs, references resolved.
+    units
+        The plan's work units in order, where they are few enough to draw.
+    output
+        Path, shape and dtype of the result; None where there is none.
+    volume
+        Mount point of the file system that a named result goes to.
+    reads
+        The matrices and jobs it uses, as ("matrix" or "job", id).
+    """
+
+    process: Process
+    inputs: Mapping[str, Any]
+    plan: Mapping[str, Any] | None = None
+    units: Sequence[Sequence[int]] = ()
+    output: Mapping[str, Any] | None = None
+    volume: str | None = None
+    host_bytes: int
+    disk_bytes: int = 0
+    devices: tuple[str, ...]
+    reads: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def output_path(self) -> str | None:
+        """The path that the request named for the result."""
+        return None if self.output is None else self.output["path"]
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What a dry run says that the job would hold."""
+        return {
+            "host_bytes": self.host_bytes,
+            "disk_bytes": self.disk_bytes,
+            "devices": list(self.devices),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What a submitter decides of a job, with what admission found out.
-
-    `reads` are the matrices and jobs it uses, as ("matrix" or "job", id).
-    """
+    """One request for a job; `response` says how its results are to be answered."""
 
     owner: str
-    process: Process
     name: str
     priority: int
-    inputs: Mapping[str, Any]
     request_digest: str
     idempotency_key: str | None
-    plan: Mapping[str, Any] | None
-    units: Sequence[Sequence[int]] | None
-    output: Mapping[str, Any] | None
-    host_bytes: int
-    disk_bytes: int
-    devices: tuple[str, ...]
-    reads: frozenset[tuple[str, str]]
+    response: Mapping[str, Any] | None = None
 
 
-def insert(conn: sa.Connection, submission: Submission, now: float) -> str:
+def insert(conn: sa.Connection, submission: Submission, admission: Admission, now: float) -> str:
     """Accept a job; return its identifier."""
     job_id = new_id()
-    values = {
-        field: getattr(submission, field)
-        for field in submission.__dataclass_fields__
-        if field not in {"reads", "units"}
-    }
-    values["devices"] = list(submission.devices)
     conn.execute(
-        sa.insert(jobs).values(
-            **values, id=job_id, status="accepted", phase="queued", message="waiting for a worker",
-            created=now, updated=now, cancel=False, fence=0, crashes=0,
+        sa.insert(Job).values(
+            **vars(submission), id=job_id, process=admission.process, inputs=admission.inputs,
+            plan=admission.plan, output=admission.output, output_path=admission.output_path,
+            volume=admission.volume, **admission.needs, status="accepted", phase="queued",
+            message="waiting for a worker", created=now, updated=now, cancel=False, fence=0,
+            crashes=0,
         )
     )  # fmt: skip
-    if submission.units:
-        drawn = [list(unit) for unit in submission.units]
-        conn.execute(sa.insert(unit_maps).values(job=job_id, units=drawn))
-    for kind, target in submission.reads:
-        conn.execute(sa.insert(uses).values(job=job_id, kind=kind, target=target))
+    if admission.units:
+        drawn = [list(unit) for unit in admission.units]
+        conn.execute(sa.insert(UnitMap).values(job=job_id, units=drawn))
+    for kind, target in admission.reads:
+        conn.execute(sa.insert(Use).values(job=job_id, kind=kind, target=target))
     events.append(conn, job_id, "status", {"status": "accepted", "phase": "queued"}, now)
     return job_id
 
 
 def find(conn: sa.Connection, job_id: str, owner: str | None = None) -> Job | None:
     """Return a job; with `owner`, only if it belongs to it."""
-    query = sa.select(jobs).where(jobs.c.id == job_id)
+    query = sa.select(Job).where(Job.id == job_id)
     if owner is not None:
-        query = query.where(jobs.c.owner == owner)
+        query = query.where(Job.owner == owner)
     row = conn.execute(query).one_or_none()
     return None if row is None else Job.of(row)
 
 
 def get(conn: sa.Connection, job_id: str, owner: str) -> Job:
-    """Return an owner's job or raise a 404: another's looks just like none."""
+    """Return an owner's job or raise a 404, for another owner's job too."""
     job = find(conn, job_id, owner)
     if job is None:
         raise ProblemError(404, "no-such-job", f"there is no job {job_id}", job=job_id)
@@ -81,58 +110,96 @@ def get(conn: sa.Connection, job_id: str, owner: str) -> Job:
 
 
 def units(conn: sa.Connection, job_id: str) -> list[list[int]]:
-    """Return a job's work units in order, none where they are too many to draw."""
-    query = sa.select(unit_maps.c.units).where(unit_maps.c.job == job_id)
+    """Return a job's work units in order; none where they are too many to draw."""
+    query = sa.select(UnitMap.units).where(UnitMap.job == job_id)
     return list(conn.execute(query).scalar() or [])
 
 
 def by_key(conn: sa.Connection, owner: str, key: str) -> Job | None:
     """Return the job that an owner submitted under an idempotency key."""
-    query = sa.select(jobs).where(jobs.c.owner == owner, jobs.c.idempotency_key == key)
+    query = sa.select(Job).where(Job.owner == owner, Job.idempotency_key == key)
     row = conn.execute(query).one_or_none()
     return None if row is None else Job.of(row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which jobs a list shows; empty fields do not restrict."""
+    """Which jobs a list shows; empty fields do not restrict.
+
+    Parameters
+    ----------
+    before
+        Only jobs below this sequence number.
+    created
+        First and last time of creation, each may be None.
+    min_seconds, max_seconds
+        Bounds of the time that the job ran, or has run until now.
+    """
 
     statuses: tuple[Status, ...] = ()
     processes: tuple[Process, ...] = ()
     name: str | None = None
     before: int | None = None
+    created: tuple[float | None, float | None] = (None, None)
+    min_seconds: float | None = None
+    max_seconds: float | None = None
+
+    def conditions(self, now: float) -> list[sa.ColumnElement[bool]]:
+        """Return what to put into a query's WHERE."""
+        ran = sa.func.coalesce(Job.finished, now) - Job.started
+        first, last = self.created
+        wanted: list[tuple[Any, Callable[[Any], sa.ColumnElement[bool]]]] = [
+            (self.statuses or None, Job.status.in_),
+            (self.processes or None, Job.process.in_),
+            (self.name, Job.name.__eq__),
+            (self.before, Job.seq.__lt__),
+            (first, Job.created.__ge__),
+            (last, Job.created.__le__),
+            (self.min_seconds, ran.__ge__),
+            (self.max_seconds, ran.__le__),
+        ]
+        return [condition(value) for value, condition in wanted if value is not None]
 
 
-def page(conn: sa.Connection, owner: str, chosen: Filter, limit: int) -> list[Job]:
-    """Return an owner's jobs, newest first, from below sequence number `chosen.before`."""
-    query = sa.select(jobs).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
-    if chosen.statuses:
-        query = query.where(jobs.c.status.in_(chosen.statuses))
-    if chosen.processes:
-        query = query.where(jobs.c.process.in_(chosen.processes))
-    if chosen.name is not None:
-        query = query.where(jobs.c.name == chosen.name)
-    if chosen.before is not None:
-        query = query.where(jobs.c.seq < chosen.before)
-    return [Job.of(row) for row in conn.execute(query)]
+def page(conn: sa.Connection, owner: str, chosen: Filter, limit: int, now: float) -> list[Job]:
+    """Return an owner's jobs, newest first."""
+    query = sa.select(Job).where(Job.owner == owner, *chosen.conditions(now))
+    return [Job.of(row) for row in conn.execute(query.order_by(Job.seq.desc()).limit(limit))]
 
 
-def count_unfinished(conn: sa.Connection, owner: str | None = None) -> int:
-    """Return how many jobs wait or run."""
-    query = sa.select(sa.func.count()).where(jobs.c.status.in_(UNFINISHED))
-    if owner is not None:
-        query = query.where(jobs.c.owner == owner)
+@dataclass(frozen=True)
+class Reserved:
+    """What the unfinished jobs hold: their number by owner, and bytes of disk by volume."""
+
+    jobs: Mapping[str, int]
+    disk_bytes: Mapping[str | None, int]
+
+
+def reserved(conn: sa.Connection) -> Reserved:
+    """Add up the unfinished jobs, by one query that returns a row for each owner and volume."""
+    query = (
+        sa.select(Job.owner, Job.volume, sa.func.count(), sa.func.sum(Job.disk_bytes))
+        .where(Job.status.in_(UNFINISHED))
+        .group_by(Job.owner, Job.volume)
+    )
+    count: dict[str, int] = {}
+    disk: dict[str | None, int] = {}
+    for owner, volume, jobs, nbytes in conn.execute(query):
+        count[owner] = count.get(owner, 0) + jobs
+        disk[volume] = disk.get(volume, 0) + int(nbytes)
+    return Reserved(count, disk)
+
+
+def count_unfinished(conn: sa.Connection, owner: str) -> int:
+    """Return how many of an owner's jobs wait or run."""
+    query = sa.select(sa.func.count()).where(Job.status.in_(UNFINISHED), Job.owner == owner)
     return int(conn.execute(query).scalar_one())
 
 
-def unfinished_readers(conn: sa.Connection, kind: str, target: str) -> list[str]:
-    """Return the jobs that still have to read a matrix or another job's result."""
-    query = (
-        sa.select(uses.c.job)
-        .join(jobs, jobs.c.id == uses.c.job)
-        .where(uses.c.kind == kind, uses.c.target == target, jobs.c.status.in_(UNFINISHED))
-    )
-    return list(conn.execute(query).scalars())
+def writer_of(conn: sa.Connection, path: str) -> str | None:
+    """Return the unfinished job that will write a path."""
+    query = sa.select(Job.id).where(Job.output_path == path, Job.status.in_(UNFINISHED)).limit(1)
+    return conn.execute(query).scalar()
 
 
 def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
@@ -143,19 +210,16 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     ProblemError
         409 for a job that is successful or failed.
     """
-    waiting = (
-        sa.update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.owner == owner, jobs.c.status == "accepted")
-        .values(status="dismissed", phase="dismissed", message="cancelled before it ran",
-                finished=now, updated=now, cancel=True)
+    mine = sa.update(Job).where(Job.id == job_id, Job.owner == owner)
+    waiting = mine.where(Job.status == "accepted").values(
+        status="dismissed", phase="dismissed", message="cancelled before it ran",
+        finished=now, updated=now, cancel=True,
     )  # fmt: skip
     if conn.execute(waiting).rowcount:
         events.append(conn, job_id, "status", {"status": "dismissed", "phase": "dismissed"}, now)
         return get(conn, job_id, owner)
-    running = (
-        sa.update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.owner == owner, jobs.c.status == "running")
-        .values(cancel=True, message="stopping", updated=now)
+    running = mine.where(Job.status == "running").values(
+        cancel=True, message="stopping", updated=now
     )
     conn.execute(running)
     job = get(conn, job_id, owner)
@@ -167,7 +231,7 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
 
 
 def delete(conn: sa.Connection, job_id: str, owner: str) -> Job:
-    """Remove a finished job's row; its files are the caller's to remove after the commit.
+    """Remove a finished job's row; the caller removes its files after the commit.
 
     Raises
     ------
@@ -180,30 +244,30 @@ def delete(conn: sa.Connection, job_id: str, owner: str) -> Job:
             409, "not-finished", f"job {job_id} is {job.status}: cancel it first", job=job_id
         )
     refuse_if_read(conn, "job", job_id)
-    conn.execute(sa.delete(jobs).where(jobs.c.id == job_id))
+    conn.execute(sa.delete(Job).where(Job.id == job_id))
     return job
 
 
 def refuse_if_read(conn: sa.Connection, kind: str, target: str) -> None:
-    """Raise a 409 while an unfinished job has to read this."""
-    readers = unfinished_readers(conn, kind, target)
+    """Raise a 409 while an unfinished job has to read this matrix or result."""
+    query = (
+        sa.select(Use.job)
+        .join(Job, Job.id == Use.job)
+        .where(Use.kind == kind, Use.target == target, Job.status.in_(UNFINISHED))
+    )
+    readers = list(conn.execute(query).scalars())
     if readers:
         raise ProblemError(
             409, "in-use", f"{len(readers)} unfinished job(s) read this {kind}", jobs=readers[:20]
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What an unfinished job will write, and the bytes of disk that are kept for it."""
-
-    id: str
-    output: dict[str, Any]
-    disk_bytes: int
-
-
-def outputs_in_flight(conn: sa.Connection) -> list[Promise]:
-    """Return what the unfinished jobs will write."""
-    query = sa.select(jobs.c.id, jobs.c.output, jobs.c.disk_bytes)
-    rows = conn.execute(query.where(jobs.c.status.in_(UNFINISHED)))
-    return [Promise(*row) for row in rows if row.output is not None]
+def expired(conn: sa.Connection, before: float, limit: int) -> list[str]:
+    """Return finished jobs that ended before a time and that no unfinished job reads."""
+    readers = (
+        sa.select(Use.target)
+        .join(Job, Job.id == Use.job)
+        .where(Use.kind == "job", Job.status.in_(UNFINISHED))
+    )
+    query = sa.select(Job.id).where(Job.finished < before, Job.id.not_in(readers)).limit(limit)
+    return list(conn.execute(query).scalars())

@@ -7,21 +7,24 @@ that an attempt whose lease was taken over can change nothing any more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server import events
-from hdgemm.server.records import Job, Status
-from hdgemm.server.tables import jobs, uses
+from hdgemm.server.tables import Job, Status, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+#: Time over which fair share between owners is reckoned, and rows that a claim reads at once.
+_SHARE_SECONDS: Final = 3600.0
+_PAGE: Final = 20
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a claim has to know of a queued job; thousands are looked at, so no more than that."""
+    """What a claim has to know of a queued job; `elastic` ones named no memory limit."""
 
     id: str
     fence: int
@@ -62,48 +65,82 @@ class Capacity:
 
 
 def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: float) -> Job | None:
-    """Take the first job, by priority and then age, that this worker can run now.
+    """Take the first job that this worker can run now: by priority, then fair share, then age.
 
     Call it in a `Database.queue` transaction. A job whose devices are busy is passed over;
     one that waits for memory is not, or small jobs would starve it.
     """
     if not capacity.idle_devices:
         return None
-    query = (
-        sa.select(
-            jobs.c.id,
-            jobs.c.fence,
-            jobs.c.host_bytes,
-            jobs.c.devices,
-            jobs.c.started,
-            jobs.c.inputs["options", "host_memory"].as_string().is_(None),
-        )
-        .where(jobs.c.status == "accepted")
-        .order_by(jobs.c.priority.desc(), jobs.c.seq)
-    )
-    for row in conn.execute(query).all():
-        job = Waiting(*row)
-        if not capacity.could_run(job) or not _inputs_ready(conn, job.id, now):
-            continue
-        if job.needs(capacity.all_memory) > capacity.free_memory:
-            return None
-        return _take(conn, job, capacity.worker, lease_seconds, now)
+    for priority, owner in _queues(conn, now):
+        for job in _waiting(conn, priority, owner):
+            if not capacity.could_run(job) or not _inputs_ready(conn, job.id, now):
+                continue
+            if job.needs(capacity.all_memory) > capacity.free_memory:
+                return None
+            return _take(conn, job, capacity.worker, lease_seconds, now)
     return None
+
+
+def _queues(conn: sa.Connection, now: float) -> list[tuple[int, str]]:
+    """Return the priority and owner of each queue, first the one to be served first.
+
+    At equal priority that is the owner whose jobs used the fewest seconds within the last hour,
+    and among equals the owner of the oldest job.
+    """
+    query = (
+        sa.select(Job.priority, Job.owner, sa.func.min(Job.seq))
+        .where(Job.status == "accepted")
+        .group_by(Job.priority, Job.owner)
+    )
+    rows = conn.execute(query).all()
+    used = _used_seconds(conn, now) if len({owner for _, owner, _ in rows}) > 1 else {}
+    ordered = sorted(rows, key=lambda row: (-row[0], used.get(row[1], 0.0), row[2]))
+    return [(priority, owner) for priority, owner, _ in ordered]
+
+
+def _used_seconds(conn: sa.Connection, now: float) -> dict[str, float]:
+    """Return how many seconds each owner's jobs ran within the last hour."""
+    since = now - _SHARE_SECONDS
+    began = sa.case((Job.started < since, since), else_=Job.started)
+    query = sa.select(Job.owner, sa.func.sum(sa.func.coalesce(Job.finished, now) - began))
+    recent = Job.started.is_not(None), sa.or_(Job.status == "running", Job.finished > since)
+    rows = conn.execute(query.where(*recent).group_by(Job.owner))
+    return {owner: float(seconds) for owner, seconds in rows}
+
+
+def _waiting(conn: sa.Connection, priority: int, owner: str) -> Iterator[Waiting]:
+    """Yield the jobs of one queue, oldest first; in pages, since most claims take the first."""
+    query = sa.select(
+        Job.seq,
+        Job.id,
+        Job.fence,
+        Job.host_bytes,
+        Job.devices,
+        Job.started,
+        Job.inputs["options", "host_memory"].as_string().is_(None),
+    ).where(Job.status == "accepted", Job.priority == priority, Job.owner == owner)
+    last, more = 0, True
+    while more:
+        rows = conn.execute(query.where(Job.seq > last).order_by(Job.seq).limit(_PAGE)).all()
+        more = len(rows) == _PAGE
+        for last, *values in rows:  # noqa: B007 - the next page begins below it
+            yield Waiting(*values)
 
 
 def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
     """Say whether all jobs that this one reads are done; fail it where one never will be."""
-    targets = sa.select(uses.c.target).where(uses.c.job == job_id, uses.c.kind == "job")
+    targets = sa.select(Use.target).where(Use.job == job_id, Use.kind == "job")
     for target in conn.execute(targets).scalars().all():
-        status = conn.execute(sa.select(jobs.c.status).where(jobs.c.id == target)).scalar()
+        status = conn.execute(sa.select(Job.status).where(Job.id == target)).scalar()
         if status in {"accepted", "running"}:
             return False
         if status != "successful":
             detail = f"its input, job {target}, is {status or 'deleted'}"
             error = {"origin": "user", "type": "input-job-failed", "detail": detail}
             conn.execute(
-                sa.update(jobs)
-                .where(jobs.c.id == job_id)
+                sa.update(Job)
+                .where(Job.id == job_id)
                 .values(status="failed", phase="failed", message=detail, error=error,
                         finished=now, updated=now)
             )  # fmt: skip
@@ -114,12 +151,12 @@ def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
 
 def _take(conn: sa.Connection, job: Waiting, worker: str, seconds: float, now: float) -> Job | None:
     taken = conn.execute(
-        sa.update(jobs)
-        .where(jobs.c.id == job.id, jobs.c.status == "accepted", jobs.c.fence == job.fence)
+        sa.update(Job)
+        .where(Job.id == job.id, Job.status == "accepted", Job.fence == job.fence)
         .values(status="running", phase="starting", message="starting", worker=worker,
                 fence=job.fence + 1, lease_until=now + seconds, updated=now, progress=None,
                 started=job.started or now)
-        .returning(*jobs.c)
+        .returning(Job)
     ).one_or_none()  # fmt: skip
     if taken is None:
         return None
@@ -137,8 +174,8 @@ class Held:
     def update(self, conn: sa.Connection, now: float, **values: Any) -> bool:
         """Change the job's row if this attempt still holds it; say whether it does."""
         query = (
-            sa.update(jobs)
-            .where(jobs.c.id == self.job_id, jobs.c.fence == self.fence, jobs.c.status == "running")
+            sa.update(Job)
+            .where(Job.id == self.job_id, Job.fence == self.fence, Job.status == "running")
             .values(updated=now, **values)
         )
         return conn.execute(query).rowcount == 1
@@ -176,7 +213,7 @@ class Held:
 
     def hand_back(self, conn: sa.Connection, now: float, message: str, *, crashed: bool) -> bool:
         """Put the job back into the queue."""
-        values: dict[str, Any] = {"crashes": jobs.c.crashes + 1} if crashed else {}
+        values: dict[str, Any] = {"crashes": Job.crashes + 1} if crashed else {}
         held = self.update(
             conn, now, status="accepted", phase="queued", message=message, lease_until=None,
             worker=None, **values,
@@ -205,8 +242,8 @@ class LeaseObserver:
 
         The rows stay locked, so that none is renewed between the look and the verdict.
         """
-        query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.lease_until)
-        query = query.where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update()
+        query = sa.select(Job.id, Job.fence, Job.lease_until)
+        query = query.where(Job.status == "running").order_by(Job.seq).with_for_update()
         found = conn.execute(query).all()
         known, self._seen = self._seen, {}
         over = []
@@ -235,7 +272,7 @@ def lost(conn: sa.Connection, held: Collection[Held]) -> set[str]:
     An attempt that ended its job is about to exit by itself.
     """
     ids = [attempt.job_id for attempt in held]
-    query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.status).where(jobs.c.id.in_(ids))
+    query = sa.select(Job.id, Job.fence, Job.status).where(Job.id.in_(ids))
     rows = {row.id: row for row in conn.execute(query)}
     return {
         attempt.job_id

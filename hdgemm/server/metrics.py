@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from hdgemm.server.records import UNFINISHED
-from hdgemm.server.tables import jobs, matrices, workers
+from hdgemm.server.tables import UNFINISHED, Job, StoredMatrix, WorkerRow
 
 if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
@@ -69,7 +68,7 @@ class Metrics:
         with self._database.read() as conn:
             self._read_jobs(conn)
             self._read_workers(conn)
-            total = conn.execute(sa.select(sa.func.sum(matrices.c.size))).scalar()
+            total = conn.execute(sa.select(sa.func.sum(StoredMatrix.size))).scalar()
             self._stored.set(int(total or 0))
         usage = shutil.disk_usage(self._settings.data_dir)
         for kind, value in zip(("total", "used", "free"), usage, strict=True):
@@ -77,20 +76,20 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _read_jobs(self, conn: sa.Connection) -> None:
-        counted = sa.select(jobs.c.process, jobs.c.status, sa.func.count())
-        for process, status, count in conn.execute(counted.group_by(jobs.c.process, jobs.c.status)):
+        counted = sa.select(Job.process, Job.status, sa.func.count())
+        for process, status, count in conn.execute(counted.group_by(Job.process, Job.status)):
             self._jobs.labels(process, status).set(count)
-        phases = sa.select(jobs.c.phase, sa.func.count()).where(jobs.c.status.in_(UNFINISHED))
-        for phase, count in conn.execute(phases.group_by(jobs.c.phase)):
+        phases = sa.select(Job.phase, sa.func.count()).where(Job.status.in_(UNFINISHED))
+        for phase, count in conn.execute(phases.group_by(Job.phase)):
             self._phases.labels(phase).set(count)
-        running = sa.select(jobs.c.progress, jobs.c.host_bytes).where(jobs.c.status == "running")
+        running = sa.select(Job.progress, Job.host_bytes).where(Job.status == "running")
         rows = conn.execute(running).all()
         self._gflops.set(sum((row.progress or {}).get("gflops", 0.0) for row in rows))
         self._held.set(sum(row.host_bytes for row in rows))
 
     def _read_workers(self, conn: sa.Connection) -> None:
         memory = 0
-        for row in conn.execute(sa.select(workers.c.devices, workers.c.memory)):
+        for row in conn.execute(sa.select(WorkerRow.devices, WorkerRow.memory)):
             memory += row.memory
             for device in row.devices:
                 self._devices.labels(device).inc()

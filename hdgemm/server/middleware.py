@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: host, origin, size, encoding, token, rate."""
+"""ASGI middleware that checks host, origin, sizes, encoding, token and rate of each request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
-from hdgemm.server.problems import ProblemError
+from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, from_database
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,7 +26,11 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+#: Header fields that proxies add.
+_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host"})
 _LONGEST_SECRET: Final = 100
+#: Bytes of a request's first line and header fields together.
+MOST_HEADER_BYTES: Final = 32 << 10
 _ALWAYS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -35,8 +39,8 @@ _ALWAYS: Final = {
 }
 
 
-class Guard:
-    """ASGI middleware; refuses with a problem document, and counts what it lets through."""
+class RequestChecks:
+    """Refuses a request with a problem document, or passes it on and limits its body."""
 
     def __init__(self, app: ASGIApp, service: Service, metrics: Metrics) -> None:
         self._app = app
@@ -54,11 +58,15 @@ class Guard:
         except ProblemError as problem:
             await problem.response()(scope, receive, answer)
             return
+        except DATABASE_ERRORS as error:
+            await from_database(error).response()(scope, receive, answer)
+            return
         await self._app(scope, _limited(receive, limit), answer)
 
     async def _check(self, scope: Scope) -> int:
         """Return how many bytes the body may have."""
         headers = Headers(scope=scope)
+        _check_header_size(scope)
         self._check_origin(scope["method"], headers)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ProblemError(
@@ -77,21 +85,21 @@ class Guard:
         return limit
 
     def _check_origin(self, method: str, headers: Headers) -> None:
-        host = headers.get("host", "")
+        host, own = headers.get("host", ""), self._service.public_host
         if self._service.hosts is not None and _host_name(host) not in self._service.hosts:
             raise ProblemError(421, "misdirected-request", f"this server is not {host!r}")
         if method in _SAFE:
             return
         origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc != host
+        foreign = origin is not None and urlsplit(origin).netloc not in {host, own}
         if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
             raise ProblemError(403, "cross-site", "another site's page may not do this")
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> None:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
-        # What is longer is no secret of ours, and answers about it are remembered for a moment.
+        # Longer ones are none of ours, and the answers about them are cached.
         given = secret.strip()[:_LONGEST_SECRET] if scheme.lower() == "bearer" else None
-        known, account = self._service.remembered(given)
+        known, account = self._service.cached_account(given)
         if not known:
             account = await to_thread.run_sync(self._service.account, given)
         if account is None:
@@ -99,17 +107,36 @@ class Guard:
                 401, "unauthorized", "a token is needed: Authorization: Bearer <token>",
                 headers={"WWW-Authenticate": 'Bearer realm="hdgemm"'},
             )  # fmt: skip
+        if not account.id and _FORWARDED & set(headers):
+            # A proxy makes every client look local.
+            raise ProblemError(
+                421, "misdirected-request",
+                "the request came through a proxy: start the server with --public-url, "
+                "and make a token",
+            )  # fmt: skip
         early = self._service.wait_for(account)
         if early > 0:
             raise ProblemError(
                 429, "too-many-requests", f"this token may send {account.rate:g} requests a second",
                 headers={"Retry-After": str(math.ceil(early))},
             )  # fmt: skip
-        scope["hdgemm.account"] = account
+        scope["hdgemm.account"], scope["hdgemm.secret"] = account, given
+
+
+def _check_header_size(scope: Scope) -> None:
+    # The parser's own limit holds for headers that come in several pieces.
+    size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    size += len(scope["raw_path"]) + len(scope["query_string"])
+    if size > MOST_HEADER_BYTES:
+        raise ProblemError(
+            431, "request-header-fields-too-large",
+            f"the header has {size} bytes, {MOST_HEADER_BYTES} are the most",
+            limit=MOST_HEADER_BYTES, headers={"Connection": "close"},
+        )  # fmt: skip
 
 
 def too_large(limit: int) -> ProblemError:
-    """Return the answer to a body that is too long; it ends the connection."""
+    """Make the problem of a body that is too long; its answer ends the connection."""
     return ProblemError(
         413, "content-too-large", f"the body may have {limit} bytes here", limit=limit,
         headers={"Connection": "close"},

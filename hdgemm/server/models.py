@@ -1,11 +1,11 @@
-"""What a request may hold: strict, bounded, and nothing that is not named here."""
+"""Request bodies: strict types, bounded values, no unknown members."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
@@ -44,11 +44,8 @@ def _printable(value: str) -> str:
     return value
 
 
-Number = Annotated[
-    float,
-    BeforeValidator(_number, json_schema_input_type=float),
-    Field(ge=-1.7e308, le=1.7e308, allow_inf_nan=False),
-]
+_Finite = Annotated[float, Field(ge=-1.7e308, le=1.7e308, allow_inf_nan=False)]
+Number = Annotated[_Finite, BeforeValidator(_number, json_schema_input_type=_Finite)]
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 Name = Annotated[
     str,
@@ -65,6 +62,10 @@ Size = Annotated[
     Field(examples=["1.5GB"]),
 ]
 Extent = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+#: Members of OGC's qualified value.
+_QUALIFIED: Final = {"value", "mediaType", "encoding", "schema"}
 
 
 class Strict(BaseModel):
@@ -126,7 +127,20 @@ class JobOptions(Strict):
 
 
 class Common(Strict):
-    """What every process takes."""
+    """Inputs of every process."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unwrap(cls, value: object) -> object:
+        """Take OGC's qualified values, ``{"value": …, "mediaType": …}``, for the values."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: item["value"]
+            if isinstance(item, dict) and "value" in item and item.keys() <= _QUALIFIED
+            else item
+            for name, item in value.items()
+        }
 
     name: Name = ""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
@@ -172,10 +186,63 @@ class ProfileInputs(Common):
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
 
 
+class Format(Strict):
+    """OGC's format of an output."""
+
+    mediaType: Annotated[str, Field(max_length=200)] | None = None  # noqa: N815 - OGC's spelling
+    encoding: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ReferencedOutput(Strict):
+    """A matrix in the results: always a link to it."""
+
+    transmissionMode: Literal["reference"] = "reference"  # noqa: N815
+    format: Format | None = None
+
+
+class InlineOutput(Strict):
+    """A report in the results: always within them."""
+
+    transmissionMode: Literal["value"] = "value"  # noqa: N815
+    format: Format | None = None
+
+
+class Subscriber(Strict):
+    """OGC's callback addresses. They are accepted and not called: this server fetches no URL."""
+
+    successUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
+    inProgressUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
+    failedUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
+
+
+class ReportOutputs(Strict):
+    """The outputs that the results hold; all of them where none is named."""
+
+    report: InlineOutput | None = None
+
+
+class GemmOutputs(ReportOutputs):
+    """The outputs that the results hold; all of them where none is named."""
+
+    c: ReferencedOutput | None = None
+
+
 class Execute(Strict):
     """OGC's execute request; `dry_run` answers with the plan and accepts no job."""
 
     dry_run: bool = False
+    outputs: ReportOutputs | None = None
+    response: Annotated[
+        Literal["document", "raw"],
+        Field(description="How `…/results` answers: a document, or links in headers alone."),
+    ] = "document"
+    subscriber: Subscriber | None = None
+
+    @property
+    def chosen_outputs(self) -> list[str] | None:
+        """The outputs named; None for all."""
+        named = self.outputs.model_fields_set if self.outputs is not None else None
+        return sorted(named) if named else None
 
 
 _GEMM_EXAMPLE: Final[JsonDict] = {
@@ -191,6 +258,7 @@ class ExecuteGemm(Execute):
     """An execute request for `gemm`."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_GEMM_EXAMPLE]})
+    outputs: GemmOutputs | None = None
     inputs: GemmInputs
 
 
@@ -235,6 +303,27 @@ class NewMatrix(Strict):
     )
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return a model's JSON schema."""
-    return model.model_json_schema()
+def describe_inputs(model: type[BaseModel]) -> dict[str, Any]:
+    """Return OGC's description of each input: its JSON schema, complete in itself."""
+    schema = model.model_json_schema()
+    definitions, required = schema.get("$defs", {}), schema.get("required", [])
+
+    def complete(part: Any) -> Any:
+        if isinstance(part, list):
+            return [complete(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            named = definitions[part["$ref"].rpartition("/")[2]]
+            part = {**named, **{key: part[key] for key in part if key != "$ref"}}
+        return {key: complete(value) for key, value in part.items()}
+
+    return {
+        name: {
+            "title": name,
+            "minOccurs": int(name in required),
+            "maxOccurs": 1,
+            "schema": complete(part),
+        }
+        for name, part in schema["properties"].items()
+    }

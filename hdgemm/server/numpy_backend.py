@@ -13,6 +13,7 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.server.backend import Demand, Outcome
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -30,7 +31,7 @@ STEPS = 10
 class NumpyLibrary:
     """The whole `Library`, in plain NumPy."""
 
-    def plan(self, problem: Problem, options: Options) -> Demand:
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:  # noqa: ARG002
         """Ask for the bytes of all three matrices."""
         m, n, k = problem.m, problem.n, problem.k
         needed = (m * k + k * n + m * n) * np.dtype(problem.dtype).itemsize

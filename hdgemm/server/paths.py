@@ -1,13 +1,14 @@
 """Files that jobs may name: inside the allowed roots, after symlinks, opened without races.
 
 A path is resolved once, at submit, to the real path that is stored. When it is used, it is opened
-component by component from the root without following a single link, so that a folder swapped for
-a link in between is an error and no way out.
+component by component from the root without following links, so that a folder swapped for a link
+in between is refused. A file must be a regular one: opening a FIFO or a device can block.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def resolve(path: str, roots: Sequence[Path]) -> Path:
-    """Return the real path of what a user names, absolute or relative to a root.
+def resolve(path: str, roots: Sequence[Path], use: str = "read") -> Path:
+    """Return the real path of a user's path, absolute or relative to a root.
 
     Raises
     ------
     InputError
-        When it lies in no root; whether it exists is then not said.
+        When it lies in no root, in the same words whether it exists or not.
     """
     if "\x00" in path:
         raise InputError("a path cannot hold a NUL character")
@@ -36,7 +37,7 @@ def resolve(path: str, roots: Sequence[Path]) -> Path:
     if allowed:
         return allowed[0]
     raise InputError(
-        f"{path!r} lies in none of the folders that this server may use "
+        f"{path!r} lies in none of the folders that you may {use} "
         f"({len(roots)} allowed; see 'roots' in GET /v1)",
         path=path,
     )
@@ -56,6 +57,13 @@ def _real(path: Path) -> Path:
         raise InputError(f"cannot resolve {str(path)!r}: {error}") from error
 
 
+def mount_point(folder: Path) -> Path:
+    """Return where the file system that holds a folder is mounted."""
+    while not os.path.ismount(folder):
+        folder = folder.parent
+    return folder
+
+
 def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
     return next((root for root in roots if path.is_relative_to(root)), None)
 
@@ -67,16 +75,19 @@ def opened(path: Path, roots: Sequence[Path], flags: int = os.O_RDONLY) -> Itera
     Raises
     ------
     InputError
-        When the path has left the roots since it was resolved, or cannot be opened.
+        When the path has left the roots since it was resolved, cannot be opened, or is neither a
+        regular file nor, with O_DIRECTORY, a folder.
     """
     root = _root_of(path, roots)
     if root is None:
         raise InputError(f"{path} lies in none of the folders that this server may use")
     try:
-        fd = _descend(root, path.relative_to(root).parts or (".",), flags)
+        fd = _descend(root, path.relative_to(root).parts or (".",), flags | os.O_NONBLOCK)
     except OSError as error:
         raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
     try:
+        if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InputError(f"{path} is not a regular file", path=str(path))
         yield fd
     finally:
         os.close(fd)

@@ -1,27 +1,40 @@
-"""Errors as `application/problem+json` (RFC 9457), one class for all of them."""
+"""Errors as `application/problem+json` (RFC 9457)."""
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy.exc
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from hdgemm.errors import DoesNotFitError, HdgemmError
-from hdgemm.server.json_values import finite
+from hdgemm.server.documents import finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MEDIA_TYPE = "application/problem+json"
-
-
+log = logging.getLogger(__name__)
+#: What drivers and pool raise when the database is away, locked or full.
+DATABASE_ERRORS: Final = (
+    sqlalchemy.exc.OperationalError,
+    sqlalchemy.exc.InterfaceError,
+    sqlalchemy.exc.InternalError,
+    sqlalchemy.exc.TimeoutError,
+    sqlalchemy.exc.PendingRollbackError,
+    sqlalchemy.exc.ResourceClosedError,
+)
+MEDIA_TYPE: Final = "application/problem+json"
+_OGC: Final = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
+_OGC_KINDS: Final = frozenset({"no-such-process", "no-such-job", "result-not-ready"})
+#: Statuses of every route: of the middleware, or of HTTP itself.
 _EVERYWHERE: Final = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503)
 
 
 class ProblemDocument(BaseModel):
-    """What every error's body looks like; `type` is stable and meant for programs."""
+    """The body of every error; `type` is stable and meant for programs."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -39,14 +52,14 @@ class ProblemDocument(BaseModel):
         },
     )
 
-    type: str = Field(description="A stable name of this kind of error, as a relative URI.")
+    type: str = Field(description="A stable name of this kind of error, as a URI reference.")
     title: str = Field(description="The kind of error in words.")
     status: int = Field(ge=400, le=599)
     detail: str = Field(description="What happened this time, with the numbers.")
 
 
 class ProblemError(Exception):
-    """An answer that is an error: status, kind, sentence, and its numbers as members."""
+    """An answer that is an error: status, kind, a sentence, and its numbers as members."""
 
     def __init__(
         self,
@@ -63,8 +76,9 @@ class ProblemError(Exception):
 
     def response(self) -> JSONResponse:
         """Return the answer."""
+        base = _OGC if self.kind in _OGC_KINDS else "/problems/"
         body = {
-            "type": f"/problems/{self.kind}",
+            "type": base + self.kind,
             "title": self.kind.replace("-", " ").capitalize(),
             "status": self.status,
             "detail": self.detail,
@@ -82,8 +96,27 @@ def from_status(
     return ProblemError(status, kind, detail or phrase, headers=headers)
 
 
+def is_full(error: BaseException) -> bool:
+    """Say whether a database error means that its disk is full."""
+    cause = getattr(error, "orig", None)
+    return (
+        getattr(cause, "sqlite_errorname", None) == "SQLITE_FULL"
+        or getattr(cause, "sqlstate", None) == "53100"
+    )
+
+
+def from_database(error: BaseException) -> ProblemError:
+    """Make a problem of a database that does not answer, or has no room."""
+    if is_full(error):
+        return ProblemError(507, "disk-full", "the disk of the service's database is full")
+    log.warning("the database did not answer: %s", error)
+    return ProblemError(
+        503, "database-busy", "the database did not answer in time", headers={"Retry-After": "2"}
+    )
+
+
 def from_library(error: HdgemmError) -> ProblemError:
-    """Make a problem of an error the library raised on purpose: the user's to mend."""
+    """Make a problem of an error that the library raised on purpose."""
     kind = "does-not-fit" if isinstance(error, DoesNotFitError) else "bad-input"
     own = {"status", "kind", "detail", "headers"}
     numbers: dict[str, Any] = {
@@ -95,7 +128,7 @@ def from_library(error: HdgemmError) -> ProblemError:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route for OpenAPI; most belong to all, of the guard or the wire."""
+    """Describe the errors of a route for OpenAPI."""
     every = sorted({*statuses, *_EVERYWHERE})
     return {
         status: {

@@ -22,8 +22,8 @@ from hdgemm.server import paths, references
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hdgemm.server.records import Job
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 22

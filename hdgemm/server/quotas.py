@@ -1,4 +1,4 @@
-"""What room there is for a job or a matrix: memory of workers, disk, a token's quota; in bytes."""
+"""Room for a job or a matrix, in bytes: memory of workers, disk, a token's quota."""
 
 from __future__ import annotations
 
@@ -8,43 +8,35 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from hdgemm.server import jobs
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.tables import jobs as job_table
-from hdgemm.server.tables import matrices, workers
+from hdgemm.server.tables import Job, StoredMatrix, WorkerRow
 
 if TYPE_CHECKING:
+    from hdgemm.server.jobs import Reserved
     from hdgemm.server.settings import Settings
     from hdgemm.server.tokens import Account
 
 
 def largest_memory(conn: sa.Connection, devices: tuple[str, ...], settings: Settings) -> int:
-    """Return the bytes of the largest worker that has these devices; while none is there, ours.
+    """Return the bytes of the largest worker that has these devices; the server's without one.
 
-    Planned for more than any worker has, a job would wait for ever.
+    A job that needs more than any worker has would wait for ever.
     """
     wanted = set(devices) - {"auto"}
-    found = conn.execute(sa.select(workers.c.memory, workers.c.devices)).all()
+    found = conn.execute(sa.select(WorkerRow.memory, WorkerRow.devices)).all()
     return max((row.memory for row in found if wanted <= set(row.devices)), default=settings.memory)
 
 
-def _same_disk(path: str | None, folder: Path, settings: Settings) -> bool:
-    theirs = Path(path).parent if path else settings.data_dir
-    try:
-        return theirs.stat().st_dev == folder.stat().st_dev
-    except OSError:
-        return False
-
-
-def check_disk(conn: sa.Connection, folder: Path, requested: int, settings: Settings) -> None:
+def check_disk(held: Reserved, folder: Path, requested: int, settings: Settings) -> None:
     """Raise a 507 with the numbers where a disk has no room for `requested` bytes more.
 
-    Room that accepted jobs will need is not there any more.
+    Room that accepted jobs will need counts as used.
     """
+    device = folder.stat().st_dev
     reserved = sum(
-        job.disk_bytes
-        for job in jobs.outputs_in_flight(conn)
-        if _same_disk(job.output["path"], folder, settings)
+        nbytes
+        for volume, nbytes in held.disk_bytes.items()
+        if _device(Path(volume) if volume else settings.data_dir) == device
     )
     available = shutil.disk_usage(folder).free - reserved - settings.min_free_disk
     if requested > available:
@@ -55,6 +47,13 @@ def check_disk(conn: sa.Connection, folder: Path, requested: int, settings: Sett
         )  # fmt: skip
 
 
+def _device(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
+
+
 def check_quota(conn: sa.Connection, account: Account, requested: int) -> None:
     """Raise a 507 where an account may not keep `requested` bytes more.
 
@@ -63,14 +62,14 @@ def check_quota(conn: sa.Connection, account: Account, requested: int) -> None:
     if account.max_bytes is None:
         return
     kept = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(matrices.c.size), 0)).where(
-            matrices.c.owner == account.id
+        sa.select(sa.func.coalesce(sa.func.sum(StoredMatrix.size), 0)).where(
+            StoredMatrix.owner == account.id
         )
     ).scalar_one()
     results = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(job_table.c.disk_bytes), 0)).where(
-            job_table.c.owner == account.id,
-            job_table.c.status.in_(("accepted", "running", "successful")),
+        sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0)).where(
+            Job.owner == account.id,
+            Job.status.in_(("accepted", "running", "successful")),
         )
     ).scalar_one()
     used = int(kept) + int(results)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hdgemm.server.records import StoredMatrix
+    from hdgemm.server.tables import StoredMatrix
 
 
 def part_range(headers: Mapping[str, str], size: int) -> tuple[int, int]:

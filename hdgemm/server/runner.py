@@ -22,13 +22,13 @@ from hdgemm.errors import (
 )
 from hdgemm.server import jobs
 from hdgemm.server.attempt import Attempt, LeaseLostError
+from hdgemm.server.backend import load_library
 from hdgemm.server.database import Database
+from hdgemm.server.documents import finite
 from hdgemm.server.heartbeat import Heart
 from hdgemm.server.leases import Held
-from hdgemm.server.backend import load_library
-from hdgemm.server.watchdog import LEASE_LOST, Lifeline, die_with_parent, read_order
-from hdgemm.server.json_values import finite
 from hdgemm.server.settings import Settings
+from hdgemm.server.watchdog import LEASE_LOST, Lifeline, die_with_parent, read_order
 
 log = logging.getLogger("hdgemm.server.runner")
 #: Jobs give way to the server, which has to answer while they run.

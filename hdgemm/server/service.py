@@ -1,30 +1,110 @@
-"""What all routes share, and who is asking."""
+"""What all routes share: settings, database, accounts, caches and thread limits."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
+import anyio
+from anyio import to_thread
 from fastapi import Depends, Request
 
 from hdgemm.server import tokens
 from hdgemm.server.admission import Examiner
 from hdgemm.server.backend import load_library
-from hdgemm.server.response_cache import Recent
+from hdgemm.server.documents import Documents
+from hdgemm.server.events import EventStreams
+from hdgemm.server.problems import ProblemError
 from hdgemm.server.tokens import Account
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
 
-#: How long an answer about a token is believed: a revoked one works this much longer, at most.
-_BELIEF_SECONDS: Final = 2.0
-_MOST_REMEMBERED: Final = 10_000
+#: How long the answer about a token is cached: a revoked one works this much longer, at most.
+_ACCOUNT_SECONDS: Final = 2.0
+_ACCOUNTS_CACHED: Final = 10_000
+_CACHE_SECONDS: Final = 0.1
+_CACHE_ENTRIES: Final = 4096
+
+Key = TypeVar("Key", bound="Hashable")
+Result = TypeVar("Result")
+
+
+class CoalescingCache(Generic[Key]):
+    """Answers by key, cached for a tenth of a second; requests that come meanwhile share a read.
+
+    A thousand watchers of one job cost ten reads a second. Errors reach those who waited for them
+    and are not cached.
+    """
+
+    def __init__(self, seconds: float = _CACHE_SECONDS) -> None:
+        self._seconds = seconds
+        self._known: dict[Key, tuple[float, asyncio.Future[bytes]]] = {}
+
+    async def get(self, key: Key, read: Callable[[], bytes]) -> bytes:
+        """Return the cached answer, or have `read` make it in a thread."""
+        known = self._known.get(key)
+        if known is not None and not known[1].done():
+            return await asyncio.shield(known[1])
+        if known is not None and time.monotonic() < known[0]:
+            return known[1].result()
+        if len(self._known) >= _CACHE_ENTRIES:
+            self._known.clear()
+        made: asyncio.Future[bytes] = asyncio.ensure_future(to_thread.run_sync(read))
+        self._known[key] = time.monotonic() + self._seconds, made
+        try:
+            return await asyncio.shield(made)
+        except Exception:
+            self.forget(key)
+            raise
+
+    def forget(self, key: Key) -> None:
+        """Read it anew at the next request."""
+        self._known.pop(key, None)
+
+
+class ThreadLimit:
+    """Runs calls in threads of their own, so many at a time.
+
+    For calls that may block for long, on a file system that does not answer or in the planner: the
+    threads that serve all other requests stay free.
+    """
+
+    def __init__(self, most: int, wait_seconds: float, what: str) -> None:
+        self._most, self._wait_seconds, self._what = most, wait_seconds, what
+        self._running = 0
+
+    async def run(self, call: Callable[..., Result], *arguments: object) -> Result:
+        """Run a call when a thread is free.
+
+        Raises
+        ------
+        ProblemError
+            503 when none gets free in time.
+        """
+        until = time.monotonic() + self._wait_seconds
+        while self._running >= self._most:
+            if time.monotonic() >= until:
+                raise ProblemError(
+                    503, "busy", f"{self._most} requests wait for {self._what} already",
+                    headers={"Retry-After": "5"},
+                )  # fmt: skip
+            await anyio.sleep(0.02)
+        self._running += 1
+        try:
+            return await to_thread.run_sync(call, *arguments, limiter=anyio.CapacityLimiter(1))
+        finally:
+            self._running -= 1
 
 
 class Service:
-    """Settings, database and library of one server, and its memory of accounts.
+    """Settings, database and library of one server, and its cache of accounts.
 
     Parameters
     ----------
@@ -46,29 +126,36 @@ class Service:
         self.settings = settings
         self.database = database
         self.hosts = hosts
-        self.examiner = Examiner(settings, load_library(settings.library))
-        self.statuses: Recent[tuple[str, str]] = Recent()
+        self.documents = Documents(
+            urlsplit(settings.public_url).path.rstrip("/"), settings.retention_seconds
+        )
+        self.examiner = Examiner(settings, database, load_library(settings.library))
+        self.statuses: CoalescingCache[tuple[str, str]] = CoalescingCache()
+        self.news: CoalescingCache[tuple[str, int]] = CoalescingCache()
+        self.readiness: CoalescingCache[str] = CoalescingCache(1.0)
+        self.streams = EventStreams(self, settings.max_streams, settings.max_streams_per_token)
+        self.files = ThreadLimit(16, 5.0, "files")
+        self.plans = ThreadLimit(4, 20.0, "the planner")
+        self.public_host = urlsplit(settings.public_url).netloc
         self._always_ask = always_ask
         self._accounts: dict[str, tuple[float, Account | None]] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def account(self, secret: str | None) -> Account | None:
-        """Return whose request this is; None for nobody known. Blocks: call it in a thread."""
-        key = secret or ""
-        with self._lock:
-            known = self._accounts.get(key)
-            if known is not None and time.monotonic() < known[0]:
-                return known[1]
+        """Return the account of a secret; None where there is none. Blocks: call it in a thread."""
+        known, account = self.cached_account(secret)
+        if known:
+            return account
         found = self._find(secret)
         with self._lock:
-            if len(self._accounts) >= _MOST_REMEMBERED:
+            if len(self._accounts) >= _ACCOUNTS_CACHED:
                 self._accounts.clear()
-            self._accounts[key] = time.monotonic() + _BELIEF_SECONDS, found
+            self._accounts[secret or ""] = time.monotonic() + _ACCOUNT_SECONDS, found
         return found
 
-    def remembered(self, secret: str | None) -> tuple[bool, Account | None]:
-        """Return what `account` would, where that is known without asking the database."""
+    def cached_account(self, secret: str | None) -> tuple[bool, Account | None]:
+        """Return whether `account` would answer from its cache, and what."""
         known = self._accounts.get(secret or "")
         if known is None or time.monotonic() >= known[0]:
             return False, None

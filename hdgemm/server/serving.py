@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +21,9 @@ from hdgemm.errors import InputError
 from hdgemm.server import tokens
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
-from hdgemm.server.timeouts import patient
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings, is_loopback
+from hdgemm.server.timeouts import with_timeouts
 
 if TYPE_CHECKING:
     from hdgemm.server.database import Database
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hdgemm.server")
 _RESTART_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 5
+_THREAD_SECONDS: Final = 1.0
 
 
 class WorkerKeeper:
@@ -115,7 +118,7 @@ def serve(settings: Settings, host: str, port: int, *, with_worker: bool = True)
     keeper = WorkerKeeper(settings) if with_worker else None
     config = uvicorn.Config(
         create_app(service),
-        http=patient(settings.header_seconds, settings.body_seconds),
+        http=with_timeouts(settings.header_seconds, settings.body_seconds),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -135,6 +138,7 @@ def serve(settings: Settings, host: str, port: int, *, with_worker: bool = True)
         if keeper is not None:
             keeper.close()
         service.database.close()
+        _leave_blocked_threads()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -149,6 +153,18 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.set_inheritable(False)
     return listener
+
+
+def _leave_blocked_threads() -> None:
+    """End the process where a thread is blocked in a system call; Python would wait for it."""
+    until = time.monotonic() + _THREAD_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                log.warning("ending although %s is blocked", thread.name)
+                logging.shutdown()
+                os._exit(0)
 
 
 def _raise_file_limit() -> None:

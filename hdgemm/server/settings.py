@@ -69,6 +69,12 @@ class Settings(BaseSettings):
     max_crashes: int = 5
     max_attempts: int = 50
     max_queue: int = 10_000
+    max_streams: int = 256
+    max_streams_per_token: int = 32
+    plan_seconds: float = 20.0
+    plan_memory: int = 2 << 30
+    public_url: str = ""
+    retention_seconds: float | None = None
     min_free_disk: int = 64 << 20
     header_seconds: float = 10.0
     body_seconds: float = 20.0

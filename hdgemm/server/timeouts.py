@@ -1,8 +1,8 @@
-"""HTTP/1.1 as uvicorn speaks it, with patience that ends.
+"""uvicorn's HTTP/1.1 protocol with timeouts for header, body and reader.
 
-uvicorn waits for a request's header and body for ever. Here a connection is closed when its header
-is not complete in time, when its body or the reader of its answer makes no progress, or when
-either comes at a trickle. Time in which the server itself stopped reading does not count.
+uvicorn waits without limit for a request's header and body. Here a connection is closed when its
+header is not complete in time, and when its body comes, or its answer is read, too slowly. Time in
+which the server itself stopped reading does not count.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hdgemm.server.middleware import MOST_HEADER_BYTES
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -23,14 +25,11 @@ if TYPE_CHECKING:
 #: Bytes that must come, or be taken, in each period of `body_seconds` in which data is due.
 _TRICKLE: Final = 16 << 10
 _LOOK_SECONDS: Final = 1.0
-_MOST_HEADER_BYTES: Final = 32 << 10
-
-
 Due = Literal["header", "body", "reader"]
 
 
-class PatientProtocol(H11Protocol):
-    """One connection, looked at once a second; `patient` sets how long it may take."""
+class TimeoutProtocol(H11Protocol):
+    """One connection, checked once a second; `with_timeouts` sets how long it may take."""
 
     header_seconds = 10.0
     body_seconds = 20.0
@@ -43,7 +42,7 @@ class PatientProtocol(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.conn = h11.Connection(h11.SERVER, _MOST_HEADER_BYTES)
+        self.conn = h11.Connection(h11.SERVER, MOST_HEADER_BYTES)
         self._timer: asyncio.TimerHandle | None = None
         self._received = 0
         self._due: Due | None = None
@@ -51,25 +50,25 @@ class PatientProtocol(H11Protocol):
         self._moved = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look."""
+        """Start the checks."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self._due = "header"
         self._timer = self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes."""
+        """Count the bytes received."""
         self._received += len(data)
         super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or a header that is too long, with a problem document."""
+        """Answer malformed HTTP, or a header that is too long, with a problem document."""
         error = sys.exc_info()[1]
         status = getattr(error, "error_status_hint", 400) if error is not None else 400
         self._refuse(status if status in {400, 431, 501} else 400, msg)
@@ -113,7 +112,7 @@ class PatientProtocol(H11Protocol):
             self._since, self._moved = now, self._progress(due)
 
     def _what_is_due(self) -> Due | None:
-        """Say what this connection waits for its client to do."""
+        """Return what the client is to do: send a header, send a body, or read."""
         if self.flow.write_paused:
             return "reader"
         if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
@@ -125,11 +124,11 @@ class PatientProtocol(H11Protocol):
         return None
 
     def _progress(self, due: Due | None) -> int:
-        """Return a number of bytes that grows as the client does what is due."""
+        """Return a count of bytes that grows as the client does what is due."""
         return -self.transport.get_write_buffer_size() if due == "reader" else self._received
 
 
-def patient(header_seconds: float, body_seconds: float) -> type[PatientProtocol]:
+def with_timeouts(header_seconds: float, body_seconds: float) -> type[TimeoutProtocol]:
     """Return the protocol with its times set, as uvicorn's `http` argument takes it."""
     times = {"header_seconds": header_seconds, "body_seconds": body_seconds}
-    return type("PatientProtocol", (PatientProtocol,), times)
+    return type("TimeoutProtocol", (TimeoutProtocol,), times)

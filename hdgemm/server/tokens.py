@@ -1,22 +1,26 @@
-"""Who may: tokens, kept as hashes, with their limits."""
+"""Bearer tokens, kept as hashes, and the limits of their accounts."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.server.records import new_id
-from hdgemm.server.tables import tokens
+from hdgemm.server.tables import Token, new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whose jobs and matrices a request is about, and its limits; None does not limit.
+    """The owner of jobs and matrices, and its limits; None does not limit.
 
     Parameters
     ----------
@@ -28,6 +32,11 @@ class Account:
         Bytes of uploaded matrices and kept results.
     rate
         Requests a second.
+    max_priority
+        The highest priority that its jobs may ask for.
+    read_roots, write_roots
+        Folders whose files its jobs may read, and write as well; they lie within the server's
+        roots. None stands for all of the server's roots.
     """
 
     id: str = ""
@@ -35,10 +44,31 @@ class Account:
     max_jobs: int | None = None
     max_bytes: int | None = None
     rate: float | None = None
+    max_priority: int | None = None
+    read_roots: list[str] | None = None
+    write_roots: list[str] | None = None
+
+    def readable(self, roots: Sequence[Path]) -> tuple[Path, ...]:
+        """Return the folders below the server's `roots` that its jobs may read."""
+        if self.read_roots is None:
+            return tuple(roots)
+        return _within([*self.read_roots, *(self.write_roots or ())], roots)
+
+    def writable(self, roots: Sequence[Path]) -> tuple[Path, ...]:
+        """Return the folders below the server's `roots` that its jobs may write."""
+        return tuple(roots) if self.write_roots is None else _within(self.write_roots, roots)
+
+
+def _within(folders: Sequence[str], roots: Sequence[Path]) -> tuple[Path, ...]:
+    found = dict.fromkeys(map(Path, folders))
+    return tuple(path for path in found if any(path.is_relative_to(root) for root in roots))
+
+
+_LIMITS = tuple(field.name for field in fields(Account) if field.name not in {"id", "name"})
 
 
 def create(conn: sa.Connection, account: Account, now: float) -> str:
-    """Make a token and return its secret, which is kept nowhere.
+    """Make a token and return its secret, of which only the hash is kept.
 
     32 random bytes need no slow hash: there is nothing to guess.
 
@@ -47,54 +77,50 @@ def create(conn: sa.Connection, account: Account, now: float) -> str:
     InputError
         When the name is taken.
     """
-    taken = conn.execute(sa.select(tokens.c.id).where(tokens.c.name == account.name)).one_or_none()
+    taken = conn.execute(sa.select(Token.id).where(Token.name == account.name)).one_or_none()
     if taken is not None:
         raise InputError(f"there is a token named {account.name!r} already; choose another name")
     secret = "hdg_" + secrets.token_urlsafe(32)
+    limits = {name: getattr(account, name) for name in _LIMITS}
     conn.execute(
-        sa.insert(tokens).values(
-            id=new_id(), name=account.name, digest=_digest(secret), created=now,
-            max_jobs=account.max_jobs, max_bytes=account.max_bytes, rate=account.rate,
+        sa.insert(Token).values(
+            id=new_id(), name=account.name, digest=_digest(secret), created=now, **limits
         )
-    )  # fmt: skip
+    )
     return secret
 
 
 def revoke(conn: sa.Connection, name: str, now: float) -> bool:
     """End a token; say whether there was one."""
-    query = (
-        sa.update(tokens)
-        .where(tokens.c.name == name, tokens.c.revoked.is_(None))
-        .values(revoked=now)
-    )
+    query = sa.update(Token).where(Token.name == name, Token.revoked.is_(None)).values(revoked=now)
     return conn.execute(query).rowcount == 1
 
 
 def names(conn: sa.Connection) -> list[tuple[str, float, float | None]]:
     """Return name, creation and revocation of every token."""
-    query = sa.select(tokens.c.name, tokens.c.created, tokens.c.revoked).order_by(tokens.c.created)
+    query = sa.select(Token.name, Token.created, Token.revoked).order_by(Token.created)
     return [(row.name, row.created, row.revoked) for row in conn.execute(query)]
 
 
 def required(conn: sa.Connection) -> bool:
-    """Say whether any token was ever made: from then on nobody gets in without one."""
-    return conn.execute(sa.select(tokens.c.id).limit(1)).one_or_none() is not None
+    """Say whether any token was ever made: from then on every request needs one."""
+    return conn.execute(sa.select(Token.id).limit(1)).one_or_none() is not None
 
 
 def usable(conn: sa.Connection) -> bool:
     """Say whether there is a token that is not revoked."""
-    query = sa.select(tokens.c.id).where(tokens.c.revoked.is_(None)).limit(1)
+    query = sa.select(Token.id).where(Token.revoked.is_(None)).limit(1)
     return conn.execute(query).one_or_none() is not None
 
 
 def authenticate(conn: sa.Connection, secret: str) -> Account | None:
-    """Return the account behind a secret, or None."""
+    """Return the account of a secret, or None."""
     digest = _digest(secret)
-    query = sa.select(tokens).where(tokens.c.digest == digest, tokens.c.revoked.is_(None))
+    query = sa.select(Token).where(Token.digest == digest, Token.revoked.is_(None))
     row = conn.execute(query).one_or_none()
     if row is None or not hmac.compare_digest(row.digest, digest):
         return None
-    return Account(row.id, row.name, row.max_jobs, row.max_bytes, row.rate)
+    return Account(row.id, row.name, **{name: getattr(row, name) for name in _LIMITS})
 
 
 def _digest(secret: str) -> str:

@@ -17,8 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.records import StoredMatrix, new_id
-from hdgemm.server.tables import matrices, parts
+from hdgemm.server.tables import Part, StoredMatrix, new_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,13 +51,13 @@ def content_size(new: NewMatrix) -> int:
 def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> StoredMatrix:
     """Note a matrix that is to be uploaded."""
     row = conn.execute(
-        sa.insert(matrices)
+        sa.insert(StoredMatrix)
         .values(
             id=new_id(), owner=owner, name=new.name, rows=new.shape[0], cols=new.shape[1],
             dtype=new.dtype, order=new.order, format=new.format, size=content_size(new),
             offset=RAW_OFFSET if new.format == "raw" else 0, sha256=new.sha256, created=now,
         )
-        .returning(*matrices.c)
+        .returning(StoredMatrix)
     ).one()  # fmt: skip
     return StoredMatrix.of(row)
 
@@ -106,7 +105,7 @@ def raw_header(matrix: StoredMatrix) -> bytes:
 
 def get(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
     """Return an owner's matrix or raise a 404: another's looks just like none."""
-    query = sa.select(matrices).where(matrices.c.id == matrix_id, matrices.c.owner == owner)
+    query = sa.select(StoredMatrix).where(StoredMatrix.id == matrix_id, StoredMatrix.owner == owner)
     row = conn.execute(query).one_or_none()
     if row is None:
         raise ProblemError(404, "no-such-matrix", f"there is no matrix {matrix_id}")
@@ -117,12 +116,12 @@ def page(
     conn: sa.Connection, owner: str, before: int | None, limit: int, sha256: str | None = None
 ) -> list[StoredMatrix]:
     """Return an owner's matrices, newest first; with `sha256`, those announced with it."""
-    query = sa.select(matrices).where(matrices.c.owner == owner)
+    query = sa.select(StoredMatrix).where(StoredMatrix.owner == owner)
     if before is not None:
-        query = query.where(matrices.c.seq < before)
+        query = query.where(StoredMatrix.seq < before)
     if sha256 is not None:
-        query = query.where(matrices.c.sha256 == sha256)
-    rows = conn.execute(query.order_by(matrices.c.seq.desc()).limit(limit))
+        query = query.where(StoredMatrix.sha256 == sha256)
+    rows = conn.execute(query.order_by(StoredMatrix.seq.desc()).limit(limit))
     return [StoredMatrix.of(row) for row in rows]
 
 
@@ -136,11 +135,7 @@ def refuse_incomplete(matrix: StoredMatrix) -> None:
 
 def ranges(conn: sa.Connection, matrix_id: str) -> list[tuple[int, int]]:
     """Return the durable ranges of a matrix's content, merged, in order."""
-    query = (
-        sa.select(parts.c.start, parts.c.stop)
-        .where(parts.c.matrix == matrix_id)
-        .order_by(parts.c.start)
-    )
+    query = sa.select(Part.start, Part.stop).where(Part.matrix == matrix_id).order_by(Part.start)
     merged: list[tuple[int, int]] = []
     for start, stop in conn.execute(query):
         if merged and start <= merged[-1][1]:
@@ -153,7 +148,7 @@ def ranges(conn: sa.Connection, matrix_id: str) -> list[tuple[int, int]]:
 def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> None:
     """Note that a range is durable; call it after fsync."""
     if start < stop:
-        conn.execute(sa.insert(parts).values(matrix=matrix_id, start=start, stop=stop))
+        conn.execute(sa.insert(Part).values(matrix=matrix_id, start=start, stop=stop))
 
 
 def check_content(matrix: StoredMatrix, path: Path) -> str:
@@ -203,14 +198,14 @@ def _check_header(matrix: StoredMatrix, path: Path) -> None:
 def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None:
     """Mark a matrix as whole; its parts are of no interest any more."""
     conn.execute(
-        sa.update(matrices).where(matrices.c.id == matrix_id).values(etag=etag, completed=now)
+        sa.update(StoredMatrix).where(StoredMatrix.id == matrix_id).values(etag=etag, completed=now)
     )
-    conn.execute(sa.delete(parts).where(parts.c.matrix == matrix_id))
+    conn.execute(sa.delete(Part).where(Part.matrix == matrix_id))
 
 
 def delete(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
     """Remove a matrix's row; its file is the caller's to remove after the commit."""
     matrix = get(conn, matrix_id, owner)
     jobs.refuse_if_read(conn, "matrix", matrix_id)
-    conn.execute(sa.delete(matrices).where(matrices.c.id == matrix_id))
+    conn.execute(sa.delete(StoredMatrix).where(StoredMatrix.id == matrix_id))
     return matrix

@@ -19,14 +19,13 @@ import sqlalchemy as sa
 
 from hdgemm.server import leases
 from hdgemm.server.database import Database, open_database
-from hdgemm.server.watchdog import LEASE_LOST, boot_seconds, die_with_parent, read_order
 from hdgemm.server.publication import sweep_up
-from hdgemm.server.records import new_id
 from hdgemm.server.settings import Settings
-from hdgemm.server.tables import jobs, workers
+from hdgemm.server.tables import Job, WorkerRow, new_id
+from hdgemm.server.watchdog import LEASE_LOST, boot_seconds, die_with_parent, read_order
 
 if TYPE_CHECKING:
-    from hdgemm.server.records import Job, Status
+    from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.worker")
 #: A cancelled job that has not stopped by itself after so many seconds is killed: soon, where there
@@ -92,15 +91,15 @@ class Worker:
         with self._database.write() as conn:
             now = self._database.now(conn)
             self._register(conn, now)
-            conn.execute(sa.delete(workers).where(workers.c.seen < now - 60))
+            conn.execute(sa.delete(WorkerRow).where(WorkerRow.seen < now - 60))
             self._observer.take_back(conn, now, boot_seconds())
         self._kill_deaf()
 
     def _register(self, conn: sa.Connection, now: float) -> None:
-        seen = sa.update(workers).where(workers.c.id == self.name).values(seen=now)
+        seen = sa.update(WorkerRow).where(WorkerRow.id == self.name).values(seen=now)
         if conn.execute(seen).rowcount == 0:
             conn.execute(
-                sa.insert(workers).values(
+                sa.insert(WorkerRow).values(
                     id=self.name, host=socket.gethostname(), pid=os.getpid(),
                     memory=self._settings.memory, devices=list(self._settings.devices),
                     started=now, seen=now,
@@ -109,9 +108,7 @@ class Worker:
 
     def _kill_deaf(self) -> None:
         with self._database.read() as conn:
-            query = sa.select(jobs.c.id).where(
-                jobs.c.id.in_(list(self._children)), jobs.c.cancel.is_(True)
-            )
+            query = sa.select(Job.id).where(Job.id.in_(list(self._children)), Job.cancel.is_(True))
             cancelled = set(conn.execute(query).scalars())
             lost = leases.lost(conn, [child.held for child in self._children.values()])
         for job_id in lost:
@@ -149,9 +146,7 @@ class Worker:
         if not capacity.idle_devices:
             return False
         with self._database.read() as conn:
-            if not conn.execute(
-                sa.select(jobs.c.id).where(jobs.c.status == "accepted").limit(1)
-            ).all():
+            if not conn.execute(sa.select(Job.id).where(Job.status == "accepted").limit(1)).all():
                 return False
         asked_at = boot_seconds()
         with self._database.queue() as conn:
@@ -199,9 +194,7 @@ class Worker:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         with self._database.write() as conn:
             now = self._database.now(conn)
-            crashes = conn.execute(
-                sa.select(jobs.c.crashes).where(jobs.c.id == child.job.id)
-            ).scalar()
+            crashes = conn.execute(sa.select(Job.crashes).where(Job.id == child.job.id)).scalar()
             if (crashes or 0) + 1 < self._settings.max_crashes:
                 message = f"its process died ({how}); queued again"
                 child.held.hand_back(conn, now, message, crashed=True)
@@ -221,7 +214,7 @@ class Worker:
                 message = "its worker was shut down; queued again"
                 child.held.hand_back(conn, self._database.now(conn), message, crashed=False)
         with self._database.write() as conn:
-            conn.execute(sa.delete(workers).where(workers.c.id == self.name))
+            conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == self.name))
         log.info("worker %s: left", self.name)
 
 

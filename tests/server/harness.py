@@ -117,7 +117,7 @@ def free_port() -> int:
 
 
 def environment(settings: Settings, **extra: str) -> dict[str, str]:
-    values = settings.model_dump(mode="json", exclude={"roots", "devices"})
+    values = settings.model_dump(mode="json", exclude={"roots", "devices"}, exclude_none=True)
     named = {f"HDGEMM_{name.upper()}": str(value) for name, value in values.items()}
     named["HDGEMM_ROOTS"] = os.pathsep.join(map(str, settings.roots))
     named["HDGEMM_DEVICES"] = ",".join(settings.devices)

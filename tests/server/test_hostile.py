@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, leases, paths, tokens
 from hdgemm.server.leases import Capacity, Held
-from hdgemm.server.tables import workers
+from hdgemm.server.tables import WorkerRow
 from hdgemm.server.tokens import Account
 from tests.server.harness import InProcess, application, live, make_settings, submit, upload
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import httpx
     from fastapi import FastAPI
 
-    from hdgemm.server.records import Job
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Job
 
 A = {"path": "a.npy"}
 GEMM = "/v1/processes/gemm/execution"
@@ -233,7 +233,7 @@ def test_a_job_for_more_than_any_worker_has_is_refused(app: FastAPI, settings: S
     with database.write() as conn:
         for name, memory in (("small", 200), ("large", 400)):
             conn.execute(
-                sa.insert(workers).values(
+                sa.insert(WorkerRow).values(
                     id=name, host="h", pid=1, memory=memory, devices=["host"],
                     started=0.0, seen=database.now(conn),
                 )
@@ -265,7 +265,8 @@ def test_cancelling_what_waits_runs_and_is_over(app: FastAPI) -> None:
     for _ in range(2):
         asked = client.post(f"/v1/jobs/{running}/cancel").json()
         assert (asked["status"], asked["cancelRequested"]) == ("running", True)
-    refused(client.delete(f"/v1/jobs/{running}"), 409)
+    assert client.delete(f"/v1/jobs/{running}").json()["message"] == "stopping"
+    assert client.get(f"/v1/jobs/{running}").json()["status"] == "running"
     with database.write() as conn:
         Held(held.id, held.fence).finish(conn, database.now(conn), "successful", "done")
     assert "successful" in refused(client.post(f"/v1/jobs/{running}/cancel"), 409)["detail"]

@@ -1,4 +1,4 @@
-"""The queue's rules, transaction by transaction: who gets which job, and who may write about it."""
+"""The queue, transaction by transaction: claims, leases, fences, fair share, reservations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, leases
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.server.database import Database
-    from hdgemm.server.records import Job
+    from hdgemm.server.tables import Job
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -32,15 +33,17 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 def add(database: Database, **values: Any) -> str:
-    chosen: dict[str, Any] = {
-        "owner": "", "process": "gemm", "name": "", "priority": 0,
-        "inputs": {"options": {"host_memory": 1}},
-        "request_digest": "", "idempotency_key": None, "plan": None, "units": (),
-        "output": {"path": None},
-        "host_bytes": 100, "disk_bytes": 0, "devices": ("host",), "reads": frozenset(), **values,
+    request: dict[str, Any] = {
+        "owner": "", "name": "", "priority": 0, "request_digest": "", "idempotency_key": None,
+    }  # fmt: skip
+    request = {name: values.pop(name, default) for name, default in request.items()}
+    admission: dict[str, Any] = {
+        "process": "gemm", "inputs": {"options": {"host_memory": 1}}, "output": {"path": None},
+        "host_bytes": 100, "devices": ("host",), **values,
     }  # fmt: skip
     with database.queue() as conn:
-        return jobs.insert(conn, jobs.Submission(**chosen), database.now(conn))
+        submission, admitted = jobs.Submission(**request), jobs.Admission(**admission)
+        return jobs.insert(conn, submission, admitted, database.now(conn))
 
 
 def capacity(**values: Any) -> Capacity:
@@ -70,6 +73,64 @@ def test_jobs_are_claimed_by_priority_and_then_age(database: Database) -> None:
     old, young, urgent = add(database), add(database), add(database, priority=5)
     order = [job.id if (job := claim(database)) else None for _ in range(4)]
     assert order == [urgent, old, young, None]
+
+
+def test_owners_share_at_equal_priority(database: Database) -> None:
+    first = [add(database, owner="a") for _ in range(3)]
+    second = [add(database, owner="b") for _ in range(2)]
+    urgent = add(database, owner="a", priority=1)
+    order = []
+    for seconds in (30.0, 1.0, 1.0, 1.0, 1.0, 1.0):
+        taken = claim(database)
+        assert taken is not None
+        order.append(taken.id)
+        with database.write() as conn:
+            now = database.now(conn)
+            Held(taken.id, taken.fence).update(conn, now, started=now - seconds)
+            Held(taken.id, taken.fence).finish(conn, now, "successful", "done")
+    # Owner a used 30 seconds with its urgent job, so that owner b is served first.
+    assert order == [urgent, *second, *first]
+
+
+def test_old_use_is_forgotten(database: Database) -> None:
+    add(database, owner="a")
+    taken = claim(database)
+    assert taken is not None
+    with database.write() as conn:
+        now = database.now(conn)
+        held = Held(taken.id, taken.fence)
+        held.update(conn, now, started=now - 9000)
+        held.finish(conn, now - 4000, "successful", "done")
+    older, newer = add(database, owner="a"), add(database, owner="b")
+    assert [claim(database).id for _ in range(2)] == [older, newer]  # type: ignore[union-attr]
+
+
+def test_a_claim_looks_beyond_its_first_page(database: Database) -> None:
+    for _ in range(50):
+        add(database, devices=("cuda:1",))
+    last = add(database)
+    taken = claim(database)
+    assert taken is not None
+    assert taken.id == last
+
+
+def test_reservations_are_added_up_by_the_database(database: Database) -> None:
+    """One row comes back for an owner and volume, however many jobs wait; a claim reads a page."""
+    for number in range(300):
+        where = {"volume": "/x", "output": {"path": f"/x/{number}.npy"}} if number % 2 else {}
+        add(database, owner="ab"[number % 2], disk_bytes=10, **where)
+    rows: list[int] = []
+    sa.event.listen(
+        database.engine, "after_execute",
+        lambda *arguments: rows.append(arguments[-1].rowcount), named=False,
+    )  # fmt: skip
+    with database.read() as conn:
+        held = jobs.reserved(conn)
+        assert jobs.writer_of(conn, "/x/7.npy") is not None
+        assert jobs.writer_of(conn, "/x/8.npy") is None
+    assert held.jobs == {"a": 150, "b": 150}
+    assert held.disk_bytes == {None: 1500, "/x": 1500}
+    assert len(rows) == 3
 
 
 def test_a_busy_device_is_passed_over_and_short_memory_is_waited_for(database: Database) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hdgemm.errors import CancelledRunError
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
-from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from hdgemm.server.backend import ProfileCall, Watch
+from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from tests.server.harness import Live, finished, live, make_settings, submit
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.receiving import PartWriter
-from hdgemm.server.records import StoredMatrix
+from hdgemm.server.tables import StoredMatrix
 from tests.server.harness import (
     InProcess,
     application,

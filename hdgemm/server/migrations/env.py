@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from hdgemm.server.tables import metadata
+from hdgemm.server.tables import Table
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
+    target_metadata=Table.metadata,
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -6,37 +6,50 @@ import base64
 import binascii
 import json
 import shutil
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlencode
 
-import anyio
 from anyio import to_thread
 from fastapi import APIRouter, Header, Path, Query, Request
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from hdgemm.server import events, jobs
-from hdgemm.server.documents import JobList, StatusInfo, link, status_info
+from hdgemm.server import jobs
+from hdgemm.server.documents import JobList, StatusInfo
 from hdgemm.server.problems import ProblemError, responses
-from hdgemm.server.records import FINISHED, Process, Status
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
+from hdgemm.server.tables import FINISHED, Process, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from hdgemm.server.service import Service
+    from hdgemm.server.tables import Job
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[
     str, Path(pattern=r"^[0-9a-f]{32}$", description="The job's jobID.", examples=["0" * 32])
 ]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+MOST_LISTED: Final = 1000
+Limit = Annotated[
+    int, Query(ge=1, description=f"Of a page; more than {MOST_LISTED} stands for {MOST_LISTED}.")
+]
 Cursor = Annotated[
     str | None,
     Query(pattern=r"^[A-Za-z0-9_-]{1,32}$", description='From a "next" link; opaque.'),
 ]
-_POLL_SECONDS: Final = 0.5
-_KEEP_ALIVE_SECONDS: Final = 15.0
+_TIME: Final = (
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+Interval = Annotated[
+    str | None,
+    Field(
+        pattern=rf"^({_TIME}|({_TIME}|\.\.)?/({_TIME}|\.\.)?)$",
+        description="Only jobs created at this time, or within: start/end, start/.., ../end.",
+        examples=["2026-11-21T00:00:00Z/.."],
+    ),
+]
+Seconds = Annotated[int | None, Field(ge=0, le=1 << 31)]
 
 
 def read_cursor(cursor: str | None) -> int | None:
@@ -57,28 +70,63 @@ def make_cursor(seq: int) -> str:
     return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
 
 
+def _interval(text: str | None) -> tuple[float | None, float | None]:
+    """Return the first and last time of RFC 3339's instants and OGC's intervals."""
+    if text is None:
+        return None, None
+    first, _, last = text.partition("/") if "/" in text else (text, "", text)
+    try:
+        return _seconds(first), _seconds(last)
+    except ValueError as error:
+        raise ProblemError(422, "bad-datetime", f"datetime={text}: {error}") from error
+
+
+def _seconds(text: str) -> float | None:
+    if text in {"", ".."}:
+        return None
+    return datetime.fromisoformat(text).astimezone(UTC).timestamp()
+
+
+class JobQuery(BaseModel):
+    """Query parameters of the list: OGC's, and `name` and `cursor`."""
+
+    type: list[Literal["process"]] | None = None
+    status: list[Status] | None = None
+    processID: list[Process] | None = None  # noqa: N815 - OGC's spelling
+    name: Annotated[str | None, Field(max_length=200, pattern=r"^[ -~]*$")] = None
+    datetime: Interval = None
+    minDuration: Seconds = None  # noqa: N815
+    maxDuration: Seconds = None  # noqa: N815
+    cursor: Cursor = None
+    limit: Limit = 50
+
+    def filter(self) -> jobs.Filter:
+        """Return the restriction that the parameters make."""
+        return jobs.Filter(
+            statuses=tuple(self.status or ()), processes=tuple(self.processID or ()),
+            name=self.name, before=read_cursor(self.cursor), created=_interval(self.datetime),
+            min_seconds=self.minDuration, max_seconds=self.maxDuration,
+        )  # fmt: skip
+
+
 @router.get("", response_model=None, responses={200: {"model": JobList}, **responses()})
 def list_jobs(
+    request: Request,
     service: TheService,
     account: TheAccount,
-    status: Annotated[list[Status] | None, Query()] = None,
-    processID: Annotated[list[Process] | None, Query()] = None,  # noqa: N803 - OGC's spelling
-    name: Annotated[str | None, Query(max_length=200, pattern=r"^[ -~]*$")] = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    query: Annotated[JobQuery, Query()],
 ) -> JSONResponse:
     """List this token's jobs, newest first."""
-    chosen = jobs.Filter(tuple(status or ()), tuple(processID or ()), name, read_cursor(cursor))
+    documents, limit = service.documents, min(query.limit, MOST_LISTED)
     with service.database.read() as conn:
-        found = jobs.page(conn, account.id, chosen, limit + 1)
-    links = [link("/v1/jobs", "self")]
+        now = service.database.now(conn)
+        found = jobs.page(conn, account.id, query.filter(), limit + 1, now)
+    links = [documents.link("/v1/jobs", "self")]
     if len(found) > limit:
-        pairs: list[tuple[str, str]] = [("status", item) for item in chosen.statuses]
-        pairs += [("processID", item) for item in chosen.processes]
-        pairs += [] if name is None else [("name", name)]
-        pairs += [("limit", str(limit)), ("cursor", make_cursor(found[limit - 1].seq))]
-        links.append(link(f"/v1/jobs?{urlencode(pairs)}", "next"))
-    return JSONResponse({"jobs": [status_info(job) for job in found[:limit]], "links": links})
+        same = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+        same.append(("cursor", make_cursor(found[limit - 1].seq)))
+        links.append(documents.link(f"/v1/jobs?{urlencode(same)}", "next"))
+    return JSONResponse({"jobs": [documents.status(job) for job in found[:limit]], "links": links})
 
 
 @router.get(
@@ -95,7 +143,8 @@ async def get_job(job_id: JobId, service: TheService, account: TheAccount) -> Re
 def _status(service: Service, job_id: str, account: Account) -> bytes:
     with service.database.read() as conn:
         job = jobs.get(conn, job_id, account.id)
-    return json.dumps(status_info(job), ensure_ascii=False, allow_nan=False).encode()
+    document = service.documents.status(job)
+    return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
 
 @router.get("/{job_id}/map", response_model=None, responses=responses(404))
@@ -118,17 +167,35 @@ def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONR
     with service.database.write() as conn:
         job = jobs.cancel(conn, job_id, account.id, service.database.now(conn))
     service.statuses.forget((account.id, job_id))
-    return JSONResponse(status_info(job))
+    return JSONResponse(service.documents.status(job))
 
 
-@router.delete("/{job_id}", status_code=204, responses=responses(404, 409))
-def delete_job(job_id: JobId, service: TheService, account: TheAccount) -> Response:
-    """Delete a finished job with its log, pictures and kept result; a file elsewhere stays."""
-    with service.database.queue() as conn:
-        jobs.delete(conn, job_id, account.id)
+@router.delete(
+    "/{job_id}",
+    response_model=None,
+    responses={200: {"model": StatusInfo}, **responses(404, 409, 507)},
+)
+def dismiss_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Cancel an unfinished job; delete a finished one with its log, pictures and kept result.
+
+    A result in a file of its own stays.
+    """
+
+    def dismiss() -> tuple[Job, bool]:
+        with service.database.queue() as conn:
+            job = jobs.get(conn, job_id, account.id)
+            if job.status in FINISHED:
+                return jobs.delete(conn, job_id, account.id), True
+            return jobs.cancel(conn, job_id, account.id, service.database.now(conn)), False
+
+    job, deleted = service.database.with_reserve(dismiss)
     service.statuses.forget((account.id, job_id))
-    shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
-    return Response(status_code=204)
+    if deleted:
+        shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
+    # OGC's answer to a dismissal; what a running job does still shows in its own document.
+    message = "deleted" if deleted else job.message
+    document = {**service.documents.status(job), "status": "dismissed", "message": message}
+    return JSONResponse(document)
 
 
 @router.get(
@@ -151,9 +218,10 @@ async def follow_job(
         str | None, Header(alias="Last-Event-ID", pattern=r"^[0-9]{1,18}$")
     ] = None,
 ) -> StreamingResponse:
-    """Stream what happens to a job, from after `Last-Event-ID`, until it is finished."""
+    """Stream a job's events, from after `Last-Event-ID`, until it is finished."""
     await to_thread.run_sync(_exists, service, job_id, account.id)
-    stream = _stream(request, service, (account.id, job_id), int(last_event_id or 0))
+    secret = request.scope["hdgemm.secret"]
+    stream = service.streams.follow(job_id, account, secret, int(last_event_id or 0))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
@@ -161,34 +229,3 @@ async def follow_job(
 def _exists(service: Service, job_id: str, owner: str) -> None:
     with service.database.read() as conn:
         jobs.get(conn, job_id, owner)
-
-
-async def _stream(
-    request: Request, service: Service, key: tuple[str, str], last: int
-) -> AsyncIterator[str]:
-    quiet, job_id = 0.0, key[1]
-    yield "retry: 1000\n\n"
-    while not await request.is_disconnected():
-        found, finished = await to_thread.run_sync(_news, service, job_id, last)
-        if found:
-            # Who hears of an event must not be told an older status.
-            service.statuses.forget(key)
-        for event in found:
-            last = event.id
-            yield f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(event.data)}\n\n"
-        if finished and not found:
-            yield "event: end\ndata: {}\n\n"
-            return
-        quiet = 0.0 if found else quiet + _POLL_SECONDS
-        if quiet >= _KEEP_ALIVE_SECONDS:
-            quiet = 0.0
-            yield ": still here\n\n"
-        if not found:
-            await anyio.sleep(_POLL_SECONDS)
-
-
-def _news(service: Service, job_id: str, last: int) -> tuple[list[events.JobEvent], bool]:
-    with service.database.read() as conn:
-        found: list[Any] = events.after(conn, job_id, last)
-        job = jobs.find(conn, job_id)
-    return found, job is None or job.status in FINISHED

@@ -1,4 +1,4 @@
-"""`/v1/matrices`: upload in parts, complete, download, delete; `/v1/files`: what is there."""
+"""`/v1/matrices`: upload in parts, complete, download, delete; `/v1/files`: describe a file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from hdgemm.server import paths, references, quotas, uploads
+from hdgemm.server import jobs, paths, quotas, references, uploads
 from hdgemm.server.content import stream_file
-from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList, link, matrix_info
+from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.receiving import PartWriter, announced_digest, part_range
-from hdgemm.server.routes.jobs import Cursor, Limit, make_cursor, read_cursor
+from hdgemm.server.routes.jobs import MOST_LISTED, Cursor, Limit, make_cursor, read_cursor
 from hdgemm.server.routes.results import STREAMED, Span, rectangle
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
-    from hdgemm.server.records import StoredMatrix
+    from collections.abc import Sequence
+    from pathlib import Path as FilePath
+
     from hdgemm.server.service import Service
+    from hdgemm.server.tables import StoredMatrix
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1", tags=["matrices"])
@@ -44,13 +47,13 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
     size = uploads.content_size(new)
     with service.database.queue() as conn:
         needed = size + uploads.RAW_OFFSET
-        quotas.check_disk(conn, settings.matrices_dir, needed, settings)
+        quotas.check_disk(jobs.reserved(conn), settings.matrices_dir, needed, settings)
         quotas.check_quota(conn, account, size)
         matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
         # Within the transaction: a row never stands for a file that is not there.
         uploads.create_file(matrix, uploads.content_path(matrix.id, settings))
-    location = {"Location": f"/v1/matrices/{matrix.id}"}
-    return JSONResponse(matrix_info(matrix, []), 201, location)
+    location = {"Location": f"{service.documents.prefix}/v1/matrices/{matrix.id}"}
+    return JSONResponse(service.documents.matrix(matrix, []), 201, location)
 
 
 @router.get("/matrices", response_model=None, responses={200: {"model": MatrixList}, **responses()})
@@ -62,14 +65,15 @@ def list_matrices(
     limit: Limit = 50,
 ) -> JSONResponse:
     """List this token's matrices, newest first; with `sha256`, those announced with it."""
+    limit, documents = min(limit, MOST_LISTED), service.documents
     with service.database.read() as conn:
         found = uploads.page(conn, account.id, read_cursor(cursor), limit + 1, sha256)
-        shown = [matrix_info(item, uploads.ranges(conn, item.id)) for item in found[:limit]]
-    links = [link("/v1/matrices", "self")]
+        shown = [documents.matrix(item, uploads.ranges(conn, item.id)) for item in found[:limit]]
+    links = [documents.link("/v1/matrices", "self")]
     if len(found) > limit:
         more = f"/v1/matrices?limit={limit}&cursor={make_cursor(found[limit - 1].seq)}"
         more += "" if sha256 is None else f"&sha256={sha256}"
-        links.append(link(more, "next"))
+        links.append(documents.link(more, "next"))
     return JSONResponse({"matrices": shown, "links": links})
 
 
@@ -84,7 +88,7 @@ def _load(
 @router.get("/matrices/{matrix_id}", response_model=None, responses={**_INFO, **responses(404)})
 def get_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
     """Describe a matrix, and say which ranges of it are there."""
-    return JSONResponse(matrix_info(*_load(service, matrix_id, account)))
+    return JSONResponse(service.documents.matrix(*_load(service, matrix_id, account)))
 
 
 @router.put(
@@ -149,7 +153,7 @@ def _acknowledge(
     with service.database.write() as conn:
         uploads.get(conn, matrix.id, account.id)
         uploads.acknowledge(conn, matrix.id, writer.start, writer.position)
-        return matrix_info(matrix, uploads.ranges(conn, matrix.id))
+        return service.documents.matrix(matrix, uploads.ranges(conn, matrix.id))
 
 
 @router.post("/matrices/{matrix_id}/complete", response_model=None,
@@ -168,7 +172,7 @@ def complete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccoun
         with service.database.write() as conn:
             uploads.complete(conn, matrix_id, etag, service.database.now(conn))
         matrix, received = _load(service, matrix_id, account)
-    return JSONResponse(matrix_info(matrix, received))
+    return JSONResponse(service.documents.matrix(matrix, received))
 
 
 @router.head("/matrices/{matrix_id}/content", include_in_schema=False)
@@ -192,25 +196,35 @@ async def get_content(
     return await to_thread.run_sync(rectangle, file, rows, cols)
 
 
-@router.delete("/matrices/{matrix_id}", status_code=204, responses=responses(404, 409))
+@router.delete("/matrices/{matrix_id}", status_code=204, responses=responses(404, 409, 507))
 def delete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> Response:
     """Delete a matrix that no unfinished job reads."""
-    with service.database.queue() as conn:
-        uploads.delete(conn, matrix_id, account.id)
+
+    def delete() -> None:
+        with service.database.queue() as conn:
+            uploads.delete(conn, matrix_id, account.id)
+
+    service.database.with_reserve(delete)
     uploads.content_path(matrix_id, service.settings).unlink(missing_ok=True)
     return Response(status_code=204)
 
 
 @router.get("/files", response_model=None, responses={200: {"model": FileInfo}, **responses()})
-def describe_file(
+async def describe_file(
     service: TheService,
+    account: TheAccount,
     path: Annotated[str, Query(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")],
 ) -> JSONResponse:
     """Describe a .npy file inside the server's roots, so that it need not be uploaded."""
-    real = paths.resolve(path, service.settings.roots)
-    shape, dtype = references.describe_file(real, service.settings)
+    roots = account.readable(service.settings.roots)
+    return JSONResponse(await service.files.run(_describe, path, roots))
+
+
+def _describe(path: str, roots: Sequence[FilePath]) -> dict[str, Any]:
+    real = paths.resolve(path, roots)
+    shape, dtype = references.describe_file(real, roots)
     found = real.stat()
-    return JSONResponse({
+    return {
         "path": str(real), "shape": list(shape), "dtype": dtype, "size": found.st_size,
         "mtime_ns": found.st_mtime_ns, "inode": found.st_ino,
-    })  # fmt: skip
+    }  # fmt: skip

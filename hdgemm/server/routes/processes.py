@@ -1,8 +1,11 @@
-"""`/v1/processes`: what can be executed, and executing it."""
+"""`/v1/processes`: the processes, their descriptions, and executing them."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from anyio import to_thread
@@ -10,26 +13,28 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import JSONResponse
 
 from hdgemm.server import jobs, uploads
-from hdgemm.server.admission import Admission, Inputs, reserve
-from hdgemm.server.documents import DryRun, StatusInfo, link, status_info
+from hdgemm.server.admission import Inputs, check_request, reserve
+from hdgemm.server.documents import DryRun, StatusInfo
+from hdgemm.server.jobs import Admission, Submission
 from hdgemm.server.models import (
+    Execute,
     ExecuteGemm,
     ExecuteProfile,
     ExecuteVerify,
     GemmInputs,
     ProfileInputs,
     VerifyInputs,
-    schema_of,
+    describe_inputs,
 )
-from hdgemm.server.problems import ProblemError, from_status, responses
+from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
     from pydantic import BaseModel
 
-    from hdgemm.server.records import Job
     from hdgemm.server.service import Service
+    from hdgemm.server.tables import Job
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/processes", tags=["processes"])
@@ -37,7 +42,11 @@ router = APIRouter(prefix="/v1/processes", tags=["processes"])
 _PROCESSES: Final[dict[str, tuple[type[BaseModel], str, list[str]]]] = {
     "gemm": (GemmInputs, "C := alpha·op(A)·op(B) + beta·C", ["c", "report"]),
     "verify": (VerifyInputs, "Freivalds' check of a finished product", ["report"]),
-    "profile": (ProfileInputs, "How a device's resources slow each other down", ["report"]),
+    "profile": (ProfileInputs, "Contention between the resources of a device", ["report"]),
+}
+_OUTPUTS: Final = {
+    "c": {"type": "object", "contentMediaType": "application/octet-stream"},
+    "report": {"type": "object"},
 }
 Key = Annotated[
     str | None,
@@ -60,37 +69,36 @@ _EXECUTED: Final = {
 }
 
 
-def _summary(process_id: str) -> dict[str, Any]:
-    at = f"/v1/processes/{process_id}"
+def _summary(service: Service, process_id: str) -> dict[str, Any]:
+    at, link = f"/v1/processes/{process_id}", service.documents.link
     return {
         "id": process_id, "title": _PROCESSES[process_id][1], "version": "1",
-        "jobControlOptions": ["async-execute", "dismiss"], "outputTransmission": ["reference"],
+        "jobControlOptions": ["async-execute", "dismiss"],
+        "outputTransmission": ["reference", "value"],
         "links": [link(at, "self"),
                   link(f"{at}/execution", "http://www.opengis.net/def/rel/ogc/1.0/execute")],
     }  # fmt: skip
 
 
 @router.get("", responses=responses())
-async def list_processes() -> dict[str, Any]:
+async def list_processes(service: TheService) -> dict[str, Any]:
     """List the processes."""
     return {
-        "processes": [_summary(process_id) for process_id in _PROCESSES],
-        "links": [link("/v1/processes", "self")],
+        "processes": [_summary(service, process_id) for process_id in _PROCESSES],
+        "links": [service.documents.link("/v1/processes", "self")],
     }
 
 
 @router.get("/{process_id}", responses=responses(404))
-async def describe_process(process_id: str) -> dict[str, Any]:
-    """Describe one process: the JSON schema of what goes in and what comes out."""
+async def describe_process(process_id: str, service: TheService) -> dict[str, Any]:
+    """Describe one process: a JSON schema for each input and output."""
     if process_id not in _PROCESSES:
-        raise from_status(404, f"there is no process {process_id!r}")
+        raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
     model, _, outputs = _PROCESSES[process_id]
-    kinds = {"c": {"type": "object", "contentMediaType": "application/octet-stream"},
-             "report": {"type": "object"}}  # fmt: skip
     return {
-        **_summary(process_id),
-        "inputs": schema_of(model),
-        "outputs": {name: {"title": name, "schema": kinds[name]} for name in outputs},
+        **_summary(service, process_id),
+        "inputs": describe_inputs(model),
+        "outputs": {name: {"title": name, "schema": _OUTPUTS[name]} for name in outputs},
     }
 
 
@@ -103,7 +111,7 @@ async def execute_gemm(
     idempotency_key: Key = None,
 ) -> JSONResponse:
     """Multiply: C := alpha·op(A)·op(B) + beta·C."""
-    return await _execute(request, service, account, body.inputs, body.dry_run, idempotency_key)
+    return await _execute(request, service, account, body, idempotency_key)
 
 
 @router.post("/verify/execution", status_code=201, response_model=None, responses=_EXECUTED)
@@ -115,7 +123,7 @@ async def execute_verify(
     idempotency_key: Key = None,
 ) -> JSONResponse:
     """Check a finished product."""
-    return await _execute(request, service, account, body.inputs, body.dry_run, idempotency_key)
+    return await _execute(request, service, account, body, idempotency_key)
 
 
 @router.post("/profile/execution", status_code=201, response_model=None, responses=_EXECUTED)
@@ -127,92 +135,107 @@ async def execute_profile(
     idempotency_key: Key = None,
 ) -> JSONResponse:
     """Profile a device."""
-    return await _execute(request, service, account, body.inputs, body.dry_run, idempotency_key)
+    return await _execute(request, service, account, body, idempotency_key)
 
 
 async def _execute(
     request: Request,
     service: Service,
     account: Account,
-    inputs: Inputs,
-    dry_run: bool,
+    execute: ExecuteGemm | ExecuteVerify | ExecuteProfile,
     key: str | None,
 ) -> JSONResponse:
-    body = await request.body()
+    inputs, body = execute.inputs, await request.body()
     digest = hashlib.sha256(request.url.path.encode() + b"\n" + body).hexdigest()
-    submitter = _Submitter(service, account, inputs, key, digest)
-    if dry_run:
-        admission = await to_thread.run_sync(submitter.try_out)
-        plan = {"plan": admission.plan, "needs": admission.needs, "output": admission.output}
-        return JSONResponse(plan)
-    job = await to_thread.run_sync(submitter.submit)
-    return JSONResponse(status_info(job), 201, {"Location": f"/v1/jobs/{job.id}"})
+    submission = Submission(
+        owner=account.id, name=inputs.name, priority=inputs.priority, request_digest=digest,
+        idempotency_key=key, response=_response(execute),
+    )  # fmt: skip
+    job = await to_thread.run_sync(_replayed, service, submission)
+    if job is None:
+        admission = await _admit(request, service, account, inputs)
+        if execute.dry_run:
+            plan = {"plan": admission.plan, "needs": admission.needs, "output": admission.output}
+            return JSONResponse(plan)
+        job = await to_thread.run_sync(_submit, service, account, submission, admission)
+    headers = {"Location": service.documents.prefix + f"/v1/jobs/{job.id}"}
+    if "respond-async" in request.headers.get("prefer", ""):
+        headers["Preference-Applied"] = "respond-async"
+    return JSONResponse(service.documents.status(job), 201, headers)
 
 
-class _Submitter:
-    """One execute request on its way to be a job; its methods block."""
+def _response(execute: Execute) -> dict[str, Any]:
+    """Return which outputs the results document holds, and how, as the job keeps it."""
+    return {"mode": execute.response, "outputs": execute.chosen_outputs}
 
-    def __init__(
-        self, service: Service, account: Account, inputs: Inputs, key: str | None, digest: str
-    ) -> None:
-        self._service = service
-        self._account = account
-        self._inputs = inputs
-        self._key = key
-        self._digest = digest
 
-    def _examine(self) -> Admission:
-        with self._service.database.read() as conn:
-            return self._service.examiner.examine(conn, self._inputs, self._account)
+async def _admit(request: Request, service: Service, account: Account, inputs: Inputs) -> Admission:
+    """Check and plan a job; ends when the client disconnects."""
+    examiner, priority = service.examiner, inputs.priority
+    if isinstance(inputs, ProfileInputs):
+        admission = await to_thread.run_sync(examiner.profile, inputs)
+    else:
+        candidate = await service.files.run(examiner.look_up, inputs, account)
+        cancel = threading.Event()
+        watch = asyncio.create_task(_cancel_on_disconnect(request, cancel))
+        try:
+            admission = await service.plans.run(examiner.plan, candidate, cancel)
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+    await to_thread.run_sync(_check, service, admission, account, priority)
+    return admission
 
-    def try_out(self) -> Admission:
-        """Do all but accept."""
-        admission = self._examine()
-        with self._service.database.read() as conn:
-            reserve(conn, admission, self._account, self._service.settings)
-        return admission
 
-    def submit(self) -> Job:
-        """Accept the job, or find the one that this key and body made before."""
-        with self._service.database.read() as conn:
-            replayed = self._replayed(conn)
+async def _cancel_on_disconnect(request: Request, cancel: threading.Event) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    cancel.set()
+
+
+def _check(service: Service, admission: Admission, account: Account, priority: int) -> None:
+    with service.database.read() as conn:
+        check_request(conn, admission, account, service.settings, priority)
+
+
+def _submit(
+    service: Service, account: Account, submission: Submission, admission: Admission
+) -> Job:
+    """Accept the job, or find the one that this key and body made meanwhile."""
+    with service.database.queue() as conn:
+        replayed = _of_key(conn, submission)
         if replayed is not None:
             return replayed
-        admission = self._examine()
-        with self._service.database.queue() as conn:
-            replayed = self._replayed(conn)
-            if replayed is not None:
-                return replayed
-            reserve(conn, admission, self._account, self._service.settings)
-            submission = jobs.Submission(
-                owner=self._account.id, process=admission.process, name=self._inputs.name,
-                priority=self._inputs.priority, inputs=admission.inputs,
-                request_digest=self._digest, idempotency_key=self._key, plan=admission.plan,
-                units=admission.units,
-                output=admission.output, host_bytes=admission.host_bytes,
-                disk_bytes=admission.disk_bytes, devices=admission.devices,
-                reads=admission.reads,
-            )  # fmt: skip
-            _check_still_there(conn, submission)
-            job_id = jobs.insert(conn, submission, self._service.database.now(conn))
-            return jobs.get(conn, job_id, self._account.id)
-
-    def _replayed(self, conn: sa.Connection) -> Job | None:
-        if self._key is None:
-            return None
-        job = jobs.by_key(conn, self._account.id, self._key)
-        if job is not None and job.request_digest != self._digest:
-            raise ProblemError(
-                422, "key-reused", "this Idempotency-Key came with another request before",
-                job=job.id,
-            )  # fmt: skip
-        return job
+        reserve(conn, admission, account, service.settings)
+        _check_still_there(conn, submission.owner, admission)
+        job_id = jobs.insert(conn, submission, admission, service.database.now(conn))
+        return jobs.get(conn, job_id, account.id)
 
 
-def _check_still_there(conn: sa.Connection, submission: jobs.Submission) -> None:
+def _replayed(service: Service, submission: Submission) -> Job | None:
+    if submission.idempotency_key is None:
+        return None
+    with service.database.read() as conn:
+        return _of_key(conn, submission)
+
+
+def _of_key(conn: sa.Connection, submission: Submission) -> Job | None:
+    """Return the job that this key and body made before."""
+    if submission.idempotency_key is None:
+        return None
+    job = jobs.by_key(conn, submission.owner, submission.idempotency_key)
+    if job is not None and job.request_digest != submission.request_digest:
+        raise ProblemError(
+            422, "key-reused", "this Idempotency-Key came with another request before", job=job.id
+        )
+    return job
+
+
+def _check_still_there(conn: sa.Connection, owner: str, admission: Admission) -> None:
     """Refuse a job whose matrix or input job was deleted while its plan was made."""
-    for kind, target in submission.reads:
+    for kind, target in admission.reads:
         if kind == "matrix":
-            uploads.get(conn, target, submission.owner)
+            uploads.get(conn, target, owner)
         else:
-            jobs.get(conn, target, submission.owner)
+            jobs.get(conn, target, owner)

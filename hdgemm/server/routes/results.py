@@ -1,4 +1,4 @@
-"""What a finished job leaves: results, log, trace and picture."""
+"""Results, log, trace and pictures of jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, references
 from hdgemm.server.content import piece, span, stream_file
-from hdgemm.server.documents import link
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
-    from hdgemm.server.records import Job
     from hdgemm.server.service import Service
+    from hdgemm.server.tables import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["results"])
 Span = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}:[0-9]{1,15}$", examples=["0:10"])]
@@ -37,7 +36,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 }
 #: The most of a log that is answered, in bytes: its end.
 _LOG_BYTES = 4 << 20
-#: A report carries its style and pictures within itself.
+#: A report contains its style and pictures.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
@@ -50,24 +49,45 @@ def _successful(service: Service, job_id: str, owner: str) -> Job:
     job = _job(service, job_id, owner)
     if job.status != "successful":
         kind = "result-not-ready" if job.finished is None else "no-result"
-        raise ProblemError(
-            409 if job.finished is None else 404, kind, f"job {job_id} is {job.status}",
-            error=job.error,
-        )  # fmt: skip
+        raise ProblemError(404, kind, f"job {job_id} is {job.status}", error=job.error)
     return job
 
 
-@router.get("/{job_id}/results", response_model=None, responses=responses(404, 409))
-def get_results(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
-    """Return OGC's results document: the matrix by reference, and the report."""
+@router.get(
+    "/{job_id}/results",
+    response_model=None,
+    responses={
+        200: {"description": "OGC's results document"},
+        204: {"description": 'Links alone, where the request said "response": "raw"'},
+        **responses(404),
+    },
+)
+def get_results(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return the results as the request asked for them: a document, or Link headers."""
     job = _successful(service, job_id, account.id)
-    document: dict[str, Any] = {"report": job.report}
+    asked, at, link = job.response or {}, f"/v1/jobs/{job_id}/results", service.documents.link
+    links = {"report": link(f"{at}/report", "report")}
     if job.output is not None:
-        document["c"] = {
-            **link(f"/v1/jobs/{job_id}/results/c", "item", "application/octet-stream"),
-            **{key: job.output.get(key) for key in ("path", "shape", "dtype", "size", "sha256")},
-        }
-    return JSONResponse(document)
+        links["c"] = link(f"{at}/c", "c", "application/octet-stream")
+    chosen = [name for name in links if name in (asked.get("outputs") or links)]
+    if asked.get("mode") == "raw":
+        texts = (f"<{links[name]['href']}>; rel={name}" for name in chosen)
+        return Response(status_code=204, headers={"Link": ", ".join(texts)})
+    described = ("path", "shape", "dtype", "size", "sha256")
+    values = {
+        "report": {"value": job.report, "mediaType": "application/json"},
+        "c": {
+            **links.get("c", {}), "rel": "item",
+            **{key: (job.output or {}).get(key) for key in described},
+        },
+    }  # fmt: skip
+    return JSONResponse({name: values[name] for name in chosen})
+
+
+@router.get("/{job_id}/results/report", response_model=None, responses=responses(404))
+def get_result_report(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+    """Return the report of a successful job."""
+    return JSONResponse(_successful(service, job_id, account.id).report)
 
 
 @router.head("/{job_id}/results/c", include_in_schema=False)
@@ -88,10 +108,10 @@ async def get_result(
     job = await to_thread.run_sync(_successful, service, job_id, account.id)
     if job.output is None:
         raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")
-    file = await to_thread.run_sync(_open_result, service, job)
+    file = await service.files.run(_open_result, service, job)
     if rows is None and cols is None:
         return stream_file(request, file, job.output["sha256"], "c.npy")
-    return await to_thread.run_sync(rectangle, file, rows, cols)
+    return await service.files.run(rectangle, file, rows, cols)
 
 
 def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
@@ -104,7 +124,7 @@ def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
 
 
 def _open_result(service: Service, job: Job) -> io.FileIO:
-    """Open a result, which somebody may have changed if it lies where others write."""
+    """Open a result, unless the file was changed since the job wrote it."""
     output = job.output or {}
     path = references.result_path(job.id, output, service.settings)
     roots = (*service.settings.roots, service.settings.job_dir(job.id))
@@ -137,7 +157,7 @@ def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response
     200: {"description": "Chrome's trace format", "content": {"application/json": {}}},
     **responses(404)})  # fmt: skip
 def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Response:
-    """Return what happened, for Perfetto."""
+    """Return the timeline in Chrome's trace format, for Perfetto."""
     return _file_of(service, job_id, account.id, "trace.json", "application/json")
 
 
@@ -145,7 +165,7 @@ def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Respon
     200: {"description": "The Gantt chart", "content": {"image/png": {}}},
     **responses(404)})  # fmt: skip
 def get_gantt(job_id: JobId, service: TheService, account: TheAccount) -> Response:
-    """Return what happened, as a picture."""
+    """Return the timeline as a Gantt chart."""
     return _file_of(service, job_id, account.id, "gantt.png", "image/png")
 
 

@@ -1,39 +1,76 @@
-"""Landing page, health, figures, and what workers there are."""
+"""The page's files, landing document, health, figures and workers."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from typing import Any, Final
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hdgemm.server import jobs
-from hdgemm.server.documents import iso, link
-from hdgemm.server.problems import responses
+from hdgemm.server.documents import iso
+from hdgemm.server.problems import ProblemError, from_status, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
-from hdgemm.server.tables import workers
+from hdgemm.server.tables import WorkerRow
+
+if TYPE_CHECKING:
+    from hdgemm.server.service import Service
 
 router = APIRouter(tags=["system"])
 _CONFORMANCE: Final = [
     f"http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/{part}"
-    for part in ("core", "json", "oas30", "job-list", "dismiss")
+    for part in ("core", "ogc-process-description", "json", "job-list", "dismiss")
 ]
+#: How long a readiness check may take.
+_READY_SECONDS: Final = 5.0
+_FOLDER: Final = Path(__file__).parent.parent / "static"
+_TYPES: Final = {
+    "index.html": "text/html; charset=utf-8",
+    **dict.fromkeys(
+        ("app.js", "api.js", "show.js", "job.js", "submit.js"), "text/javascript; charset=utf-8"
+    ),
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@router.get("/", include_in_schema=False)
+def index() -> Response:
+    """Return the page."""
+    return static("index.html")
+
+
+@router.get("/static/{name}", include_in_schema=False)
+def static(name: str) -> Response:
+    """Return a file of the page."""
+    if name not in _TYPES:
+        raise from_status(404, f"there is no file {name!r}")
+    headers = {"Cache-Control": "no-cache"}
+    return Response((_FOLDER / name).read_bytes(), headers=headers, media_type=_TYPES[name])
 
 
 @router.get("/v1", responses=responses())
-async def landing(service: TheService) -> dict[str, Any]:
-    """Say where everything is, and which folders jobs may name files in."""
+async def landing(service: TheService, account: TheAccount) -> dict[str, Any]:
+    """Link to all resources, and name the folders that this token's jobs may read and write."""
+    link, roots = service.documents.link, service.settings.roots
+    relation = "http://www.opengis.net/def/rel/ogc/1.0"
     return {
         "title": "hdgemm",
         "description": "C := alpha·op(A)·op(B) + beta·C for matrices larger than memory",
-        "roots": [str(root) for root in service.settings.roots],
+        "roots": [str(root) for root in account.readable(roots)],
+        "write_roots": [str(root) for root in account.writable(roots)],
         "links": [
-            link("/openapi.json", "service-desc"),
-            link("/v1/conformance", "http://www.opengis.net/def/rel/ogc/1.0/conformance"),
-            link("/v1/processes", "http://www.opengis.net/def/rel/ogc/1.0/processes"),
-            link("/v1/jobs", "http://www.opengis.net/def/rel/ogc/1.0/job-list"),
+            link("/v1", "self"),
+            link("/openapi.json", "service-desc", "application/vnd.oai.openapi+json;version=3.1"),
+            link("/v1/conformance", f"{relation}/conformance"),
+            link("/v1/processes", f"{relation}/processes"),
+            link("/v1/jobs", f"{relation}/job-list"),
             link("/v1/matrices", "matrices"),
         ],
     }
@@ -49,7 +86,7 @@ async def conformance() -> dict[str, list[str]]:
 def describe_system(service: TheService, account: TheAccount) -> dict[str, Any]:
     """Describe workers, devices, disk, and this token's limits."""
     with service.database.read() as conn:
-        found = conn.execute(sa.select(workers).order_by(workers.c.id)).all()
+        found = conn.execute(sa.select(WorkerRow).order_by(WorkerRow.id)).all()
         now = service.database.now(conn)
         unfinished = jobs.count_unfinished(conn, account.id)
     disk = shutil.disk_usage(service.settings.data_dir)
@@ -72,12 +109,28 @@ async def healthy() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=None, responses={200: {}, **responses()})
-def ready(service: TheService) -> JSONResponse:
-    """Say whether the database answers, 503 where it does not; and how many workers there are."""
-    with service.database.read() as conn:
-        count = conn.execute(sa.select(sa.func.count()).select_from(workers)).scalar_one()
-    return JSONResponse({"status": "ok", "workers": count})
+@router.get("/readyz", response_model=None, responses={200: {}, **responses(507)})
+async def ready(service: TheService) -> Response:
+    """Say whether the database and the data folder take writes; and how many workers there are."""
+    with anyio.move_on_after(_READY_SECONDS):
+        body = await service.readiness.get("ready", lambda: _check(service))
+        return Response(body, media_type="application/json")
+    raise ProblemError(
+        503, "database-busy", f"the readiness check took more than {_READY_SECONDS:g} seconds",
+        headers={"Retry-After": "2"},
+    )  # fmt: skip
+
+
+def _check(service: Service) -> bytes:
+    with service.database.write() as conn:
+        # A read-only or full database refuses this, although no row has such a name.
+        conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == ""))
+        count = conn.execute(sa.select(sa.func.count()).select_from(WorkerRow)).scalar_one()
+    with tempfile.TemporaryFile(dir=service.settings.data_dir) as probe:
+        probe.write(bytes(1 << 16))
+        probe.flush()
+        os.fsync(probe.fileno())
+    return b'{"status":"ok","workers":%d}' % count
 
 
 @router.get("/metrics", response_class=Response, responses={

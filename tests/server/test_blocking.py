@@ -1,0 +1,102 @@
+"""Files and plans that block: other requests, readiness and shutdown do not wait for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pytest
+
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
+from hdgemm.options import Options
+from hdgemm.server import paths
+from hdgemm.server.backend import PlannedOperand, Problem
+from hdgemm.server.planner import Planner
+from tests.server.harness import InProcess, application, live, make_settings, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GEMM = "/v1/processes/gemm/execution"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_matrices(tmp_path: Path, make: object) -> None:
+    settings = make_settings(tmp_path)
+    root = settings.roots[0]
+    make(root / "odd.npy")  # type: ignore[operator]
+    np.save(root / "a.npy", np.eye(3))
+    odd, a = {"path": "odd.npy"}, {"path": "a.npy"}
+    with application(settings) as app:
+        client = InProcess(app)
+        assert client.get("/v1/files", params=odd).status_code == 422
+        for inputs in ({"a": odd, "b": a}, {"a": a, "b": a, "c": odd, "beta": 1.0}):
+            assert client.post(GEMM, json={"inputs": inputs}).status_code == 422
+    with pytest.raises(InputError), paths.opened(root / "odd.npy", settings.roots):
+        pass
+
+
+def test_fifos_hold_nothing_up(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    os.mkfifo(settings.roots[0] / "f.npy")
+    body = {"inputs": {"a": {"path": "f.npy"}, "b": {"path": "f.npy"}}}
+    with live(settings, "--no-worker") as server, ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(lambda _: httpx.post(server.url + GEMM, json=body), range(60)))
+        assert {answer.status_code for answer in answers} == {422}
+        assert "regular file" in answers[0].json()["detail"]
+        assert server.http.get("/readyz").status_code == 200
+
+
+def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, library="tests.server.blocked_library:BlockedLibrary")
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    body = {"inputs": {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}}
+    with live(settings, "--no-worker") as server, ThreadPoolExecutor(60) as pool:
+        waiting = [
+            pool.submit(httpx.post, server.url + GEMM, json=body, timeout=120) for _ in range(60)
+        ]
+        busy = wait_until(lambda: [one for one in waiting if one.done()])
+        assert busy[0].result().status_code == 503
+        assert server.http.get("/readyz").status_code == 200
+        assert server.http.get("/v1/jobs").json()["jobs"] == []
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+        assert server.process.returncode == 0
+
+
+def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:
+    square = PlannedOperand(shape=(4000, 4000), dtype="float64")
+    big = Problem(m=4000, n=4000, k=4000, operands={"a": square, "b": square})
+    gone = threading.Event()
+    steps = Options(devices="host", host_memory="1GB", tile=(4, 4, 4))
+    gone.set()
+    with pytest.raises(CancelledRunError):
+        Planner().plan(big, steps, gone)
+    slow = Planner(seconds=0.0)
+    with pytest.raises(InputError, match="larger tile"):
+        slow.plan(big, steps, threading.Event())
+    planner = Planner()
+    tight = Options(devices="host", host_memory="1kB")
+    with pytest.raises(DoesNotFitError) as refused:
+        planner.plan(big, tight, threading.Event())
+    assert refused.value.missing > 0
+    demand = planner.plan(big, Options(devices="host", host_memory="100MB"), threading.Event())
+    assert demand.host_bytes <= 100_000_000
+    assert len(planner._idle) == 1
+    planner.close()
+
+
+def test_a_planner_ends_with_its_parent() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "hdgemm.server.planner", str(1 << 30)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as child:  # fmt: skip
+        child.communicate(timeout=60)
+        assert child.returncode == 0
