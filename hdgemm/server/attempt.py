@@ -1,14 +1,16 @@
-"""One attempt of one job, in the job's own process: operands, computation, publication."""
+"""One attempt at one job, in the job's own process: operands, computation, publication."""
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import jobs, paths, references, uploads
@@ -17,6 +19,7 @@ from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, Watch
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
 from hdgemm.server.publication import (
+    JOURNAL,
     Publication,
     digest,
     publish,
@@ -32,14 +35,16 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
+#: Speed in flop/s that tells a long job where its plan has no expectation.
+_ASSUMED_FLOPS: Final = 1e11
 
 
 class LeaseLostError(Exception):
-    """Another attempt holds the job now: whatever this one made is thrown away."""
+    """Another attempt holds the job now; the results of this one are dropped."""
 
 
 class Attempt:
-    """Carries one job from claim to result; every write names the attempt's fence."""
+    """Computes one claimed job and publishes its result; every write names the attempt's fence."""
 
     def __init__(
         self, settings: Settings, database: Database, library: Library, job: Job, heart: Heart
@@ -51,6 +56,7 @@ class Attempt:
         self._heart = heart
         self._folder = settings.job_dir(job.id)
         self._roots = (*settings.roots, self._folder)
+        self._journal = self._folder / JOURNAL
 
     def run(self) -> None:
         """Compute, publish and note the result.
@@ -58,7 +64,7 @@ class Attempt:
         Raises
         ------
         HdgemmError
-            What the library or a file refused; the job is not finished then.
+            The library or a file refused; the job is not finished then.
         LeaseLostError
             When another attempt took the job over.
         """
@@ -78,8 +84,7 @@ class Attempt:
             if self._job.process == "verify":
                 self._succeed(self._library.verify(call, options, watch), None)
                 return
-            outcome = self._library.multiply(call, options, watch)
-            self._publish(call, outcome)
+            self._publish(call, self._multiply(call, options, watch))
 
     def _profile(self, options: Options, watch: Watch) -> Outcome:
         inputs, folder = self._job.inputs, self._folder / "profiling"
@@ -94,6 +99,46 @@ class Attempt:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def _multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
+        """Compute the product; continue an earlier attempt's where its journal allows that."""
+        if call.journal is None or not call.journal.exists():
+            return self._library.multiply(call, options, watch)
+        self._wait_for_journal(call.journal)
+        try:
+            return self._library.multiply(call, options, watch)
+        except InputError as error:
+            # An input, the device or the memory limit is another one than in that attempt.
+            log.warning("beginning again: %s", error)
+        call.journal.unlink()
+        folder = os.open(call.out.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            remove_leftovers(self._job.id, folder)
+        finally:
+            os.close(folder)
+        return self._library.multiply(call, options, watch)
+
+    def _wait_for_journal(self, journal: Path) -> None:
+        """Wait until an earlier attempt, which ends with its lease, has closed the journal."""
+        until = time.monotonic() + self._settings.lease_seconds
+        with journal.open("rb") as stream:
+            while time.monotonic() < until and not self._heart.cancel.is_set():
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.1)
+                else:
+                    return
+
+    @property
+    def _durable(self) -> bool:
+        """Whether the job is long enough for a journal."""
+        plan = self._job.plan or {}
+        expected = plan.get("expected_seconds")
+        if expected is None:
+            expected = 2.0 * plan.get("m", 0) * plan.get("n", 0) * plan.get("k", 0) / _ASSUMED_FLOPS
+        reads_product = self._job.inputs.get("alpha") != 0 and plan.get("k") != 0
+        return reads_product and expected >= self._settings.journal_seconds
+
     def _open(self, stack: ExitStack) -> GemmCall:
         inputs = self._job.inputs
         operands = {
@@ -107,6 +152,7 @@ class Attempt:
             a=operands["a"], b=operands["b"], c=operands.get("c"), out=out,
             alpha=inputs["alpha"], beta=inputs.get("beta", 0.0),
             trans_a=inputs["trans_a"], trans_b=inputs["trans_b"],
+            journal=self._journal if self._durable and not checks else None,
         )  # fmt: skip
 
     def _operand(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
@@ -150,8 +196,9 @@ class Attempt:
         target = self._target()
         flags = os.O_RDONLY | os.O_DIRECTORY
         folder = stack.enter_context(paths.opened(target.parent, self._roots, flags))
-        remove_leftovers(self._job.id, folder)
-        return self._name("out", folder) / temporary_name(target, self._job.id, self._job.fence)
+        remove_leftovers(self._job.id, folder, keep_journaled=self._journal.exists())
+        fence = None if self._durable else self._job.fence
+        return self._name("out", folder) / temporary_name(target, self._job.id, fence)
 
     def _publish(self, call: GemmCall, outcome: Outcome) -> None:
         self._enter("hashing")
@@ -188,7 +235,7 @@ class Attempt:
         return True
 
     def _draw(self, outcome: Outcome) -> None:
-        """Trace and picture are extras: a result is not lost for want of one."""
+        """Draw trace and picture; a result is kept without them."""
         try:
             outcome.draw(self._folder)
         except (HdgemmError, OSError, ValueError) as error:
@@ -211,6 +258,7 @@ class Attempt:
                 publication=None,
             ):  # fmt: skip
                 raise LeaseLostError
+        self._journal.unlink(missing_ok=True)
 
     def _enter(self, phase: str) -> None:
         log.info("%s", phase)

@@ -69,7 +69,10 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class GemmCall:
-    """A product of .npy files, and the path of its result."""
+    """A product of .npy files, and the path of its result.
+
+    With a `journal` the run is durable: a later call with the same journal continues it.
+    """
 
     a: Path
     b: Path
@@ -79,6 +82,7 @@ class GemmCall:
     beta: float = 0.0
     trans_a: bool = False
     trans_b: bool = False
+    journal: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +119,7 @@ class Outcome:
 
 
 class Library(Protocol):
-    """The part of the library that the service calls. Errors raised on purpose are `HdgemmError`."""
+    """The part of the library that the service calls; its errors are `HdgemmError`."""
 
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a product; raise `DoesNotFitError` where none fits, end soon after `cancel`."""

@@ -48,7 +48,7 @@ class HdgemmLibrary:
         report = multiply(
             call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
             trans_b=call.trans_b, out=call.out, options=options, progress=progress,
-            cancel=watch.cancel,
+            cancel=watch.cancel, checkpoint=call.journal or False,
         )  # fmt: skip
         return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 

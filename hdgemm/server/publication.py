@@ -1,9 +1,9 @@
-"""A result gets its name once, whoever dies in between.
+"""Atomic publication of a result, which a crash cannot repeat or lose.
 
-The finished file lies aside under a name of its own attempt. First the database learns that file,
-its inode and the report; then it is renamed; then the job is successful. A job found between the
-two commits is finished by finishing the renaming, never by computing again: with C as input and
-output the input is gone by then.
+The finished file lies aside under a temporary name. First the database is told its inode and the
+report; then it is renamed; then the job is successful. A job found between the two commits is
+finished by renaming, never by computing again: with C as input and output the input is gone by
+then.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 22
+#: Name of a durable job's journal in the job's folder.
+JOURNAL: Final = "journal"
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A finished file that is to get its name; plain values, kept in the job's row."""
+    """A finished file that is to be renamed; plain values, kept in the job's row."""
 
     temporary: str
     path: str
@@ -102,27 +104,36 @@ def _is_it(publication: Publication, name: str, folder: int) -> bool:
     return (found.st_ino, found.st_size) == (publication.inode, publication.size)
 
 
-def remove_leftovers(job_id: str, folder: int) -> None:
-    """Remove what killed attempts of a job left beside its result."""
+def remove_leftovers(job_id: str, folder: int, *, keep_journaled: bool = False) -> None:
+    """Remove the files that a job's attempts left beside its result.
+
+    `keep_journaled` spares those that a journal of the job refers to.
+    """
     for name in os.listdir(folder):
-        if name.startswith(".") and f".hdgemm-{job_id}-" in name:
+        of_job = name.startswith(".") and f".hdgemm-{job_id}-" in name
+        if of_job and not (keep_journaled and f".hdgemm-{job_id}-{JOURNAL}" in name):
             os.unlink(name, dir_fd=folder)
 
 
 def sweep_up(job: Job, settings: Settings) -> None:
-    """Remove what the attempts of a job that ended without a result left beside its place."""
-    shutil.rmtree(settings.job_dir(job.id) / "profiling", ignore_errors=True)
+    """Remove the files that the attempts of a job that ended without a result left."""
+    own = settings.job_dir(job.id)
+    shutil.rmtree(own / "profiling", ignore_errors=True)
+    (own / JOURNAL).unlink(missing_ok=True)
     if job.output is None:
         return
     folder = references.result_path(job.id, job.output, settings).parent
-    roots = (*settings.roots, settings.job_dir(job.id))
     try:
-        with paths.opened(folder, roots, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        with paths.opened(folder, (*settings.roots, own), flags) as fd:
             remove_leftovers(job.id, fd)
     except (InputError, OSError) as error:
-        log.warning("job %s: cannot remove what it left: %s", job.id, error)
+        log.warning("job %s: cannot remove its files: %s", job.id, error)
 
 
-def temporary_name(path: Path, job_id: str, fence: int) -> str:
-    """Return the name of one attempt's result until it is published."""
-    return f".{path.stem[:100]}.hdgemm-{job_id}-{fence}.npy"
+def temporary_name(path: Path, job_id: str, fence: int | None) -> str:
+    """Return the name of an attempt's result until it is published.
+
+    Attempts that share a journal share the name; their `fence` is None.
+    """
+    return f".{path.stem[:100]}.hdgemm-{job_id}-{JOURNAL if fence is None else fence}.npy"

@@ -60,9 +60,9 @@ def look_up(
                 matrix = uploads.get(conn, matrix_id, account.id)
                 uploads.refuse_incomplete(matrix)
                 shape = (matrix.rows, matrix.cols)
-                path = uploads.content_path(matrix.id, settings)
+                content = uploads.content_path(matrix.id, settings)
                 reads = ("matrix", matrix.id)
-                return Source(shape, matrix.dtype, {"matrix": matrix.id}, path, reads)
+                return Source(shape, matrix.dtype, {"matrix": matrix.id}, content, reads)
             case JobReference(job=job_id):
                 job = jobs.get(conn, job_id, account.id)
                 output = _output_of(job)

@@ -1,6 +1,6 @@
 """A job's own process: `python -m hdgemm.server.runner`, with its order on standard input.
 
-The order is one line of JSON; what follows on that pipe is its end, when the supervisor dies.
+The order is one line of JSON. The pipe closes when the supervisor dies, which ends the process.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hdgemm.server.database import Database
 from hdgemm.server.documents import finite
 from hdgemm.server.heartbeat import Heart
 from hdgemm.server.leases import Held
+from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.watchdog import LEASE_LOST, Lifeline, die_with_parent, read_order
 
@@ -73,18 +74,21 @@ def _run(settings: Settings, database: Database, heart: Heart) -> int:
     except CancelledRunError as error:
         _end(database, heart, "dismissed", str(error), None)
     except HdgemmError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message says it all
+        log.error("%s", error)  # noqa: TRY400 - the message has no need of a traceback
         _end(database, heart, "failed", str(error), describe(error))
     except LeaseLostError:
         raise
     except Exception as error:
         log.exception("the job failed")
         _end(database, heart, "failed", f"{type(error).__name__}: {error}", describe(error))
+    else:
+        return 0
+    sweep_up(job, settings)
     return 0
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return an error as a job shows it: whose it is to mend, its kind, sentence and numbers."""
+    """Return an error as a job shows it: origin (user or system), type, sentence and numbers."""
     by_user = isinstance(error, (InputError, DoesNotFitError)) and not isinstance(
         error, DeviceError
     )

@@ -28,7 +28,7 @@ def default_memory() -> int:
 
 
 class Settings(BaseSettings):
-    """Everything that server, workers and job processes share; ``HDGEMM_*`` sets what is not given.
+    """Settings of server, workers and job processes; ``HDGEMM_*`` variables give the defaults.
 
     Parameters
     ----------
@@ -52,6 +52,16 @@ class Settings(BaseSettings):
         A job whose process died so often, or that was started so often, fails.
     min_free_disk
         Bytes of disk that admission leaves free.
+    journal_seconds
+        A job that is expected to take at least so long keeps a journal, and continues from it
+        after its process died.
+    max_streams, max_streams_per_token
+        Event streams that may be open at a time.
+    retention_seconds
+        Finished jobs are deleted with their kept results so long after their end; None keeps them.
+    public_url
+        The address under which a proxy publishes the server, like
+        ``"https://example.org/hdgemm"``.
     """
 
     model_config = SettingsConfigDict(env_prefix="HDGEMM_", frozen=True, extra="ignore")
@@ -69,12 +79,11 @@ class Settings(BaseSettings):
     max_crashes: int = 5
     max_attempts: int = 50
     max_queue: int = 10_000
+    journal_seconds: float = 60.0
     max_streams: int = 256
     max_streams_per_token: int = 32
-    plan_seconds: float = 20.0
-    plan_memory: int = 2 << 30
     public_url: str = ""
-    retention_seconds: float | None = None
+    retention_seconds: Annotated[float, Field(gt=0)] | None = None
     min_free_disk: int = 64 << 20
     header_seconds: float = 10.0
     body_seconds: float = 20.0

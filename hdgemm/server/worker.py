@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from hdgemm.server import leases
+from hdgemm.server import jobs, leases
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.worker")
-#: A cancelled job that has not stopped by itself after so many seconds is killed: soon, where there
-#: is nothing that it would have to tidy up.
+#: A cancelled job that has not stopped by itself after so many seconds is killed.
 _STOP_SECONDS: Final = {"gemm": 30.0, "verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
+_EXPIRED_AT_ONCE: Final = 100
 
 
 @dataclass
@@ -87,13 +88,26 @@ class Worker:
             pass
 
     def _sweep(self) -> None:
-        """Show that this worker lives, take jobs of dead ones back, kill what does not stop."""
+        """Register, queue the jobs of dead workers again, kill processes that do not stop."""
         with self._database.write() as conn:
             now = self._database.now(conn)
             self._register(conn, now)
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.seen < now - 60))
             self._observer.take_back(conn, now, boot_seconds())
         self._kill_deaf()
+        self._expire()
+
+    def _expire(self) -> None:
+        """Delete the jobs that are past their retention time."""
+        retention = self._settings.retention_seconds
+        if retention is None:
+            return
+        with self._database.queue() as conn:
+            before = self._database.now(conn) - retention
+            ids = jobs.expired(conn, before, _EXPIRED_AT_ONCE)
+            conn.execute(sa.delete(Job).where(Job.id.in_(ids)))
+        for job_id in ids:
+            shutil.rmtree(self._settings.job_dir(job_id), ignore_errors=True)
 
     def _register(self, conn: sa.Connection, now: float) -> None:
         seen = sa.update(WorkerRow).where(WorkerRow.id == self.name).values(seen=now)
@@ -112,7 +126,7 @@ class Worker:
             cancelled = set(conn.execute(query).scalars())
             lost = leases.lost(conn, [child.held for child in self._children.values()])
         for job_id in lost:
-            # It hangs, or it would have ended itself: the device is for whoever comes next.
+            # It hangs, or it would have ended itself; the device is needed for the next job.
             log.warning("job %s: its lease is over; killing its process", job_id)
             self._children[job_id].kill()
         for job_id in cancelled - lost:
@@ -123,7 +137,7 @@ class Worker:
                 self._end(child, "dismissed", "cancelled: its process was killed")
 
     def _end(self, child: Child, status: Status, message: str, **values: Any) -> None:
-        """Write a dead process's end into its job, and remove what it left beside the result."""
+        """Write a dead process's end into its job, and remove the files that it left."""
         with self._database.write() as conn:
             held = child.held.finish(conn, self._database.now(conn), status, message, **values)
         if held:
@@ -167,7 +181,11 @@ class Worker:
                 [sys.executable, "-m", "hdgemm.server.runner"],
                 stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
-        log.info("job %s: process %d, attempt %d", job.id, process.pid, job.fence)
+        _log_event(
+            "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
+            priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
+            waited_seconds=round(job.updated - job.created, 3),
+        )  # fmt: skip
         if process.stdin is not None:
             try:
                 process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -188,9 +206,21 @@ class Worker:
             if status == LEASE_LOST:
                 log.warning("job %s: lost its lease", job_id)
             self._settle(child, status)
+            self._log_end(child, status)
+
+    def _log_end(self, child: Child, status: int) -> None:
+        with self._database.read() as conn:
+            job = jobs.find(conn, child.job.id)
+        if job is not None:
+            _log_event(
+                "job_end", job=job.id, process=job.process, attempt=child.job.fence,
+                status=job.status, exit=status, message=job.message,
+                seconds=round(job.updated - child.job.updated, 3),
+                gflops=(job.report or {}).get("gflops"),
+            )  # fmt: skip
 
     def _settle(self, child: Child, status: int) -> None:
-        """Queue a job again whose process died before it wrote its end, or fail it at last."""
+        """Queue a job again that has not ended with its process; fail it after too many deaths."""
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         with self._database.write() as conn:
             now = self._database.now(conn)
@@ -216,6 +246,11 @@ class Worker:
         with self._database.write() as conn:
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == self.name))
         log.info("worker %s: left", self.name)
+
+
+def _log_event(event: str, **fields: Any) -> None:
+    """Log one line of JSON."""
+    log.info("%s", json.dumps({"event": event, **fields}))
 
 
 def run_worker(settings: Settings) -> None:

@@ -235,7 +235,7 @@ def test_jobs_are_listed_in_pages_and_filtered(client: InProcess, root: Path) ->
     assert client.get("/v1/jobs?status=failed&processID=gemm").json()["jobs"] == []
     assert len(client.get("/v1/jobs?limit=100000").json()["jobs"]) == 7
     for bad in ("status=done", "limit=0", "cursor=%00", "cursor=zzzz", "limit=x", "type=x",
-                "datetime=today", "datetime=2026-02-31T00:00:00Z/..", "minDuration=-1"):  # fmt: skip
+                "datetime=2026-02-31T00:00:00Z/..", "minDuration=-1"):  # fmt: skip
         problem(client.get(f"/v1/jobs?{bad}"), 422)
 
 
