@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.server.settings import Settings
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Where matrices, results, logs and the database lie.")
@@ -27,27 +32,47 @@ DatabaseUrl = Annotated[
     ),
 ]
 
+Retention = Annotated[
+    float | None,
+    typer.Option(min=0, help="Days after which finished jobs are deleted; default: never."),
+]
+
 
 def command(
     host: Annotated[str, typer.Option(help="Address; others than loopback need a token.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    *,
     data_dir: DataDir = None,
     root: Root = None,
     memory: Memory = None,
     device: Device = None,
     database_url: DatabaseUrl = None,
     worker: Annotated[bool, typer.Option(help="Run a worker beside the server.")] = True,
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="Address under which a proxy publishes it: https://HOST/PATH."),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Serve HTTPS with this PEM certificate chain.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's private key, if in a file of its own.")
+    ] = None,
+    retention: Retention = None,
 ) -> None:
     """Serve multiplications as jobs over HTTP, with a page at /."""
-    from hdgemm.server.serving import serve
+    from hdgemm.server.serving import Listener, serve
 
     _log_to_stderr()
     settings = make_settings(
-        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url
-    )
-    serve(settings, host, port, with_worker=worker)
+        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
+        public_url=public_url, retention=retention,
+    )  # fmt: skip
+    if worker:
+        check_devices(settings.devices)
+    serve(settings, Listener(host, port, tls_certificate, tls_key), with_worker=worker)
 
 
 def make_settings(
@@ -57,8 +82,12 @@ def make_settings(
     memory: str | None = None,
     devices: list[str] | None = None,
     database_url: str | None = None,
-) -> Any:
-    """Gather what was given; the environment and defaults fill in the rest."""
+    public_url: str | None = None,
+    retention: float | None = None,
+) -> Settings:
+    """Make settings of the options given; the environment and defaults fill in the rest."""
+    from pydantic import ValidationError
+
     from hdgemm.errors import InputError
     from hdgemm.options import parse_size
     from hdgemm.server.settings import Settings
@@ -72,8 +101,32 @@ def make_settings(
         "memory": None if memory is None else parse_size(memory),
         "devices": tuple(devices) if devices else None,
         "database_url": database_url,
+        "public_url": public_url,
+        "retention_seconds": None if retention is None else 86400 * retention,
     }
-    return Settings(**{name: value for name, value in given.items() if value is not None})
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+        raise InputError(f"wrong settings (options or HDGEMM_ variables): {wrong}") from error
+
+
+def check_devices(names: Sequence[str]) -> None:
+    """Refuse devices that this machine does not have.
+
+    Raises
+    ------
+    InputError
+        Which says why a device cannot be used.
+    """
+    from hdgemm.errors import DeviceError, InputError
+    from hdgemm.pipeline.devices.registry import open_device
+
+    for name in names:
+        try:
+            open_device(name).close()
+        except DeviceError as error:
+            raise InputError(f"--device {name}: {error}") from error
 
 
 def _log_to_stderr() -> None:

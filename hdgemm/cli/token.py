@@ -1,7 +1,8 @@
-"""`hdgemm token`: who may use a service."""
+"""`hdgemm token`: the tokens of a service, with their limits."""
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import Annotated, Literal
 
 import typer
@@ -11,7 +12,8 @@ from hdgemm.cli.serve import DatabaseUrl, DataDir, make_settings
 
 def command(
     action: Annotated[Literal["create", "list", "revoke"], typer.Argument()],
-    name: Annotated[str, typer.Option(help="What the token is called.")] = "",
+    name: Annotated[str, typer.Option(help="The token's name.")] = "",
+    *,
     quota: Annotated[
         str | None, typer.Option(help="Bytes of matrices and results it may keep, like 10GB.")
     ] = None,
@@ -19,6 +21,17 @@ def command(
         int | None, typer.Option(min=1, help="Unfinished jobs it may have.")
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Requests a second.")] = None,
+    max_priority: Annotated[
+        int | None, typer.Option(min=-100, max=100, help="Highest priority of its jobs.")
+    ] = None,
+    read: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder that its jobs may read; default: all roots."),
+    ] = None,
+    write: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder that its jobs may read and write; default: none."),
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -36,8 +49,9 @@ def command(
         now = database.now(conn)
         if action == "create":
             account = tokens.Account(
-                name=name, max_jobs=max_jobs, rate=rate,
+                name=name, max_jobs=max_jobs, rate=rate, max_priority=max_priority,
                 max_bytes=None if quota is None else parse_size(quota),
+                read_roots=_real(read) if read else None, write_roots=_real(write or []),
             )  # fmt: skip
             typer.echo(tokens.create(conn, account, now))
         elif action == "revoke":
@@ -48,3 +62,12 @@ def command(
                 state = "" if revoked is None else f"  revoked {iso(revoked)}"
                 typer.echo(f"{known}  created {iso(created)}{state}")
     database.close()
+
+
+def _real(folders: list[Path]) -> list[str]:
+    from hdgemm.errors import InputError
+
+    missing = [str(folder) for folder in folders if not folder.is_dir()]
+    if missing:
+        raise InputError(f"--read and --write take folders: {', '.join(missing)} is none")
+    return [str(folder.resolve()) for folder in folders]

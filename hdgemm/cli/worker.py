@@ -1,4 +1,4 @@
-"""`hdgemm worker`: runs the jobs of a service, on this machine or beside others."""
+"""`hdgemm worker`: runs the jobs of a service, alone or with workers on other machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from hdgemm.cli.serve import (
     DataDir,
     Device,
     Memory,
+    Retention,
     Root,
+    check_devices,
     make_settings,
 )
 
@@ -19,6 +21,7 @@ def command(
     memory: Memory = None,
     device: Device = None,
     database_url: DatabaseUrl = None,
+    retention: Retention = None,
 ) -> None:
     """Run a service's jobs until told to stop; data folder and roots as the server has them.
 
@@ -29,8 +32,9 @@ def command(
     from hdgemm.server.worker import run_worker
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    run_worker(
-        make_settings(
-            data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url
-        )
-    )
+    settings = make_settings(
+        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
+        retention=retention,
+    )  # fmt: skip
+    check_devices(settings.devices)
+    run_worker(settings)

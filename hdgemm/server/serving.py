@@ -1,4 +1,4 @@
-"""A whole service in one command: the HTTP server here, one worker in a process beside it."""
+"""The HTTP server, with one worker in a process beside it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -26,6 +29,8 @@ from hdgemm.server.settings import Settings, is_loopback
 from hdgemm.server.timeouts import with_timeouts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hdgemm.server.database import Database
 
 log = logging.getLogger("hdgemm.server")
@@ -42,7 +47,7 @@ class WorkerKeeper:
         self._grace = settings.grace_seconds
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        # One thread for all its life: the kernel ends a worker with the thread that started it.
+        # The kernel ends a worker with the thread that started it, so that one keeps running.
         self._thread = threading.Thread(target=self._keep, name="worker-keeper", daemon=True)
 
     def start(self) -> None:
@@ -75,20 +80,49 @@ class WorkerKeeper:
                 log.warning("the worker ended with status %s; starting another", status)
 
 
-def check_may_serve(host: str, database: Database) -> None:
+@dataclass(frozen=True)
+class Listener:
+    """Address to serve on, and the files of its TLS certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def check_certificate(self) -> None:
+        """Load the certificate once.
+
+        Raises
+        ------
+        InputError
+            When it cannot be used, or there is a key alone.
+        """
+        if self.certificate is None:
+            if self.key is not None:
+                raise InputError("--tls-key goes with --tls-certificate")
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise InputError(
+                f"cannot use the TLS certificate {self.certificate}: {error.strerror or error}"
+            ) from error
+
+
+def check_may_serve(host: str, settings: Settings, database: Database) -> None:
     """Refuse to be open to the network without tokens.
 
     Raises
     ------
     InputError
-        For an address that others can reach while no token is usable.
+        For an address that others can reach, directly or by a proxy, while no token is usable.
     """
-    if is_loopback(host):
+    if is_loopback(host) and not settings.public_url:
         return
     with database.read() as conn:
         if not tokens.usable(conn):
             raise InputError(
-                f"{host} can be reached by others, and there is no token: "
+                f"{settings.public_url or host} can be reached by others, and there is no token: "
                 "make one with 'hdgemm token create --name NAME', or serve on 127.0.0.1"
             )
 
@@ -96,25 +130,31 @@ def check_may_serve(host: str, database: Database) -> None:
 def make_service(settings: Settings, host: str) -> Service:
     """Open the database and check that serving on `host` is safe."""
     database = open_database(settings)
-    check_may_serve(host, database)
+    check_may_serve(host, settings, database)
     local = is_loopback(host)
-    names = frozenset({"localhost", "127.0.0.1", "[::1]", host}) if local else None
-    return Service(settings, database, hosts=names, always_ask=not local)
+    public = urlsplit(settings.public_url).hostname
+    names = {"localhost", "127.0.0.1", "[::1]", host, *([public] if public else [])}
+    return Service(
+        settings, database, hosts=frozenset(names) if local else None,
+        always_ask=not local or bool(settings.public_url),
+    )  # fmt: skip
 
 
-def serve(settings: Settings, host: str, port: int, *, with_worker: bool = True) -> None:
+def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -> None:
     """Serve until SIGTERM or SIGINT; then drain, and finish or hand back the jobs.
 
     Raises
     ------
     InputError
-        As `check_may_serve`, or when the address cannot be listened on.
+        As `check_may_serve`, for a database, an address or a certificate that cannot be used.
     """
-    service = make_service(settings, host)
+    listener.check_certificate()
+    service = make_service(settings, listener.host)
     _raise_file_limit()
-    listener = _listen(host, port)
-    address = listener.getsockname()
-    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, address[1])
+    listening = _listen(listener.host, listener.port)
+    host, port = listener.host, listening.getsockname()[1]
+    scheme = "http" if listener.certificate is None else "https"
+    log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     keeper = WorkerKeeper(settings) if with_worker else None
     config = uvicorn.Config(
         create_app(service),
@@ -126,14 +166,16 @@ def serve(settings: Settings, host: str, port: int, *, with_worker: bool = True)
         proxy_headers=False,
         log_config=None,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        ssl_certfile=listener.certificate,
+        ssl_keyfile=listener.key,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it is done; there is still a worker to end then.
+        # uvicorn raises the signal again when it is done; the worker must be ended after that.
         signal.signal(number, signal.SIG_IGN)
     if keeper is not None:
         keeper.start()
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listening])
     finally:
         if keeper is not None:
             keeper.close()
@@ -168,7 +210,7 @@ def _leave_blocked_threads() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Half-open connections must not use the files up: take what the system allows."""
+    """Raise the limit of open files as far as the system allows: each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
     if soft < wanted:

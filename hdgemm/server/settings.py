@@ -6,6 +6,7 @@ import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import platformdirs
 import psutil
@@ -106,6 +107,14 @@ class Settings(BaseSettings):
     @classmethod
     def _read_memory(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in {"http", "https"} or not parts.netloc):
+            raise ValueError("must look like https://example.org/path")
+        return value
 
     @field_validator("roots")
     @classmethod

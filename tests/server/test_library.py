@@ -77,7 +77,7 @@ def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     at = f"/v1/jobs/{job_id}"
     result = server.http.get(f"{at}/results").json()
     assert "c" not in result
-    assert set(result["report"]["ladder"]) >= {"initial", "data-placement"}
+    assert set(result["report"]["value"]["ladder"]) >= {"initial", "data-placement"}
     page = server.http.get(f"{at}/report.html")
     assert page.headers["content-type"].startswith("text/html")
     assert "script" not in page.headers["content-security-policy"]
