@@ -85,7 +85,7 @@ class RemoteJob:
                 progress(self.info)
             if self.finished:
                 return self
-            # It is noticed at most a tenth later than it could be, and seldom asked for.
+            # The delay is at most a tenth of the job's time, and requests stay few.
             pause = min(max(_FIRST_LOOK, (time.monotonic() - began) / 10), _LAST_LOOK)
             if until is not None and time.monotonic() + pause > until:
                 raise TimeoutError(f"job {self.id} is {self.status} after {timeout} seconds")
@@ -136,7 +136,7 @@ class RemoteJob:
         return self
 
     def delete(self) -> None:
-        """Delete its record, log and kept result."""
+        """Delete its record, log and kept result; of an unfinished job, cancel it."""
         self._connection.request("DELETE", f"/v1/jobs/{self.id}")
 
     def __repr__(self) -> str:

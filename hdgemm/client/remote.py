@@ -1,4 +1,4 @@
-"""The client's front: multiply as at home, with the work done elsewhere."""
+"""The client: products computed by a service."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from hdgemm.client.connection import Connection
 from hdgemm.client.jobs import RemoteJob
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Another machine's hdgemm.
+    """A service on another machine.
 
     Parameters
     ----------
@@ -166,8 +167,10 @@ class Client:
             page = self._connection.request("GET", at, params=parameters).json()
             for info in page["jobs"]:
                 yield RemoteJob(self._connection, info)
-            following = (link["href"] for link in page["links"] if link["rel"] == "next")
-            at, parameters = next(following, None), None
+            queries = (urlsplit(x["href"]).query for x in page["links"] if x["rel"] == "next")
+            query = next(queries, None)
+            # The link's path has the prefix of a proxy, as the client's own URL.
+            at, parameters = None if query is None else f"/v1/jobs?{query}", None
 
     def cancel(self, job_id: str) -> RemoteJob:
         """Ask a job to stop."""

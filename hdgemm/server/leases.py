@@ -190,6 +190,11 @@ class Held:
             events.append(conn, self.job_id, "progress", progress, now)
         return held
 
+    def renew_start(self, conn: sa.Connection, now: float, seconds: float) -> None:
+        """Renew the lease of an attempt that has not begun to renew it itself."""
+        starting = Job.id == self.job_id, Job.fence == self.fence, Job.phase == "starting"
+        conn.execute(sa.update(Job).where(*starting).values(lease_until=now + seconds))
+
     def enter(self, conn: sa.Connection, now: float, phase: str) -> bool:
         """Note the phase the job is in now."""
         held = self.update(conn, now, phase=phase, message=phase)

@@ -29,7 +29,7 @@ from hdgemm.server.heartbeat import Heart
 from hdgemm.server.leases import Held
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
-from hdgemm.server.watchdog import LEASE_LOST, Lifeline, die_with_parent, read_order
+from hdgemm.server.watchdog import LEASE_LOST, Lifeline, boot_seconds, die_with_parent, read_order
 
 log = logging.getLogger("hdgemm.server.runner")
 #: Jobs give way to the server, which has to answer while they run.
@@ -41,13 +41,18 @@ def main() -> int:
     die_with_parent()
     order = read_order(sys.stdin.fileno())
     settings = Settings(**order["settings"])
-    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds, order["asked_at"])
     _give_way()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     held = Held(order["job"], order["fence"])
     database = Database(settings.url)
+    # Until here the worker renewed the lease.
+    asked_at = boot_seconds()
+    with database.write() as conn:
+        if not held.renew(conn, database.now(conn), settings.lease_seconds, None):
+            return LEASE_LOST
+    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds, asked_at)
     heart = Heart(settings, database, held, lifeline)
     try:
         return _run(settings, database, heart)

@@ -33,14 +33,25 @@ log = logging.getLogger("hdgemm.server.worker")
 _STOP_SECONDS: Final = {"gemm": 30.0, "verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
 _EXPIRED_AT_ONCE: Final = 100
+#: A job's process that has not renewed its lease after so long hangs.
+_START_SECONDS: Final = 60.0
 
 
 @dataclass
 class Child:
-    """A job's process, and when it was first seen to be asked to stop."""
+    """A job's process.
+
+    Parameters
+    ----------
+    start_until
+        Until then the worker renews the lease of a process that has not begun to do so.
+    asked_to_stop
+        When it was first seen to be asked to stop.
+    """
 
     job: Job
     process: subprocess.Popen[bytes]
+    start_until: float = 0.0
     asked_to_stop: float | None = None
 
     @property
@@ -93,6 +104,9 @@ class Worker:
             now = self._database.now(conn)
             self._register(conn, now)
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.seen < now - 60))
+            for child in self._children.values():
+                if time.monotonic() < child.start_until:
+                    child.held.renew_start(conn, now, self._settings.lease_seconds)
             self._observer.take_back(conn, now, boot_seconds())
         self._kill_deaf()
         self._expire()
@@ -162,19 +176,18 @@ class Worker:
         with self._database.read() as conn:
             if not conn.execute(sa.select(Job.id).where(Job.status == "accepted").limit(1)).all():
                 return False
-        asked_at = boot_seconds()
         with self._database.queue() as conn:
             now = self._database.now(conn)
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = Child(job, self._spawn(job, asked_at))
+        self._children[job.id] = Child(job, self._spawn(job), time.monotonic() + _START_SECONDS)
         return True
 
-    def _spawn(self, job: Job, asked_at: float) -> subprocess.Popen[bytes]:
+    def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
         folder = self._settings.job_dir(job.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        order = {"job": job.id, "fence": job.fence, "asked_at": asked_at,
+        order = {"job": job.id, "fence": job.fence,
                  "settings": self._settings.model_dump(mode="json")}  # fmt: skip
         with (folder / "log.txt").open("ab") as output:
             process = subprocess.Popen(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 
 import hdgemm
@@ -213,3 +214,14 @@ def submit(client: Any, process: str = "gemm", **inputs: Any) -> str:
     answer = client.post(f"/v1/processes/{process}/execution", json={"inputs": inputs})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["jobID"])
+
+
+def processes(settings: Settings, module: str) -> list[psutil.Process]:
+    """Return the living processes of one service that run a module."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        if module in (process.info["cmdline"] or ()):
+            environ = process.info["environ"] or {}
+            if environ.get("HDGEMM_DATA_DIR") == str(settings.data_dir):
+                found.append(process)
+    return found

@@ -17,6 +17,7 @@ from tests.server.harness import (
     finished,
     live,
     make_settings,
+    processes,
     start,
     submit,
     upload,
@@ -56,17 +57,6 @@ def result(server: Live, job_id: str) -> Any:
     answer = server.http.get(f"/v1/jobs/{job_id}/results/c")
     assert answer.status_code == 200, answer.text
     return np.load(io.BytesIO(answer.content))
-
-
-def processes(settings: Settings, module: str) -> list[psutil.Process]:
-    """Return the living processes of one service that run a module."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        if module in (process.info["cmdline"] or ()):
-            environ = process.info["environ"] or {}
-            if environ.get("HDGEMM_DATA_DIR") == str(settings.data_dir):
-                found.append(process)
-    return found
 
 
 def running_job(server: Live) -> psutil.Process:

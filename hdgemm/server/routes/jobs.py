@@ -7,6 +7,7 @@ import binascii
 import json
 import shutil
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from hdgemm.server import jobs
 from hdgemm.server.documents import JobList, StatusInfo
 from hdgemm.server.problems import ProblemError, responses
+from hdgemm.server.publication import sweep_up
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 from hdgemm.server.tables import FINISHED, Process, Status
 
@@ -74,9 +76,13 @@ def _interval(text: str | None) -> tuple[float | None, float | None]:
     """Return the first and last time of RFC 3339's instants and OGC's intervals."""
     if text is None:
         return None, None
-    first, _, last = text.partition("/") if "/" in text else (text, "", text)
+    first, slash, last = text.partition("/")
     try:
-        return _seconds(first), _seconds(last)
+        start = _seconds(first)
+        if slash or start is None:
+            return start, _seconds(last)
+        # An instant is as long as its last digit, and documents show microseconds.
+        return start - 1e-6, start + (1e-6 if "." in text else 1.0)
     except ValueError as error:
         raise ProblemError(422, "bad-datetime", f"datetime={text}: {error}") from error
 
@@ -162,11 +168,9 @@ def get_map(job_id: JobId, service: TheService, account: TheAccount) -> JSONResp
     response_model=None,
     responses={200: {"model": StatusInfo}, **responses(404, 409)},
 )
-def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+async def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Stop a job within one tile, and keep its record."""
-    with service.database.write() as conn:
-        job = jobs.cancel(conn, job_id, account.id, service.database.now(conn))
-    service.statuses.forget((account.id, job_id))
+    job, _ = await _stop(service, account, job_id, delete_finished=False)
     return JSONResponse(service.documents.status(job))
 
 
@@ -175,27 +179,38 @@ def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONR
     response_model=None,
     responses={200: {"model": StatusInfo}, **responses(404, 409, 507)},
 )
-def dismiss_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
+async def dismiss_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Cancel an unfinished job; delete a finished one with its log, pictures and kept result.
 
     A result in a file of its own stays.
     """
-
-    def dismiss() -> tuple[Job, bool]:
-        with service.database.queue() as conn:
-            job = jobs.get(conn, job_id, account.id)
-            if job.status in FINISHED:
-                return jobs.delete(conn, job_id, account.id), True
-            return jobs.cancel(conn, job_id, account.id, service.database.now(conn)), False
-
-    job, deleted = service.database.with_reserve(dismiss)
-    service.statuses.forget((account.id, job_id))
-    if deleted:
-        shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
-    # OGC's answer to a dismissal; what a running job does still shows in its own document.
+    job, deleted = await _stop(service, account, job_id, delete_finished=True)
+    # OGC's answer to a dismissal; the job's own document shows when a running one stops.
     message = "deleted" if deleted else job.message
     document = {**service.documents.status(job), "status": "dismissed", "message": message}
     return JSONResponse(document)
+
+
+async def _stop(
+    service: Service, account: Account, job_id: str, *, delete_finished: bool
+) -> tuple[Job, bool]:
+    """Cancel or delete a job; return it, and whether it was deleted."""
+
+    def stop() -> tuple[Job, bool]:
+        with service.database.queue() as conn:
+            if delete_finished and jobs.get(conn, job_id, account.id).status in FINISHED:
+                return jobs.delete(conn, job_id, account.id), True
+            return jobs.cancel(conn, job_id, account.id, service.database.now(conn)), False
+
+    job, deleted = await to_thread.run_sync(service.database.with_reserve, stop)
+    service.statuses.forget((account.id, job_id))
+    if deleted:
+        folder = service.settings.job_dir(job_id)
+        await to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+    elif job.status == "dismissed" and job.fence:
+        # An attempt that died may have left a journal and a draft.
+        await service.files.run(sweep_up, job, service.settings)
+    return job, deleted
 
 
 @router.get(

@@ -138,6 +138,12 @@ async def execute_profile(
     return await _execute(request, service, account, body, idempotency_key)
 
 
+@router.post("/{process_id}/execution", include_in_schema=False)
+async def execute_unknown(process_id: str) -> None:
+    """Refuse a process that is not there."""
+    raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
+
+
 async def _execute(
     request: Request,
     service: Service,

@@ -24,7 +24,8 @@ function askForToken() {
 }
 
 export async function request(path, options = {}) {
-  const answer = await fetch(path, { ...options, headers: headers(options.headers) });
+  // Relative, so that a proxy may serve the page below a path.
+  const answer = await fetch(new URL(`.${path}`, document.baseURI), { ...options, headers: headers(options.headers) });
   if (answer.status === 401) {
     await askForToken();
     return request(path, options);

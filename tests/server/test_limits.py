@@ -1,0 +1,152 @@
+"""Limits of tokens: folders, priority; error kinds; headers and JSON bodies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import hdgemm.server
+from hdgemm.server import tokens
+from hdgemm.server.tokens import Account
+from tests.server.harness import REPOSITORY, InProcess, application, make_settings, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastapi import FastAPI
+
+    from hdgemm.server.settings import Settings
+
+GEMM = "/v1/processes/gemm/execution"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = make_settings(tmp_path)
+    root = chosen.roots[0]
+    for name in ("shared", "mine", "theirs"):
+        (root / name).mkdir()
+        np.save(root / name / "a.npy", np.eye(3))
+    return chosen
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[FastAPI]:
+    with application(settings) as made:
+        yield made
+
+
+def client_of(app: FastAPI, account: Account) -> InProcess:
+    database = app.state.service.database
+    with database.write() as conn:
+        return InProcess(app, tokens.create(conn, account, database.now(conn)))
+
+
+def test_tokens_read_and_write_in_their_folders_alone(app: FastAPI, settings: Settings) -> None:
+    root = settings.roots[0]
+    mine = Account(name="me", read_roots=[str(root / "shared")], write_roots=[str(root / "mine")])
+    client = client_of(app, mine)
+    described = client.get("/v1").json()
+    assert described["roots"] == [str(root / "shared"), str(root / "mine")]
+    assert described["write_roots"] == [str(root / "mine")]
+    statuses = {}
+    for source, target in (("shared", "mine"), ("mine", "mine"), ("theirs", "mine"),
+                           ("shared", "shared"), ("shared", "theirs")):  # fmt: skip
+        a = {"path": str(root / source / "a.npy")}
+        output = {"path": str(root / target / f"{source}.npy"), "overwrite": True}
+        answer = client.post(GEMM, json={"inputs": {"a": a, "b": a, "output": output}})
+        statuses[source, target] = answer.status_code
+    assert statuses == {
+        ("shared", "mine"): 201, ("mine", "mine"): 201, ("theirs", "mine"): 422,
+        ("shared", "shared"): 422, ("shared", "theirs"): 422,
+    }  # fmt: skip
+    path = {"path": str(root / "theirs" / "a.npy")}
+    assert client.get("/v1/files", params=path).status_code == 422
+
+
+def test_a_token_without_a_folder_to_write_overwrites_nothing(app: FastAPI) -> None:
+    client = client_of(app, Account(name="reader", write_roots=[]))
+    a = {"path": "theirs/a.npy"}
+    output = {"path": "mine/a.npy", "overwrite": True}
+    refused = client.post(GEMM, json={"inputs": {"a": a, "b": a, "output": output}})
+    assert (refused.status_code, "may write" in refused.json()["detail"]) == (422, True)
+    submit(client, a=a, b=a)
+
+
+def test_folders_of_a_token_beyond_the_roots_count_for_nothing(app: FastAPI) -> None:
+    client = client_of(app, Account(name="odd", read_roots=["/etc"], write_roots=["/"]))
+    assert client.get("/v1").json()["roots"] == []
+
+
+def test_priority_is_capped_by_token(app: FastAPI) -> None:
+    client = client_of(app, Account(name="me", max_priority=5))
+    a = {"path": "mine/a.npy"}
+    assert submit(client, a=a, b=a, priority=5)
+    refused = client.post(GEMM, json={"inputs": {"a": a, "b": a, "priority": 6}})
+    assert refused.status_code == 403
+    assert (refused.json()["type"], refused.json()["limit"]) == ("/problems/priority-too-high", 5)
+
+
+def test_every_error_kind_is_documented() -> None:
+    sources = Path(hdgemm.server.__file__).parent.rglob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    pairs = set(re.findall(r'ProblemError\(\s*(\d{3}), "([a-z-]+)"', text))
+    pairs |= {("404", "result-not-ready"), ("404", "no-result"), ("422", "does-not-fit")}
+    table = (REPOSITORY / "docs" / "service.md").read_text(encoding="utf-8")
+    rows = {
+        status: row
+        for row in table.splitlines() if row.startswith("| ")
+        for status in re.findall(r"\b[45]\d\d\b", row.split("|")[1])
+        if "`" in row
+    }  # fmt: skip
+    wrong = {(s, kind) for s, kind in pairs if f"`{kind}`" not in rows.get(s, "")}
+    assert not wrong, sorted(wrong)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 200_000,
+        '{"inputs": ' * 50_000,
+        '{"inputs": {"alpha": 1' + "0" * 5000 + "}}",
+        "{",
+        b"\xff",
+    ],
+)
+def test_json_that_cannot_be_read_is_bad_json(app: FastAPI, body: str | bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = InProcess(app).post(GEMM, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/bad-json")
+
+
+def test_deep_json_that_can_be_read_is_invalid(app: FastAPI) -> None:
+    for depth in (50, 200, 800):
+        deep = json.loads("[" * depth + "]" * depth)
+        answer = InProcess(app).post(GEMM, json={"inputs": {"a": deep, "b": {"value": deep}}})
+        assert answer.status_code in {400, 422}
+
+
+def test_headers_are_limited_as_written(app: FastAPI) -> None:
+    client = InProcess(app)
+    for size, status in ((30 << 10, 200), (40 << 10, 431)):
+        assert client.get("/v1/jobs", headers={"X-Long": "x" * size}).status_code == status
+        assert client.get("/v1/jobs", params={"x": "y" * size}).status_code == status
+
+
+def test_bounds_of_factors_stand_in_the_schema(app: FastAPI) -> None:
+    schemas = InProcess(app).get("/openapi.json").json()["components"]["schemas"]
+    for name in ("alpha", "beta"):
+        shown = schemas["GemmInputs"]["properties"][name]
+        assert (shown["minimum"], shown["maximum"]) == (-1.7e308, 1.7e308)
+
+
+def test_a_proxy_that_the_server_does_not_know_is_refused(app: FastAPI) -> None:
+    headers = {"X-Forwarded-For": "192.0.2.1"}
+    refused = InProcess(app).get("/v1/jobs", headers=headers)
+    assert (refused.status_code, "--public-url" in refused.json()["detail"]) == (421, True)
+    assert client_of(app, Account(name="me")).get("/v1/jobs", headers=headers).status_code == 200

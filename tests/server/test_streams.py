@@ -1,0 +1,117 @@
+"""Event streams: their number is limited, they share one query, and they end with their token."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from hdgemm.server import events, tokens
+from hdgemm.server.database import open_database
+from hdgemm.server.problems import ProblemError
+from hdgemm.server.service import Service
+from hdgemm.server.tokens import Account
+from tests.server.harness import InProcess, application, live, make_settings, submit, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hdgemm.server.settings import Settings
+
+A = {"path": "a.npy"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = make_settings(tmp_path, max_streams=12, max_streams_per_token=8)
+    np.save(chosen.roots[0] / "a.npy", np.eye(3))
+    return chosen
+
+
+def test_streams_are_limited_by_token_and_in_all(settings: Settings) -> None:
+    database = open_database(settings)
+    streams = Service(settings, database).streams
+    first, second = Account("a", "a"), Account("b", "b")
+    kept = [streams.follow("j", first, "s", 0) for _ in range(8)]
+    with pytest.raises(ProblemError) as refused:
+        streams.follow("j", first, "s", 0)
+    assert (refused.value.status, refused.value.members["limit"]) == (429, 8)
+    kept += [streams.follow("j", second, "t", 0) for _ in range(4)]
+    with pytest.raises(ProblemError) as refused:
+        streams.follow("j", second, "t", 0)
+    assert refused.value.members["limit"] == 12
+    # A stream that its client left, begun or not, makes room.
+    del kept[0]
+    streams.follow("j", second, "t", 0)
+    database.close()
+
+
+def test_followers_share_one_query_a_tick(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_TICK_SECONDS", 0.05)
+    with application(settings) as app:
+        job_id = submit(InProcess(app), a=A, b=A)
+        service: Service = app.state.service
+        statements: list[str] = []
+
+        async def first(stream: AsyncIterator[str]) -> str:
+            texts = [await anext(stream), await anext(stream)]
+            return texts[1]
+
+        async def follow() -> list[str]:
+            streams = [service.streams.follow(job_id, Account(), None, 0) for _ in range(8)]
+            begun = await asyncio.gather(*(first(stream) for stream in streams))
+            waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+            await asyncio.sleep(0.2)
+            sa.event.listen(
+                service.database.engine, "before_cursor_execute",
+                lambda *arguments: statements.append(arguments[2]),
+            )  # fmt: skip
+            await asyncio.sleep(0.5)
+            with service.database.write() as conn:
+                events.append(conn, job_id, "progress", {"percent": 1.0}, 0.0)
+            told = await asyncio.gather(*waiting)
+            return begun + told
+
+        heard = asyncio.run(follow())
+    assert all("accepted" in text for text in heard[:8])
+    assert all('"percent": 1.0' in text for text in heard[8:])
+    reads = [text for text in statements if "FROM events" in text and "jobs" not in text]
+    assert len(reads) <= 2, "one read of the new event, shared by eight streams"
+
+
+def test_a_revoked_token_ends_its_streams(settings: Settings) -> None:
+    database = open_database(settings)
+    with database.write() as conn:
+        secret = tokens.create(conn, Account(name="me"), database.now(conn))
+        tokens.create(conn, Account(name="other"), database.now(conn))
+    with live(settings, "--no-worker") as server, ThreadPoolExecutor(1) as pool:
+        server.http.headers["Authorization"] = f"Bearer {secret}"
+        job_id = submit(server.http, a=A, b=A)
+        begun = threading.Event()
+
+        def follow() -> str:
+            text, at = "", f"{server.url}/v1/jobs/{job_id}/events"
+            headers = dict(server.http.headers)
+            with httpx.stream("GET", at, headers=headers, timeout=60) as answer:
+                for part in answer.iter_text():
+                    text += part
+                    begun.set()
+            return text
+
+        stream = pool.submit(follow)
+        assert begun.wait(30)
+        with database.write() as conn:
+            assert tokens.revoke(conn, "me", database.now(conn))
+        wait_until(stream.done, 30)
+        assert "event: end" not in stream.result()
+        assert server.http.get(f"/v1/jobs/{job_id}").status_code == 401
+    database.close()
