@@ -30,7 +30,7 @@ from hdgemm.server.publication import (
 if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.database import Database
-    from hdgemm.server.heartbeat import Heart
+    from hdgemm.server.heartbeat import Heartbeat
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
 
@@ -47,13 +47,18 @@ class Attempt:
     """Computes one claimed job and publishes its result; every write names the attempt's fence."""
 
     def __init__(
-        self, settings: Settings, database: Database, library: Library, job: Job, heart: Heart
+        self,
+        settings: Settings,
+        database: Database,
+        library: Library,
+        job: Job,
+        heartbeat: Heartbeat,
     ) -> None:
         self._settings = settings
         self._database = database
         self._library = library
         self._job = job
-        self._heart = heart
+        self._heartbeat = heartbeat
         self._folder = settings.job_dir(job.id)
         self._roots = (*settings.roots, self._folder)
         self._journal = self._folder / JOURNAL
@@ -73,7 +78,7 @@ class Attempt:
         with ExitStack() as stack:
             wanted = JobOptions.model_validate(self._job.inputs.get("options", {}))
             options = library_options(wanted, self._settings)
-            watch = Watch(self._heart.note, self._heart.cancel)
+            watch = Watch(self._heartbeat.note, self._heartbeat.cancel)
             if self._job.process == "profile":
                 self._enter("profiling")
                 self._succeed(self._profile(options, watch), None)
@@ -121,7 +126,7 @@ class Attempt:
         """Wait until an earlier attempt, which ends with its lease, has closed the journal."""
         until = time.monotonic() + self._settings.lease_seconds
         with journal.open("rb") as stream:
-            while time.monotonic() < until and not self._heart.cancel.is_set():
+            while time.monotonic() < until and not self._heartbeat.cancel.is_set():
                 try:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -208,7 +213,7 @@ class Attempt:
             found = os.fstat(fd)
             sha256 = ""
             for part in digest(fd):
-                if self._heart.cancel.is_set():
+                if self._heartbeat.cancel.is_set():
                     raise CancelledRunError("cancelled before the result was published")
                 sha256 = part or ""
         finally:
@@ -244,7 +249,7 @@ class Attempt:
     def _succeed(self, outcome: Outcome, publication: Publication | None) -> None:
         if publication is None:
             self._draw(outcome)
-        self._heart.stop()
+        self._heartbeat.stop()
         output: dict[str, Any] | None = self._job.output
         if publication is not None and output is not None:
             output = {
@@ -253,7 +258,7 @@ class Attempt:
             }  # fmt: skip
         with self._database.write() as conn:
             now = self._database.now(conn)
-            if not self._heart.held.finish(
+            if not self._heartbeat.held.finish(
                 conn, now, "successful", "done", report=finite(outcome.report), output=output,
                 publication=None,
             ):  # fmt: skip
@@ -263,10 +268,10 @@ class Attempt:
     def _enter(self, phase: str) -> None:
         log.info("%s", phase)
         with self._database.write() as conn:
-            if not self._heart.held.enter(conn, self._database.now(conn), phase):
+            if not self._heartbeat.held.enter(conn, self._database.now(conn), phase):
                 raise LeaseLostError
 
     def _note(self, **values: Any) -> None:
         with self._database.write() as conn:
-            if not self._heart.held.update(conn, self._database.now(conn), **values):
+            if not self._heartbeat.held.update(conn, self._database.now(conn), **values):
                 raise LeaseLostError

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from hdgemm.server.settings import Settings
 
+# Alembic reports at INFO what it does at each start, and what it loads.
+logging.getLogger("alembic").setLevel(logging.WARNING)
 Result = TypeVar("Result")
 #: Bytes that `DiskReserve` holds back.
 _RESERVE: Final = 8 << 20
@@ -114,7 +116,7 @@ class Database:
         epoch = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
         return float(conn.execute(epoch).scalar_one())
 
-    def migrate(self, lock_file: Path) -> None:
+    def migrate(self, lock_file: Path, revision: str = "head") -> None:
         """Bring the schema up to date; several processes may call this at once."""
         # Not every process migrates, and this takes a while to import.
         import alembic.command
@@ -123,14 +125,13 @@ class Database:
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         lock_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        logging.getLogger("alembic").setLevel(logging.WARNING)
         with lock_file.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self.write() as conn:
                 if not self.is_sqlite:
                     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 config.attributes["connection"] = conn
-                alembic.command.upgrade(config, "head")
+                alembic.command.upgrade(config, revision)
 
     def close(self) -> None:
         """Close all connections."""

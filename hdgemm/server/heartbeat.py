@@ -1,4 +1,4 @@
-"""Renews a job's lease, passes its progress on, and hears of a cancellation."""
+"""Heartbeat of a running job: renews its lease, stores its progress, reads its cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from hdgemm.server.tables import Job
-from hdgemm.server.watchdog import LEASE_LOST, Lifeline, boot_seconds
+from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,28 +24,28 @@ _LISTEN_SECONDS: Final = 0.25
 _PROGRESS_SECONDS: Final = 0.5
 
 
-class Heart:
-    """Beats in a thread of a job's process until `stop`."""
+class Heartbeat:
+    """A thread of a job's process that runs until `stop`."""
 
     def __init__(
-        self, settings: Settings, database: Database, held: Held, lifeline: Lifeline
+        self, settings: Settings, database: Database, held: Held, watchdog: Watchdog
     ) -> None:
         self.cancel = threading.Event()
         self.held = held
         self._settings = settings
         self._database = database
-        self._lifeline = lifeline
+        self._watchdog = watchdog
         self._progress: Mapping[str, Any] | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Keep the newest progress for the next beat; called from any thread, never blocks."""
+        """Keep the newest progress for the next renewal; called from any thread, never blocks."""
         self._progress = progress
 
     def stop(self) -> None:
-        """Beat no more; the lease still runs, for the last transaction."""
+        """End the thread; the lease still runs, for the last transaction."""
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -63,7 +63,7 @@ class Heart:
                         self._progress = None
                 self._listen()
             except sa.exc.SQLAlchemyError as error:
-                # The lifeline ends this process if it stays so.
+                # The watchdog ends this process if it stays so.
                 log.warning("cannot reach the database: %s", error)
 
     def _renew(self, news: Mapping[str, Any] | None) -> None:
@@ -74,7 +74,7 @@ class Heart:
         if not held:
             log.error("another worker holds this job now")
             os._exit(LEASE_LOST)
-        self._lifeline.renewed(asked_at)
+        self._watchdog.renewed(asked_at)
 
     def _listen(self) -> None:
         with self._database.read() as conn:

@@ -25,11 +25,11 @@ from hdgemm.server.attempt import Attempt, LeaseLostError
 from hdgemm.server.backend import load_library
 from hdgemm.server.database import Database
 from hdgemm.server.documents import finite
-from hdgemm.server.heartbeat import Heart
+from hdgemm.server.heartbeat import Heartbeat
 from hdgemm.server.leases import Held
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
-from hdgemm.server.watchdog import LEASE_LOST, Lifeline, boot_seconds, die_with_parent, read_order
+from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds, die_with_parent, read_order
 
 log = logging.getLogger("hdgemm.server.runner")
 #: Jobs give way to the server, which has to answer while they run.
@@ -52,10 +52,10 @@ def main() -> int:
     with database.write() as conn:
         if not held.renew(conn, database.now(conn), settings.lease_seconds, None):
             return LEASE_LOST
-    lifeline = Lifeline(sys.stdin.fileno(), settings.lease_seconds, asked_at)
-    heart = Heart(settings, database, held, lifeline)
+    watchdog = Watchdog(sys.stdin.fileno(), settings.lease_seconds, asked_at)
+    heartbeat = Heartbeat(settings, database, held, watchdog)
     try:
-        return _run(settings, database, heart)
+        return _run(settings, database, heartbeat)
     except LeaseLostError:
         log.warning("another worker holds this job now")
         return LEASE_LOST
@@ -68,24 +68,24 @@ def _give_way() -> None:
         Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
-def _run(settings: Settings, database: Database, heart: Heart) -> int:
+def _run(settings: Settings, database: Database, heartbeat: Heartbeat) -> int:
     with database.read() as conn:
-        job = jobs.find(conn, heart.held.job_id)
-    if job is None or job.fence != heart.held.fence:
+        job = jobs.find(conn, heartbeat.held.job_id)
+    if job is None or job.fence != heartbeat.held.fence:
         raise LeaseLostError
     log.info("attempt %d of job %s (%s)", job.fence, job.id, job.process)
     try:
-        Attempt(settings, database, load_library(settings.library), job, heart).run()
+        Attempt(settings, database, load_library(settings.library), job, heartbeat).run()
     except CancelledRunError as error:
-        _end(database, heart, "dismissed", str(error), None)
+        _end(database, heartbeat, "dismissed", str(error), None)
     except HdgemmError as error:
         log.error("%s", error)  # noqa: TRY400 - the message has no need of a traceback
-        _end(database, heart, "failed", str(error), describe(error))
+        _end(database, heartbeat, "failed", str(error), describe(error))
     except LeaseLostError:
         raise
     except Exception as error:
         log.exception("the job failed")
-        _end(database, heart, "failed", f"{type(error).__name__}: {error}", describe(error))
+        _end(database, heartbeat, "failed", f"{type(error).__name__}: {error}", describe(error))
     else:
         return 0
     sweep_up(job, settings)
@@ -108,12 +108,18 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def _end(
-    database: Database, heart: Heart, status: Any, message: str, error: dict[str, Any] | None
+    database: Database,
+    heartbeat: Heartbeat,
+    status: Any,
+    message: str,
+    error: dict[str, Any] | None,
 ) -> None:
-    heart.stop()
+    heartbeat.stop()
     with database.write() as conn:
         now = database.now(conn)
-        if not heart.held.finish(conn, now, status, message[:2000], error=error, publication=None):
+        if not heartbeat.held.finish(
+            conn, now, status, message[:2000], error=error, publication=None
+        ):
             raise LeaseLostError
 
 

@@ -1,4 +1,4 @@
-"""How a job's process knows that it must end: no supervisor, no lease, no right to go on."""
+"""Ends a job's process when its supervisor dies or its lease runs out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Final
 
-#: Exit statuses of a job's process that has nothing more to say.
+#: Exit statuses of a job's process that ends without writing to its job.
 ORPHANED: Final = 74
 LEASE_LOST: Final = 75
 _PR_SET_PDEATHSIG: Final = 1
@@ -48,7 +48,7 @@ def read_order(pipe: int) -> dict[str, Any]:
     return order
 
 
-class Lifeline:
+class Watchdog:
     """Ends this process when a pipe closes, or when the lease ran out unrenewed.
 
     The lease is counted from before the renewal was sent, so that this process always gives up
@@ -68,7 +68,7 @@ class Lifeline:
         self._pipe = pipe
         self._lease = lease_seconds
         self._until = asked_at + lease_seconds
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def renewed(self, asked_at: float) -> None:
         """Note that the lease was renewed by a request sent at `asked_at` (`boot_seconds`)."""

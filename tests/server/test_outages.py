@@ -1,0 +1,200 @@
+"""A database that is away, a disk that is full, and starts that cannot be: plain answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from hdgemm.errors import InputError
+from hdgemm.server import jobs, tables
+from hdgemm.server.database import Database, open_database
+from hdgemm.server.migrations import versions
+from tests.server.harness import (
+    REPOSITORY,
+    InProcess,
+    application,
+    finished,
+    free_port,
+    live,
+    make_settings,
+    postgres_url,
+    submit,
+    upload,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A = {"path": "a.npy"}
+GEMM = "/v1/processes/gemm/execution"
+
+
+def test_a_database_that_is_away_is_503_everywhere(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    with application(settings) as app:
+        client = InProcess(app)
+        matrix = upload(client, np.eye(3))
+        job = f"/v1/jobs/{submit(client, a=A, b=A)}"
+        service = app.state.service
+        away = Database(f"postgresql://u:p@127.0.0.1:{free_port()}/none")
+        working, service.database.engine = service.database.engine, away.engine
+        service.database._writer = away._writer
+        body = {"inputs": {"a": {"matrix": matrix}, "b": A}}
+        for known in (True, False):
+            # With the account cached, and without: the middleware asks the database then.
+            for method, at, sent in (
+                ("GET", "/readyz", None), ("GET", "/metrics", None), ("GET", "/v1/system", None),
+                ("GET", "/v1/jobs", None), ("GET", f"{job}", None), ("GET", f"{job}/events", None),
+                ("GET", f"{job}/log", None), ("GET", f"{job}/results", None),
+                ("POST", f"{job}/cancel", None), ("DELETE", job, None), ("POST", GEMM, body),
+                ("GET", "/v1/matrices", None), ("GET", f"/v1/matrices/{matrix}", None),
+                ("POST", "/v1/matrices", {"shape": [3, 3]}),
+                ("DELETE", f"/v1/matrices/{matrix}", None),
+            ):  # fmt: skip
+                if not known:
+                    service._accounts.clear()
+                answer = client.request(method, at, **({"json": sent} if sent else {}))
+                assert answer.status_code == 503, (method, at, answer.text)
+                assert answer.json()["type"] == "/problems/database-busy"
+        service.database.engine = working
+        away.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB, where this user may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_on_a_full_disk_deletion_still_works(small_disk: Path, tmp_path: Path) -> None:
+    settings = make_settings(
+        tmp_path, data_dir=small_disk / "data", min_free_disk=0,
+        database_url=f"sqlite:///{small_disk / 'service.db'}",
+    )  # fmt: skip
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    with live(settings) as server:
+        matrix = upload(server.http, np.ones((400, 400)))
+        job = f"/v1/jobs/{submit(server.http, a=A, b=A)}"
+        finished(server.http, job[-32:])
+        filler = small_disk / "filler"
+        with pytest.raises(OSError, match="space"), filler.open("wb", buffering=0) as stream:  # noqa: PT012
+            while True:
+                stream.write(bytes(1 << 12))
+        ready = server.http.get("/readyz")
+        assert (ready.status_code, ready.json()["type"]) == (507, "/problems/disk-full")
+        assert server.http.get("/v1/jobs").status_code == 200
+        refused = server.http.post("/v1/matrices", json={"shape": [1000, 1000]})
+        assert (refused.status_code, refused.json()["type"]) == (507, "/problems/disk-full")
+        for _ in range(50):
+            accepted = server.http.post(GEMM, json={"inputs": {"a": A, "b": A}})
+            assert accepted.status_code in {201, 507}, accepted.text
+        assert server.http.delete(job).status_code == 200
+        assert server.http.get(job).status_code == 404
+        assert server.http.delete(f"/v1/matrices/{matrix}").status_code == 204
+        filler.unlink()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://hdgemm:secret@127.0.0.1:1/none", "refused"),
+        ("postgresql://hdgemm:secret@no.such.host.invalid/none", "no.such.host.invalid"),
+        ("nonsense", "HDGEMM_DATABASE_URL"),
+        ("mysqlx://u:secret@h/d", "mysqlx"),
+        ("sqlite:////proc/none/service.db", "/proc/none"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_a_sentence(
+    tmp_path: Path, url: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        open_database(make_settings(tmp_path, database_url=url))
+    assert "cannot open the database" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    values = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "hdgemm", *arguments, "--data-dir", str(tmp_path / "data")],
+        env=values, check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--device", "cuda:7"), "cuda:7"),
+        (("worker", "--device", "cuda:7"), "cuda:7"),
+        (("serve", "--device", "host", "--device", "odd"), "odd"),
+        (("serve", "--database-url", "postgresql://u:p@127.0.0.1:1/x"), "refused"),
+        (("serve", "--public-url", "example"), "public_url"),
+        (("serve", "--public-url", "https://example.org"), "token"),
+        (("serve", "--tls-certificate", "/none.pem"), "/none.pem"),
+        (("serve", "--tls-key", "/none.pem"), "--tls-certificate"),
+    ],
+)
+def test_starts_that_cannot_be_end_with_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "alembic" not in done.stderr
+
+
+def test_a_data_folder_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    done = run(tmp_path, "token", "list")
+    assert (done.returncode, "data folder" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_of_the_first_schema_is_migrated(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres_url() if kind == "postgresql" else ""
+    settings = make_settings(tmp_path, database_url=url)
+    settings.make_folders()
+    database = Database(settings.url)
+    with caplog.at_level(logging.INFO):
+        database.migrate(tmp_path / "lock", "0001")
+    output = {"path": str(settings.roots[0] / "c.npy"), "shape": [3, 3]}
+    old: dict[str, Any] = {
+        "id": "a" * 32, "owner": "o", "process": "gemm", "name": "", "priority": 0, "inputs": {},
+        "request_digest": "", "status": "accepted", "phase": "queued", "message": "",
+        "created": 1.0, "updated": 1.0, "output": output, "host_bytes": 5, "disk_bytes": 7,
+        "devices": ["host"], "cancel": False, "fence": 0, "crashes": 0,
+    }  # fmt: skip
+    with database.write() as conn:
+        conn.execute(sa.insert(tables.Job).values(**old))
+    with caplog.at_level(logging.INFO):
+        database.migrate(tmp_path / "lock")
+    with database.write() as conn:
+        assert compare_metadata(MigrationContext.configure(conn), tables.Table.metadata) == []
+        assert jobs.get(conn, "a" * 32, "o").disk_bytes == 7
+        assert jobs.writer_of(conn, output["path"]) == "a" * 32
+        held = jobs.reserved(conn)
+    assert (held.jobs, sum(held.disk_bytes.values())) == ({"o": 1}, 7)
+    assert None not in held.disk_bytes
+    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 2
+    assert not caplog.records
+    database.close()
