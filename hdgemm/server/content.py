@@ -1,4 +1,4 @@
-"""Streams files: ranges, conditions, content-hash ETags, and pieces of a matrix."""
+"""File contents as responses: ranges, conditions, ETags, and rectangles of a matrix."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _read(file: io.FileIO, start: int, stop: int) -> AsyncIterator[bytes]:
                 os.pread, file.fileno(), min(_CHUNK, stop - start), start
             )
             if not chunk:
-                # Ending short of Content-Length breaks the connection: the reader will notice.
+                # Ending short of Content-Length breaks the connection, which the client notices.
                 return
             yield chunk
             start += len(chunk)
@@ -85,7 +85,7 @@ def _matches(header: str | None, etag: str) -> bool:
 
 
 def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
-    """Return the one range that is asked for; several are answered with the whole file."""
+    """Return the requested range; several ranges are answered with the whole file."""
     given = request.headers.get("range")
     condition = request.headers.get("if-range")
     if given is None or (condition is not None and condition.strip() != etag):
@@ -108,19 +108,19 @@ def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
 
 
 def span(text: str | None, extent: int, name: str) -> slice:
-    """Read ``rows=0:10``; what is not given means all.
+    """Parse ``rows=0:10``; None stands for all.
 
     Raises
     ------
     ProblemError
-        422 where it is no span of the matrix.
+        422 where it is no range of the matrix.
     """
     if text is None:
         return slice(0, extent)
     first, last = (int(part) for part in text.split(":"))
     if not 0 <= first <= last <= extent:
         raise ProblemError(
-            422, "bad-span", f"{name}={text} is no span of {extent} {name}", extent=extent
+            422, "bad-span", f"{name}={text} is no range of {extent} {name}", extent=extent
         )
     return slice(first, last)
 

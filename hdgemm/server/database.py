@@ -72,7 +72,11 @@ class Database:
         else:
             self.engine = sa.create_engine(
                 url, pool_size=8, max_overflow=24, pool_timeout=10, pool_pre_ping=True,
-                connect_args={"connect_timeout": 5, "tcp_user_timeout": 10_000},
+                connect_args={
+                    "connect_timeout": 5,
+                    "tcp_user_timeout": 10_000,
+                    "options": "-c lock_timeout=15s -c idle_in_transaction_session_timeout=30s",
+                },
             )  # fmt: skip
         self._writer = self.engine.execution_options(writes=True)
 

@@ -1,7 +1,7 @@
-"""The job table as workers see it: claim, renew, finish, hand back, take up again.
+"""Leases of jobs, as workers hold them: claim, renew, finish, hand back, take back.
 
-A claim raises the job's fence; every later write of that attempt names the fence it holds, so
-that an attempt whose lease was taken over can change nothing any more.
+A claim increments the job's fence; every later write of that attempt names its fence, so that an
+attempt whose lease was taken over can change nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAGE: Final = 20
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a claim has to know of a queued job; `elastic` ones named no memory limit."""
+    """The columns of a queued job that a claim needs; `elastic` jobs named no memory limit."""
 
     id: str
     fence: int
@@ -36,15 +36,15 @@ class Waiting:
     def needs(self, memory: int) -> int:
         """Return the bytes it takes of a worker that has `memory`.
 
-        A job that named no limit is planned for the worker that runs it, and so fits one that has
-        less than there was at submit.
+        An elastic job is planned anew for the worker that runs it, and so fits one with less
+        memory than it was admitted for.
         """
         return min(self.host_bytes, memory) if self.elastic else self.host_bytes
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a worker has, and what of it is free at this moment; memory in bytes."""
+    """The memory in bytes and the devices of a worker, in all and free at this moment."""
 
     worker: str
     free_memory: int
@@ -129,7 +129,7 @@ def _waiting(conn: sa.Connection, priority: int, owner: str) -> Iterator[Waiting
 
 
 def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
-    """Say whether all jobs that this one reads are done; fail it where one never will be."""
+    """Say whether all jobs that this one reads are done; fail it where one of them failed."""
     targets = sa.select(Use.target).where(Use.job == job_id, Use.kind == "job")
     for target in conn.execute(targets).scalars().all():
         status = conn.execute(sa.select(Job.status).where(Job.id == target)).scalar()
@@ -166,7 +166,7 @@ def _take(conn: sa.Connection, job: Waiting, worker: str, seconds: float, now: f
 
 @dataclass(frozen=True)
 class Held:
-    """The right to write about one attempt of one job."""
+    """The lease of one attempt of one job."""
 
     job_id: str
     fence: int
@@ -183,7 +183,7 @@ class Held:
     def renew(
         self, conn: sa.Connection, now: float, seconds: float, progress: Mapping[str, Any] | None
     ) -> bool:
-        """Put the lease's end off and note the progress; say whether the lease is still held."""
+        """Renew the lease and store the progress; say whether the lease is still held."""
         values = {} if progress is None else {"progress": dict(progress)}
         held = self.update(conn, now, lease_until=now + seconds, **values)
         if held and progress is not None:
@@ -196,7 +196,7 @@ class Held:
         conn.execute(sa.update(Job).where(*starting).values(lease_until=now + seconds))
 
     def enter(self, conn: sa.Connection, now: float, phase: str) -> bool:
-        """Note the phase the job is in now."""
+        """Store the job's phase; say whether the lease is still held."""
         held = self.update(conn, now, phase=phase, message=phase)
         if held:
             events.append(conn, self.job_id, "status", {"status": "running", "phase": phase}, now)
@@ -230,11 +230,11 @@ class Held:
 
 
 class LeaseObserver:
-    """Finds the jobs whose processes stopped renewing, whatever the machines' calendars say.
+    """Finds leases that are not renewed, by a monotonic clock.
 
-    A lease is over once it was seen unrenewed for its whole length by the observer's own steady
-    clock. Times in the table are not compared: a clock that is set forward would end the leases of
-    living jobs, one that is set back would keep those of dead ones.
+    A lease is over once it was seen unrenewed for its whole length by the observer's own clock.
+    Times in the table are not compared: a calendar clock that is set forward would end the leases
+    of living jobs, one that is set back would keep those of dead ones.
     """
 
     def __init__(self, lease_seconds: float, max_attempts: int) -> None:
@@ -243,7 +243,7 @@ class LeaseObserver:
         self._seen: dict[str, tuple[tuple[int, float | None], float]] = {}
 
     def take_back(self, conn: sa.Connection, now: float, clock: float) -> Collection[str]:
-        """Queue the jobs of leases that are over; `clock` is the steady one, in seconds.
+        """Queue the jobs of leases that are over; `clock` is the monotonic one, in seconds.
 
         The rows stay locked, so that none is renewed between the look and the verdict.
         """
@@ -272,9 +272,9 @@ class LeaseObserver:
 
 
 def lost(conn: sa.Connection, held: Collection[Held]) -> set[str]:
-    """Return which of these attempts may write no more although they did not end their job.
+    """Return the attempts whose lease was taken back before they ended their job.
 
-    An attempt that ended its job is about to exit by itself.
+    An attempt that ended its job exits by itself.
     """
     ids = [attempt.job_id for attempt in held]
     query = sa.select(Job.id, Job.fence, Job.status).where(Job.id.in_(ids))

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: the queue, phases, bytes, speed, devices and disk."""
+"""Metrics for Prometheus: queue, phases, bytes, speed, devices and disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
 
-#: Others are counted as one: each label is kept for ever, and clients can make methods up.
+#: Others are counted as one: every label stays in memory, and clients can invent methods.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
-    """One server's figures, in a registry of their own."""
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class Metrics:
         return sending
 
     def text(self) -> bytes:
-        """Return all figures, those of the database as they are now."""
+        """Return all metrics, those of the database as of now."""
         for gauge in (self._jobs, self._phases, self._devices):
             gauge.clear()
         with self._database.read() as conn:

@@ -1,4 +1,4 @@
-"""A library for the service's own tests: NumPy, cut in steps, as slow as asked for."""
+"""A `Library` for the service's own tests: NumPy in steps, each with a chosen delay."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NumpyLibrary:
         return Outcome(report, _draw)
 
     def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Compare with NumPy's product, deaf meanwhile as the library's own check is."""
+        """Compare with NumPy's product; ignores cancellation, as the library's own check does."""
         time.sleep(STEPS * float(os.environ.get(DELAY, "0")))
         product = call.alpha * (np.load(call.a) @ np.load(call.b))
         return Outcome({"passed": bool(np.allclose(product, np.load(call.out)))})

@@ -1,4 +1,4 @@
-"""Takes one part of an upload: compares what is there already, writes what is not."""
+"""One part of an upload: bytes that are durable already are compared, new ones written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def part_range(headers: Mapping[str, str], size: int) -> tuple[int, int]:
-    """Return the first byte and the end of the part that a request brings.
+    """Return the first byte and the end of the part that a request contains.
 
     Raises
     ------
@@ -68,11 +68,11 @@ def announced_digest(headers: Mapping[str, str]) -> bytes | None:
 
 
 class PartWriter:
-    """One part on its way into a matrix's file.
+    """Writes one part of an upload into a matrix's file.
 
-    An open-file-description lock on the part's bytes keeps any other writer off them, in this
-    process, another one or on another machine; it goes when the file is closed, or its process
-    dies. The durable ranges must be read while the lock is held.
+    An open-file-description lock on the part's bytes excludes all other writers, in this process,
+    in others and on other machines; it ends when the file is closed or the process dies. The
+    durable ranges must be read while the lock is held.
     """
 
     def __init__(self, path: Path, matrix: StoredMatrix, start: int, stop: int) -> None:
@@ -101,12 +101,12 @@ class PartWriter:
             ) from None  # fmt: skip
 
     def knows(self, durable: list[tuple[int, int]]) -> Self:
-        """Take note of what must not be written again."""
+        """Set the durable ranges, which are compared and never written again."""
         self._durable = durable
         return self
 
     def feed(self, data: bytes | bytearray) -> None:
-        """Take the part's next bytes.
+        """Write the part's next bytes.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class PartWriter:
             yield position, end, False
 
     def check(self, digest: bytes | None) -> None:
-        """Raise a 400 for a body that came short, a 422 where it is not what was announced."""
+        """Raise a 400 for a body that is too short, a 422 for one with another digest."""
         if self.position != self.stop:
             raise ProblemError(
                 400, "body-too-short",
@@ -158,11 +158,11 @@ class PartWriter:
             )
 
     def sync(self) -> None:
-        """Return when what was written is durable."""
+        """Make the written bytes durable."""
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Give the file and the lock up."""
+        """Close the file, which releases the lock."""
         os.close(self._fd)
 
 

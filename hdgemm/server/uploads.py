@@ -1,7 +1,7 @@
-"""Matrices that are uploaded: reserved, filled part by part, checked, and then never changed.
+"""Uploaded matrices: reserved, filled part by part, checked, then immutable.
 
-An acknowledged byte is never written again: a part that comes a second time is compared with what
-is there. So a broken, repeated or hostile upload cannot spoil what was acknowledged before it.
+An acknowledged byte is never written again: a part that is sent twice is compared with the stored
+bytes, so that a broken, repeated or hostile upload cannot change acknowledged ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK: Final = 1 << 22
 
 
 def content_path(matrix_id: str, settings: Settings) -> Path:
-    """Return where a matrix's file lies."""
+    """Return the path of a matrix's file."""
     return settings.matrices_dir / f"{matrix_id}.npy"
 
 
@@ -49,7 +49,7 @@ def content_size(new: NewMatrix) -> int:
 
 
 def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> StoredMatrix:
-    """Note a matrix that is to be uploaded."""
+    """Insert the row of a matrix that is to be uploaded."""
     row = conn.execute(
         sa.insert(StoredMatrix)
         .values(
@@ -104,7 +104,7 @@ def raw_header(matrix: StoredMatrix) -> bytes:
 
 
 def get(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
-    """Return an owner's matrix or raise a 404: another's looks just like none."""
+    """Return an owner's matrix or raise a 404, for another owner's matrix too."""
     query = sa.select(StoredMatrix).where(StoredMatrix.id == matrix_id, StoredMatrix.owner == owner)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -126,7 +126,7 @@ def page(
 
 
 def refuse_incomplete(matrix: StoredMatrix) -> None:
-    """Raise a 409 for a matrix that is not whole yet."""
+    """Raise a 409 for a matrix that is not complete."""
     if matrix.completed is None:
         raise ProblemError(
             409, "incomplete", f"matrix {matrix.id} is not complete: upload it, then POST complete"
@@ -146,7 +146,7 @@ def ranges(conn: sa.Connection, matrix_id: str) -> list[tuple[int, int]]:
 
 
 def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> None:
-    """Note that a range is durable; call it after fsync."""
+    """Record that a range is durable; call it after fsync."""
     if start < stop:
         conn.execute(sa.insert(Part).values(matrix=matrix_id, start=start, stop=stop))
 
@@ -157,7 +157,7 @@ def check_content(matrix: StoredMatrix, path: Path) -> str:
     Raises
     ------
     ProblemError
-        422 when the content is not what was announced.
+        422 when the content has another digest or header than announced.
     """
     whole, content = hashlib.sha256(), hashlib.sha256()
     with path.open("rb") as stream:
@@ -196,7 +196,7 @@ def _check_header(matrix: StoredMatrix, path: Path) -> None:
 
 
 def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None:
-    """Mark a matrix as whole; its parts are of no interest any more."""
+    """Mark a matrix as complete, and delete the records of its parts."""
     conn.execute(
         sa.update(StoredMatrix).where(StoredMatrix.id == matrix_id).values(etag=etag, completed=now)
     )
@@ -204,7 +204,7 @@ def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None
 
 
 def delete(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:
-    """Remove a matrix's row; its file is the caller's to remove after the commit."""
+    """Remove a matrix's row; the caller removes its file after the commit."""
     matrix = get(conn, matrix_id, owner)
     jobs.refuse_if_read(conn, "matrix", matrix_id)
     conn.execute(sa.delete(StoredMatrix).where(StoredMatrix.id == matrix_id))

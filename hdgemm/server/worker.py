@@ -77,6 +77,7 @@ class Worker:
         self._children: dict[str, Child] = {}
         self._observer = leases.LeaseObserver(settings.lease_seconds, settings.max_attempts)
         self._next_sweep = 0.0
+        self._swept = time.monotonic()
 
     def run(self) -> None:
         """Work until asked to stop; then finish what finishes soon, and hand the rest back."""
@@ -87,6 +88,7 @@ class Worker:
                 self._turn()
             except sa.exc.SQLAlchemyError as error:
                 log.warning("cannot reach the database: %s", error)
+                self._kill_hung()
             self.stop.wait(self._settings.poll_seconds)
         self._leave()
 
@@ -108,8 +110,18 @@ class Worker:
                 if time.monotonic() < child.start_until:
                     child.held.renew_start(conn, now, self._settings.lease_seconds)
             self._observer.take_back(conn, now, boot_seconds())
-        self._kill_deaf()
+        self._kill_unresponsive()
         self._expire()
+        self._swept = time.monotonic()
+
+    def _kill_hung(self) -> None:
+        """Kill processes that outlived their leases while the database could not be reached.
+
+        A stopped process may even be what locks the database; a running one would have ended.
+        """
+        if time.monotonic() - self._swept > 2 * self._settings.lease_seconds:
+            for child in self._children.values():
+                child.kill()
 
     def _expire(self) -> None:
         """Delete the jobs that are past their retention time."""
@@ -134,7 +146,7 @@ class Worker:
                 )
             )  # fmt: skip
 
-    def _kill_deaf(self) -> None:
+    def _kill_unresponsive(self) -> None:
         with self._database.read() as conn:
             query = sa.select(Job.id).where(Job.id.in_(list(self._children)), Job.cancel.is_(True))
             cancelled = set(conn.execute(query).scalars())

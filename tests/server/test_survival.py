@@ -136,20 +136,31 @@ def test_a_killed_server_loses_nothing_it_accepted(slow: Live) -> None:
         np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
 
 
+def stop(server: Live, process: psutil.Process) -> None:
+    """Stop a process outside its transactions: SQLite's lock would stay with it."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        if server.http.get("/readyz").status_code == 200:
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+
+
 def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(slow: Live) -> None:
     job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
     process = running_job(slow)
     # As on a machine that is frozen, its worker is stopped too; another one takes the job over.
     frozen = [process, *processes(slow.settings, "hdgemm.server.worker")]
-    for stopped in frozen:
-        stopped.send_signal(signal.SIGSTOP)
+    for one in frozen:
+        stop(slow, one)
     other = start("worker", slow.settings, **{DELAY: "0.05"})
     try:
         job = finished(slow.http, job_id)
         assert (job["status"], job["attempt"]) == ("successful", 2)
         written = (slow.settings.roots[0] / "c.npy").stat()
-        for stopped in frozen:
-            stopped.send_signal(signal.SIGCONT)
+        for one in frozen:
+            one.send_signal(signal.SIGCONT)
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
         assert (slow.settings.roots[0] / "c.npy").stat() == written
         assert slow.http.get(f"/v1/jobs/{job_id}").json() == job

@@ -1,1 +1,1 @@
-"""The routes, one file per resource."""
+"""The routes, a module for each resource."""
