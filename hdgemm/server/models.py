@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
-
-if TYPE_CHECKING:
-    from pydantic.config import JsonDict
 
 
 def _number(value: object) -> object:
@@ -186,96 +183,6 @@ class ProfileInputs(Common):
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
 
 
-class Format(Strict):
-    """OGC's format of an output."""
-
-    mediaType: Annotated[str, Field(max_length=200)] | None = None  # noqa: N815 - OGC's spelling
-    encoding: Annotated[str, Field(max_length=200)] | None = None
-
-
-class ReferencedOutput(Strict):
-    """A matrix in the results: always a link to it."""
-
-    transmissionMode: Literal["reference"] = "reference"  # noqa: N815
-    format: Format | None = None
-
-
-class InlineOutput(Strict):
-    """A report in the results: always within them."""
-
-    transmissionMode: Literal["value"] = "value"  # noqa: N815
-    format: Format | None = None
-
-
-class Subscriber(Strict):
-    """OGC's callback addresses. They are accepted and not called: this server fetches no URL."""
-
-    successUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
-    inProgressUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
-    failedUri: Annotated[str, Field(max_length=2000)] | None = None  # noqa: N815
-
-
-class ReportOutputs(Strict):
-    """The outputs that the results hold; all of them where none is named."""
-
-    report: InlineOutput | None = None
-
-
-class GemmOutputs(ReportOutputs):
-    """The outputs that the results hold; all of them where none is named."""
-
-    c: ReferencedOutput | None = None
-
-
-class Execute(Strict):
-    """OGC's execute request; `dry_run` answers with the plan and accepts no job."""
-
-    dry_run: bool = False
-    outputs: ReportOutputs | None = None
-    response: Annotated[
-        Literal["document", "raw"],
-        Field(description="How `…/results` answers: a document, or links in headers alone."),
-    ] = "document"
-    subscriber: Subscriber | None = None
-
-    @property
-    def chosen_outputs(self) -> list[str] | None:
-        """The outputs named; None for all."""
-        named = self.outputs.model_fields_set if self.outputs is not None else None
-        return sorted(named) if named else None
-
-
-_GEMM_EXAMPLE: Final[JsonDict] = {
-    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "alpha": 2.0, "name": "night run"}
-}
-_VERIFY_EXAMPLE: Final[JsonDict] = {
-    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "c": {"path": "c.npy"}}
-}
-_PROFILE_EXAMPLE: Final[JsonDict] = {"inputs": {"device": "host", "quick": True}}
-
-
-class ExecuteGemm(Execute):
-    """An execute request for `gemm`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_GEMM_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: GemmInputs
-
-
-class ExecuteVerify(Execute):
-    """An execute request for `verify`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_VERIFY_EXAMPLE]})
-    inputs: VerifyInputs
-
-
-class ExecuteProfile(Execute):
-    """An execute request for `profile`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_PROFILE_EXAMPLE]})
-    inputs: ProfileInputs = ProfileInputs()
-
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -301,29 +208,3 @@ class NewMatrix(Strict):
     sha256: Annotated[Sha256 | None, Field(description="Of the content that will be uploaded.")] = (
         None
     )
-
-
-def describe_inputs(model: type[BaseModel]) -> dict[str, Any]:
-    """Return OGC's description of each input: its JSON schema, complete in itself."""
-    schema = model.model_json_schema()
-    definitions, required = schema.get("$defs", {}), schema.get("required", [])
-
-    def complete(part: Any) -> Any:
-        if isinstance(part, list):
-            return [complete(item) for item in part]
-        if not isinstance(part, dict):
-            return part
-        if "$ref" in part:
-            named = definitions[part["$ref"].rpartition("/")[2]]
-            part = {**named, **{key: part[key] for key in part if key != "$ref"}}
-        return {key: complete(value) for key, value in part.items()}
-
-    return {
-        name: {
-            "title": name,
-            "minOccurs": int(name in required),
-            "maxOccurs": 1,
-            "schema": complete(part),
-        }
-        for name, part in schema["properties"].items()
-    }

@@ -15,17 +15,15 @@ from starlette.responses import JSONResponse
 from hdgemm.server import jobs, uploads
 from hdgemm.server.admission import Inputs, check_request, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
-from hdgemm.server.jobs import Admission, Submission
-from hdgemm.server.models import (
+from hdgemm.server.execution import (
     Execute,
     ExecuteGemm,
     ExecuteProfile,
     ExecuteVerify,
-    GemmInputs,
-    ProfileInputs,
-    VerifyInputs,
     describe_inputs,
 )
+from hdgemm.server.jobs import Admission, Submission
+from hdgemm.server.models import GemmInputs, ProfileInputs, VerifyInputs
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
