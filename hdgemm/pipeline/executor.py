@@ -1,4 +1,4 @@
-"""Runs a plan: one lane per stage, each in its own thread, until the end or the first error."""
+"""Executes a plan: one lane per stage, each in its own thread, until the end or the first error."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ def run_plan(
 ) -> Timeline:
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
 
-    The plan is validated and all its memory taken before the first operation.
+    The plan is validated and all its memory is allocated before the first operation.
 
     Parameters
     ----------
     operands
         The stored matrices, in the plan's orientation.
     observer
-        Called with each event from the lanes' threads. An exception it raises stops the run.
+        Called with each event, from the lanes' threads. An exception that it raises stops the run.
     cancel
-        Set it from anywhere to stop after at most one operation per lane.
+        An event that any thread can set: each lane stops after at most one operation.
     checks
-        Check each C tile by its sums, and count here what was found; None checks nothing.
+        Counts the results of the ABFT check of each C tile; None: no checks.
     cache
-        Slots of earlier runs on the device; None allocates and frees all memory.
+        Slots of earlier runs on the device; None: all memory is allocated and freed.
 
     Returns
     -------
     Timeline
-        Every operation, with its bytes as the stages counted them.
+        One event per operation.
 
     Raises
     ------
     HdgemmError
-        The first error of any lane, once; everything is freed, and C is not finished.
+        The first error of any lane, once. All memory is freed, and C is not complete.
     CancelledRunError
         When `cancel` was set.
     """
@@ -90,14 +90,14 @@ def run_feed(
     checks: TileChecks | None = None,
     cache: SlotCache | None = None,
 ) -> Timeline:
-    """Execute units as `feed` gives them, in the memory of `plan`; otherwise as `run_plan`.
+    """Execute the units that `feed` gives, in the memory of `plan`; otherwise as `run_plan`.
 
     Parameters
     ----------
     plan
-        What the slots, rings and paths are taken from; every batch must fit them.
+        Slots, staging rings and paths, which every batch must fit; its units are not executed.
     start
-        Where the timeline's zero lies on `time.perf_counter`, for runs that share one; None: now.
+        Zero of the timeline on `time.perf_counter`, for runs that share one; None: now.
     """
     source = DynamicSchedule(plan, feed)
     return _execute(

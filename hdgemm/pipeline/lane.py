@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import DeviceError
@@ -64,7 +64,7 @@ class EventLog:
     def timeline(self) -> Timeline:
         """Return all events so far, and the seconds since the run began."""
         seconds = time.perf_counter() - self._start
-        return Timeline(tuple(sorted(self._events, key=lambda event: event.start)), seconds)
+        return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
 
 
 class Lane:
@@ -130,8 +130,10 @@ class Lane:
         """Wait until at most `remaining` operations are enqueued, and record the finished ones."""
         if len(self._enqueued) > remaining:
             # The device executes them in order: after this one the earlier ones do not block.
-            with suppress(DeviceError):  # raised below, the first one first
+            try:
                 self._enqueued[-remaining - 1][1].wait()
+            except DeviceError:
+                remaining = 0  # an earlier operation can have failed first: see all of them
         while len(self._enqueued) > remaining:
             op, completion, start = self._enqueued.popleft()
             completion.wait()

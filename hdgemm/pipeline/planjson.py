@@ -1,4 +1,4 @@
-"""Plans as JSON text, so that a plan can be kept, shown and taken up again."""
+"""Plans as JSON text, for journals and for display."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from hdgemm.pipeline.plan import (
     WorkUnit,
 )
 
-#: Changes when a reader of the last format would misread this one.
+#: Incremented when a reader of the previous format would misread this one.
 FORMAT: Final = 1
 
 _SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
 
 
 def to_json(plan: Plan, *, indent: int | None = None) -> str:
-    """Write a plan as JSON; `from_json` gives an equal plan back."""
+    """Write a plan as JSON, from which `from_json` makes an equal plan."""
     return json.dumps({"format": FORMAT, **asdict(plan)}, indent=indent)
 
 
 def from_json(text: str) -> Plan:
-    """Read what `to_json` wrote; `validate` says whether it can be run.
+    """Read a plan that `to_json` wrote; `validate` checks whether it can be run.
 
     Raises
     ------
     InputError
-        When the text is no plan, or one of another format.
+        When the text is not a plan, or has another format.
     """
     try:
         fields: dict[str, Any] = json.loads(text)

@@ -1,4 +1,4 @@
-"""What happened: one event per stage operation, and the table made of them."""
+"""The timeline of a run: one event per stage operation, and sums by stage."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Event(NamedTuple):
 
 
 class Observer(Protocol):
-    """Called with each event as it becomes known, from a lane's thread: be quick, never block."""
+    """Called with each event when it is known, from a lane's thread; it must not block."""
 
     def __call__(self, event: Event, /) -> None:
         """Take note of one event."""
 
 
 def both(first: Observer | None, second: Observer | None) -> Observer | None:
-    """Return an observer that tells both, if there are two."""
+    """Return an observer that calls both, where neither is None."""
     if first is None or second is None:
         return first or second
 
@@ -46,7 +46,7 @@ def both(first: Observer | None, second: Observer | None) -> Observer | None:
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """One stage over a whole run; `seconds` is the time in which at least one operation ran."""
+    """One stage of a run; `seconds` is the time during which at least one operation ran."""
 
     stage: Stage
     operations: int
@@ -57,13 +57,13 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All events of a run, in order of their start, and the run's length in seconds."""
+    """All events of a run, ordered by their start, and the run's duration in seconds."""
 
     events: tuple[Event, ...]
     seconds: float
 
     def stages(self) -> dict[Stage, StageStats]:
-        """Sum the events of each stage that had any."""
+        """Sum the events of each stage; stages without events are left out."""
         by_stage: dict[Stage, list[Event]] = {}
         for event in self.events:
             by_stage.setdefault(event.stage, []).append(event)
@@ -81,7 +81,7 @@ class Timeline:
 
 
 def busy_seconds(events: Iterable[Event]) -> float:
-    """Length of the union of the events' intervals."""
+    """Return the length of the union of the events' intervals."""
     total, until = 0.0, float("-inf")
     for start, end in sorted((event.start, event.end) for event in events):
         total += max(0.0, end - max(start, until))

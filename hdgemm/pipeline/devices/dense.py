@@ -18,12 +18,6 @@ def first_byte(block: Block) -> int:
     return tile.origin + (block.row * tile.ld + block.col) * tile.dtype.itemsize
 
 
-def last_byte(block: Block) -> int:
-    """Return the offset just past the block's last element."""
-    itemsize = block.tile.dtype.itemsize
-    return first_byte(block) + ((block.rows - 1) * block.tile.ld + block.cols) * itemsize
-
-
 def view(block: Block) -> NDArray[Any]:
     """Return a block of a tile in a `HostBuffer` as an array."""
     tile = block.tile

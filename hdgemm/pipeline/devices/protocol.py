@@ -1,8 +1,8 @@
-"""The seam between the pipeline and a device: about ten methods, one file a device.
+"""The interface between the pipeline and a device: about ten methods.
 
-A device never chooses a size and never reorders: it does what it is told, when its `after`
-completions are done, and returns a completion. Devices that work asynchronously enqueue and
-return at once; the others work and return `DONE`.
+A device chooses no sizes and does not reorder. It executes an operation after the operation's
+`after` completions and returns a completion: an asynchronous device at once, after enqueueing; a
+synchronous one `DONE`, after the work.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 
 class Completion(Protocol):
-    """An operation that a device was given."""
+    """The end of an operation that a device was given."""
 
     def wait(self) -> None:
-        """Block until it is done; raise `DeviceError` if it failed. Others may run meanwhile."""
+        """Block until it is done, without the interpreter's lock; raise `DeviceError` if it failed.
+
+        Several threads can wait at once.
+        """
 
     def interval(self) -> tuple[float, float] | None:
         """Return start and end on `time.perf_counter`'s clock, None where the caller knows them.
 
-        Only asked for after `wait`.
+        Called after `wait` only.
         """
 
 
@@ -44,11 +47,11 @@ DONE: Completion = _Done()
 
 
 class Buffer(Protocol):
-    """Memory that a device gave out; freed once, by `Device.free`."""
+    """Memory that a device has allocated; freed once, by `Device.free`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were asked for."""
+        """Bytes requested."""
 
 
 class HostBuffer(Buffer, Protocol):
@@ -60,15 +63,15 @@ class HostBuffer(Buffer, Protocol):
 
 
 class Tile(NamedTuple):
-    """A tile as it lies in a slot.
+    """A tile in a slot.
 
     Parameters
     ----------
     operand
-        Whose tile it is: a device may keep A, B and C in different layouts.
+        A device can store tiles of A, B and C in different layouts.
     buffer
         The slot's memory: from `allocate`, from `allocate_staging` (C written into staging), or
-        the caller's own array (a resident operand).
+        the caller's array (a resident operand).
     rows, cols
         Stored extents, row-major.
     ld
@@ -100,35 +103,34 @@ class Block(NamedTuple):
 
 
 class Device(Protocol):
-    """What the pipeline asks of a device.
+    """A device, as the pipeline uses it.
 
-    Methods that enqueue may be called from one thread per stage at once: upload from load2's,
-    gemm from mult1's, download from store1's. They raise `DeviceError` from the driver's error.
+    Methods that enqueue are called from one thread per stage at once: `upload` from load2's lane,
+    `gemm` from mult1's, `download` from store1's. Driver errors are raised as `DeviceError`.
     """
 
     @property
     def spec(self) -> DeviceSpec:
-        """What a plan depends on."""
+        """The properties that a plan depends on."""
 
     def slot_bytes(self, operand: Operand, rows: int, cols: int, dtype: np.dtype[Any]) -> int:
         """Bytes that a tile of these stored extents takes in a slot."""
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Take device memory; raise `DoesNotFitError` with the numbers when there is too little."""
+        """Allocate device memory; raise `DoesNotFitError` with the numbers if there is too little."""
 
     def allocate_staging(self, nbytes: int) -> HostBuffer:
-        """Take host memory that DMA can reach."""
+        """Allocate host memory that DMA can reach."""
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back."""
+        """Free memory."""
 
     def upload(
         self, source: NDArray[Any], target: Block, after: Sequence[Completion]
     ) -> Completion:
-        """load2: copy rows from staging (or pinned application memory) into part of a tile.
+        """load2: copy rows from staging (or page-locked application memory) into part of a tile.
 
-        `source` is 2-D, C-contiguous within each row, and stays as it is until the completion
-        is done.
+        `source` is 2-D with contiguous rows, and unchanged until the completion is done.
         """
 
     def gemm(
@@ -142,7 +144,7 @@ class Device(Protocol):
     ) -> Completion:
         """mult1: C := alpha·A·B + beta·C on op-space A (m×k), B (k×n), C (m×n).
 
-        beta = 0 must not read C. k = 0 does not occur.
+        With beta = 0, C is not read. k is at least 1.
         """
 
     def download(
@@ -151,7 +153,7 @@ class Device(Protocol):
         """store1: copy part of a C tile into staging."""
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued, failed or not: after it, memory may be freed."""
+        """Wait for all enqueued operations, failed ones included, so that memory can be freed."""
 
     def close(self) -> None:
-        """Free what the device itself holds."""
+        """Free the device's own memory, queues and threads."""

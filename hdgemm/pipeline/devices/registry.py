@@ -1,4 +1,4 @@
-"""Devices by name: what there is, and why something is not usable."""
+"""Devices by name: which there are, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class DeviceInfo:
     name
         As in `Options.devices`.
     description
-        The driver's own name for it, and the driver's version.
+        The driver's name for it, and the driver's version.
     memory_bytes
-        What it can hold.
+        Bytes that it can hold.
     usable
         Whether it can be opened.
     note
-        Why not, or what a user should know.
+        Why it cannot be opened, or what a user should know.
     accelerator
-        It has memory of its own: worth sending a product to that lies in RAM.
+        It has memory of its own, so that products in RAM can be faster on it.
     """
 
     name: str
@@ -49,9 +49,9 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def first_accelerator() -> str | None:
-    """Return the first usable device with memory of its own, None where there is none.
+    """Return the first usable device with memory of its own, None if there is none.
 
-    OpenCL's loader takes its time, and is not asked where it can know of nothing but the CPU.
+    OpenCL's loader is slow, and is not asked where it can find CPUs only.
     """
     from hdgemm.pipeline.devices import cuda, opencl
 
@@ -71,7 +71,7 @@ def open_device(
     name
         ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
     memory_bytes
-        The most it may hold; None for what it can.
+        The most that it may hold; None: all it has.
     threads
         Threads that multiply on the host; None for one for each core.
 
@@ -100,7 +100,7 @@ def open_device(
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Spell out a divided device: ``"opencl:0/2"`` is both its halves; others are themselves."""
+    """Return the names of a device's parts: ``"opencl:0/2"`` stands for two halves."""
     if not name.startswith("opencl:"):
         return (name,)
     from hdgemm.pipeline.devices.opencl.names import parts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.dense import first_byte, last_byte
+from hdgemm.pipeline.devices.dense import first_byte
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,9 @@ class Access(NamedTuple):
 
 def access(block: Block, *, writes: bool) -> Access:
     """Return the bytes that an operation on a block touches."""
-    return Access(id(block.tile.buffer), first_byte(block), last_byte(block), writes)
+    tile, first = block.tile, first_byte(block)
+    elements = (block.rows - 1) * tile.ld + block.cols
+    return Access(id(tile.buffer), first, first + elements * tile.dtype.itemsize, writes)
 
 
 class RaceCheck:
