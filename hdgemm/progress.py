@@ -97,6 +97,29 @@ class Work:
         return cls(plan.flops, len(plan.steps), len(plan.units), planned_bytes.get("store2", 0))
 
 
+class CalibrationMeter:
+    """Turns the steps of a calibration into snapshots, and times it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.cancel = watch.cancel
+        self._callback = watch.progress
+        self._began: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first step; 0 where nothing had to be measured."""
+        return 0.0 if self._began is None else time.perf_counter() - self._began
+
+    def __call__(self, part: float, _what: str, /) -> None:
+        """Note that `part` of the calibration is done."""
+        if self._began is None:
+            self._began = time.perf_counter()
+        if self._callback is not None:
+            self._callback(
+                Progress(100.0 * part, 0.0, self.seconds, None, None, 0, 0, phase="calibrating")
+            )
+
+
 class ProgressMeter:
     """An observer that turns events into snapshots, at most one every `interval` seconds.
 

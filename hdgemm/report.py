@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -123,6 +123,9 @@ class Report:
         How several devices shared the product; None where there was one.
     checks
         What checking each C tile found; None where it was not asked for.
+    phases
+        Seconds of each phase: calibrating (measuring rates, on first use), planning (with opening
+        of devices), multiplying.
     """
 
     seconds: float
@@ -136,6 +139,7 @@ class Report:
     resumption: Resumption | None = None
     split: SplitReport | None = None
     checks: CheckedTiles | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -164,6 +168,7 @@ class Report:
             "moved_bytes": self.moved_bytes,
             "peak_memory_bytes": self.peak_memory_bytes,
             "plan": dict(self.plan),
+            "phases": dict(self.phases),
             "devices": list(self.devices),
             "versions": dict(self.versions),
             "split": None if self.split is None else self.split.to_dict(),

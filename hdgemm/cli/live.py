@@ -43,6 +43,8 @@ def show_progress(label: str, *, console: Console | None = None) -> ProgressView
 
 def describe(progress: Progress) -> str:
     """Return speed, time to go and bottleneck in a few words."""
+    if progress.phase == "calibrating":
+        return "measuring the rates of this machine, once"
     words = [f"{progress.gflops:.1f} GFLOP/s"]
     if progress.percent < 100.0:
         words.append(f"ETA {_clock(progress.eta)}")
@@ -109,7 +111,7 @@ class PlainLines:
 
     def __call__(self, progress: Progress, /) -> None:
         """Print a line where the next ten percent are done."""
-        if progress.percent < self._next:
+        if progress.percent < self._next or progress.phase != "multiplying":
             return
         self._next = _EVERY * (progress.percent // _EVERY + 1)
         self._console.print(

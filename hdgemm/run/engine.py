@@ -78,7 +78,13 @@ def run_product(
         names = checkpoint.choose_devices(names, options)
     run = _Run(product, options, session, watch, checkpoint)
     with session.running(options):
-        return run.alone(names[0], plan) if len(names) == 1 else run.shared(names)
+        start, calibrated = time.perf_counter(), session.calibration_seconds
+        report = run.alone(names[0], plan) if len(names) == 1 else run.shared(names)
+        total = time.perf_counter() - start
+        calibrating = session.calibration_seconds - calibrated
+    planning = max(0.0, total - calibrating - report.seconds)
+    phases = {"calibrating": calibrating, "planning": planning, "multiplying": report.seconds}
+    return replace(report, phases=phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class _Run:
     def _members(self, names: Sequence[str]) -> list[Member]:
         return plan_members(
             partial(self._problem_for, shared=len(names) > 1), names, self.options, self.session,
-            folder=self.product.folder,
+            folder=self.product.folder, watch=self.watch,
         )  # fmt: skip
 
     def alone(self, name: str, plan: Plan | None) -> Report:

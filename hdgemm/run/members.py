@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path, Place, Plan
     from hdgemm.product.product import Product
+    from hdgemm.progress import Watch
     from hdgemm.run.session import Session
 
 #: Products below this many flop are not worth asking drivers for an accelerator.
@@ -96,6 +97,7 @@ def plan_members(
     session: Session,
     *,
     folder: FilePath | None = None,
+    watch: Watch | None = None,
 ) -> list[Member]:
     """Open the devices and plan the product for each.
 
@@ -117,7 +119,7 @@ def plan_members(
     for name in names:
         device = session.device(name, options)
         problem = problem_for(device)
-        machine = session.machine(device.spec, problem, folder, options.threads)
+        machine = session.machine(device.spec, problem, folder, options.threads, watch)
         plan = plan_for(problem, options, device.spec, machine, members=len(names))
         members.append(Member(device.spec.name, device, plan))
     if len({member.name for member in members}) < len(members):

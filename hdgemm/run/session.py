@@ -14,6 +14,7 @@ from hdgemm.machine.limits import thread_limit
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
+from hdgemm.progress import CalibrationMeter, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,8 @@ class Session:
         self._machines: dict[tuple[object, ...], Machine] = {}
         self._running = threading.RLock()
         self._closed = False
+        #: Seconds that this session has spent on measuring rates.
+        self.calibration_seconds = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -119,14 +122,20 @@ class Session:
         problem: Problem,
         folder: Path | None,
         threads: int | None,
+        watch: Watch | None = None,
     ) -> Machine:
         """Return the rates to plan a problem with, measured where that is worth its time.
 
-        They stay the same for the session, so that the same product has the same plan.
+        They stay the same for the session, so that the same product has the same plan. `watch`
+        is told of a calibration, and may cancel it.
         """
         key = (device, folder, threads, problem.in_place, problem.flops >= WORTH_MEASURING)
         if key not in self._machines:
-            self._machines[key] = machine_for(problem, device, folder, threads=threads)
+            meter = CalibrationMeter(watch or Watch())
+            self._machines[key] = machine_for(
+                problem, device, folder, threads=threads, progress=meter, cancel=meter.cancel
+            )
+            self.calibration_seconds += meter.seconds
         return self._machines[key]
 
     def _close_device(self, key: _DeviceKey) -> None:

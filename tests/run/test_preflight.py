@@ -103,3 +103,20 @@ def test_from_the_call_to_the_executor_are_few_frames(files, tmp_path, monkeypat
     frames = seen[names.index("matmul") :]
     assert len(frames) <= 8, [frame.name for frame in frames]
     assert len({frame.filename for frame in frames}) <= 6
+
+
+def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("hdgemm.machine.calibration.WORTH_MEASURING", 0)
+    options = hdgemm.Options(devices="host", host_memory="4MB")
+    phases = []
+
+    def product(**keywords):
+        return hdgemm.multiply(
+            files / "a.npy", files / "b.npy", out=tmp_path / "c.npy", options=options, **keywords
+        )
+
+    first = product(progress=lambda snapshot: phases.append(snapshot.phase))
+    assert phases[0] == "calibrating"
+    assert phases[-1] == "multiplying"
+    assert first.phases["calibrating"] > 0
+    assert product().phases["calibrating"] == 0.0
