@@ -122,6 +122,10 @@ class BlockFile:
         """Return its size in bytes, now."""
         return os.fstat(self._fd).st_size
 
+    def status(self) -> os.stat_result:
+        """Return size, time of modification and identity of the open file, whatever its name."""
+        return os.fstat(self._fd)
+
     def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
         """Say whether this memory can take or give the span at `offset` without a bounce."""
         if not self.direct or memory.nbytes < SHORT:

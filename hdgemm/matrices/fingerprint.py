@@ -37,16 +37,19 @@ class FileState(NamedTuple):
 def file_state(home: Path) -> FileState:
     """Return the present state of a file or folder."""
     status = home.stat()
-    identity = status.st_dev, status.st_ino
     if not home.is_dir():
-        return FileState(status.st_size, status.st_mtime_ns, identity)
+        return _state_of(status)
     files = [Path(place, name) for place, _, names in os.walk(home) for name in names]
     states = [path.stat() for path in files]
     return FileState(
         sum(state.st_size for state in states),
         max((state.st_mtime_ns for state in states), default=0),
-        identity,
+        (status.st_dev, status.st_ino),
     )
+
+
+def _state_of(status: os.stat_result) -> FileState:
+    return FileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
 
 def file_of(matrix: Matrix) -> Path | None:
@@ -73,7 +76,7 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
     Raises
     ------
     MatrixIOError
-        For a file that was changed, replaced or removed during the run.
+        For a file that was changed during the run, or a folder that was replaced or removed.
     """
     written = _state(c)
     before = {letter: _state(operand.matrix) for letter, operand in inputs.items()}
@@ -91,6 +94,9 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
 
 
 def _state(matrix: Matrix) -> FileState | None:
+    if isinstance(matrix, FileMatrix):
+        # The run reads the file that it opened; another file may have its name by now.
+        return _state_of(matrix.file.status())
     home = home_of(matrix)
     try:
         return None if home is None else file_state(home)

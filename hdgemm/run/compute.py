@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hdgemm.verify.freivalds import Check
 
 
-@thread_limit()
 def compute(
     product: Product,
     options: Any,
@@ -56,7 +55,7 @@ def compute(
     """
     if restart and not checkpoint:
         raise InputError("restart goes with checkpoint: only a journal can be begun again")
-    with session_for(session, options) as (opened, chosen):
+    with thread_limit(), session_for(session, options) as (opened, chosen):
         if chosen.checks_product and checkpoint and product.updates:
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "

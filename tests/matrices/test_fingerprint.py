@@ -50,13 +50,25 @@ def rewrite_chunk(folder):
 
 CHANGES = {
     "modified": ("a.npy", "a.npy", rewrite, "was modified"),
-    "replaced": ("a.npy", "a.npy", replace, "was replaced"),
-    "removed": ("a.npy", "a.npy", lambda path: path.unlink(), "was removed"),
     "longer": ("a.npy", "a.npy", lambda path: os.truncate(path, 99_999), "changed its size"),
     "hdf5": ("a.h5::A", "a.h5", os.utime, "was modified"),
     "zarr": ("a.zarr", "a.zarr", rewrite_chunk, "was modified"),
     "zarr, compressed": ("b.zarr", "b.zarr", rewrite_chunk, "was modified"),
 }
+
+
+@pytest.mark.parametrize("act", [replace, os.unlink])
+def test_a_file_that_loses_its_name_is_read_to_the_end(inputs, act):
+    x, done = numbers(), []
+
+    def observer(event):
+        if event.stage == "mult1" and not done:
+            done.append(event)
+            act(inputs / "a.npy")
+
+    out = inputs / "c.npy"
+    hdgemm.multiply(inputs / "a.npy", x, out=out, options=TILED, observer=observer)
+    np.testing.assert_allclose(np.load(out), x @ x, atol=1e-12)
 
 
 @pytest.mark.parametrize("change", CHANGES)
