@@ -19,6 +19,7 @@ from hdgemm.verify import verify
 if TYPE_CHECKING:
     from hdgemm.blas import dgemm, matmul, multiply
     from hdgemm.client import Client as Client
+    from hdgemm.device_check import check_device
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.pipeline.devices.registry import list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
@@ -37,6 +38,7 @@ __all__ = [
     "Options",
     "Session",
     "Verification",
+    "check_device",
     "create",
     "devices",
     "dgemm",
@@ -55,6 +57,7 @@ _LAZY = {
     "Client": ("hdgemm.client", "Client"),
     "Session": ("hdgemm.run.session", "Session"),
     "Verification": ("hdgemm.verify.check", "Verification"),
+    "check_device": ("hdgemm.device_check", "check_device"),
     "create": ("hdgemm.matrices.operands", "create"),
     "devices": ("hdgemm.pipeline.devices.registry", "list_devices"),
     "dgemm": ("hdgemm.blas", "dgemm"),

@@ -1,12 +1,30 @@
-"""`hdgemm devices`: what there is to multiply on."""
+"""`hdgemm devices`: lists the devices, or checks one."""
+
+from typing import Annotated
 
 import typer
 
 from hdgemm.cli.arguments import Json
 
 
-def command(*, as_json: Json = False) -> None:
-    """List the devices, what each can hold, and why one is not usable."""
+def command(
+    *,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Check that this device multiplies correctly; exits with 1 if not."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the devices, what each can hold, and why one is not usable; or check one."""
+    if check is not None:
+        _check(check, as_json=as_json)
+    else:
+        _list(as_json=as_json)
+
+
+def _list(*, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
@@ -31,3 +49,26 @@ def command(*, as_json: Json = False) -> None:
             escape(f"{device.description}; {device.note}" if device.note else device.description),
         )
     Console().print(table)
+
+
+def _check(name: str, *, as_json: bool) -> None:
+    import json
+
+    import hdgemm
+    from hdgemm.device_check import CheckedGroup
+
+    def show(group: CheckedGroup) -> None:
+        if not as_json:
+            verdict = "passed" if group.passed else f"FAILED: {group.failure}"
+            typer.echo(
+                f"{group.dtype:10} {group.strategy:16} {group.memory:11} "
+                f"{group.products} products, worst error {group.worst:.3f} of its bound: {verdict}"
+            )
+
+    result = hdgemm.check_device(name, progress=show)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        verdict = "PASSED" if result.passed else "FAILED"
+        typer.echo(f"{result.device}, {result.description}: {verdict} in {result.seconds:.0f} s")
+    raise typer.Exit(0 if result.passed else 1)
