@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 import numpy as np
 
 from hdgemm.pipeline.plan import NO_SLOTS, Expectation, Load, Plan, Rect, Slots, Step, WorkUnit
-from hdgemm.planning.byte_counts import ceil_div, scratch_bytes, slot_bytes, staging
+from hdgemm.planning.byte_counts import ceil_div, slot_bytes, staging
 from hdgemm.planning.order import cut, sweep, taper, walk
 from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
 
@@ -42,10 +42,7 @@ def build_plan(case: Case, shape: Shape) -> Plan:
     )
     steps = len(cells) * len(chunks)
     slots = {operand: _slots(case, operand, shape) for operand in ("A", "B", "C")}
-    room = case.limits.host - scratch_bytes(problem, slots["C"].nbytes, shape.tile[1])
-    if not overlap.c_on_device:
-        room -= slots["C"].total
-    rings = staging(case, shape.extents(problem), room)
+    rings = staging(case, shape.extents(problem), shape.slots[2])
     return Plan(
         problem=problem,
         device=case.device,
@@ -55,8 +52,8 @@ def build_plan(case: Case, shape: Shape) -> Plan:
         a_slots=slots["A"],
         b_slots=slots["B"],
         c_slots=slots["C"],
-        up=rings.up,
-        down=rings.down,
+        up=rings.up.slots(),
+        down=rings.down.slots(),
         loads=loads,
         units=_units(cells, len(chunks), slots["C"].count),
         steps=_steps(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
 from hdgemm.pipeline.slots import PHASE_BYTES
@@ -31,11 +33,22 @@ PIECE_BYTES: Final = 16 << 20
 RING_PIECES: Final = 4
 
 
+class Ring(NamedTuple):
+    """Pieces of staging, and the bytes of each."""
+
+    count: Count
+    nbytes: Count
+
+    def slots(self) -> Slots:
+        """Return one shape's ring as a plan has it."""
+        return Slots(int(self.count), int(self.nbytes)) if self.nbytes else NO_SLOTS
+
+
 class Staging(NamedTuple):
     """The two rings between application and device memory."""
 
-    up: Slots
-    down: Slots
+    up: Ring
+    down: Ring
 
 
 class Need(NamedTuple):
@@ -154,21 +167,26 @@ def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitEr
     )
 
 
-def staging(case: Case, tiles: Tiles, room: int) -> Staging:
-    """Size both rings for these tiles within `room` bytes, if that is possible.
+def staging(case: Case, tiles: Tiles, c_slots: Count) -> Staging:
+    """Size both rings for these tiles within the host memory, if that is possible.
 
     A piece holds at least one stored row of each tile. Rings are empty on a unified device, and
     in a direction in which nothing is staged. Where memory is short, pieces get smaller first,
     then fewer.
     """
-    problem = case.problem
-    least_up, least_down = ring_bytes(case, tiles)
-    share = (room - least_up - least_down) // (bool(least_up) + bool(least_down) or 1)
-    ups = [_tile_bytes(problem, x, tiles) for x in ("A", "B") if problem.spec(x).path == "staged"]
-    return Staging(
-        _ring(least_up, max(ups, default=0), least_up + share),
-        _ring(least_down, _tile_bytes(problem, "C", tiles), least_down + share),
-    )
+    problem, itemsize = case.problem, case.problem.itemsize
+    up, down = ring_bytes(case, tiles)
+    c_slot = slot_bytes(problem, case.device, "C", *tiles["C"])
+    room = case.limits.host - scratch_bytes(problem, c_slot, tiles["C"][1]) - up - down
+    if not case.overlap.c_on_device:
+        room = room - c_slots * c_slot
+    share = room // (bool(np.any(up)) + bool(np.any(down)) or 1)
+    largest: Count = 0
+    for operand in ("A", "B"):
+        if problem.spec(operand).path == "staged":
+            largest = larger(largest, tiles[operand][0] * tiles[operand][1] * itemsize)
+    c_bytes = tiles["C"][0] * tiles["C"][1] * itemsize
+    return Staging(_ring(up, largest, up + share), _ring(down, c_bytes, down + share))
 
 
 def ring_bytes(case: Case, tiles: Tiles) -> tuple[Count, Count]:
@@ -192,17 +210,12 @@ def _row_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> Count:
     return (rows if spec.trans else cols) * problem.itemsize + phase
 
 
-def _tile_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> int:
-    rows, cols = tiles[operand]
-    return int(rows * cols * problem.itemsize + PHASE_BYTES)
-
-
-def _ring(least: int, tile: int, share: int) -> Slots:
-    if least == 0:
-        return NO_SLOTS
-    most = max(least, min(tile, PIECE_BYTES))
-    count = max(1, min(RING_PIECES, share // least))
-    return Slots(count, max(least, min(most, share // count)))
+def _ring(least: Count, tile: Count, share: Count) -> Ring:
+    if not np.any(least):
+        return Ring(0, 0)
+    most = np.maximum(least, np.minimum(tile + PHASE_BYTES, PIECE_BYTES))
+    count = np.clip(share // least, 1, RING_PIECES)
+    return Ring(count, np.maximum(least, np.minimum(most, share // count)))
 
 
 def planned_bytes(plan: Plan) -> dict[Stage, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.machine.rates import REQUEST_BYTES
-from hdgemm.planning.byte_counts import ceil_div, op_extents
+from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
 from hdgemm.planning.storage_chunks import decoded_area
 
 if TYPE_CHECKING:
@@ -55,8 +55,12 @@ def _transfer(machine: Machine, link: str, seconds: float) -> Cost:
 
 def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, kb = plan.problem, plan.steps[op.step].kb
-    rate = machine.flop_rate(problem.dtype) * machine.efficiency(op.rect.rows, op.rect.cols, kb)
-    seconds = op.flops / rate
+    rows, cols = op.rect.rows, op.rect.cols
+    rate = machine.flop_rate(problem.dtype) * machine.efficiency(rows, cols, kb)
+    # The device's tiles are padded to its granularity.
+    gm, gn, _ = plan.device.granularity
+    padding = round_up(rows, gm) * round_up(cols, gn) / (rows * cols)
+    seconds = padding * op.flops / rate
     if plan.device.unified:
         bus = seconds * machine.multiply_memory / machine.memory
         return _cost(machine, {"device": seconds, "cores": seconds, "host_memory": bus})
@@ -66,7 +70,7 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     if plan.overlap.c_on_device:
         return _cost(machine, used)
     # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
-    nbytes = op.rect.rows * op.rect.cols * problem.itemsize
+    nbytes = rows * cols * problem.itemsize
     link = nbytes / (machine.remote_write or machine.pcie_down)
     return _cost(machine, {**used, "device": seconds + link, "pcie_down": link})
 

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
-from hdgemm.planning.byte_counts import PIECE_BYTES, does_not_fit, least_need, planned_bytes
-from hdgemm.planning.case import case_for
+from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES, planned_bytes
+from hdgemm.planning.case import Limits, case_for
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.member_plan import member_plan
 from hdgemm.planning.pricing import CAUTION, price
-from hdgemm.planning.search import MOST_STEPS, search, smallest
-from hdgemm.planning.shapes import BLOCKS, Shape, Shapes
+from hdgemm.planning.search import search, shapes_for
+from hdgemm.planning.shapes import Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
     from hdgemm.planning.case import Case
+    from hdgemm.planning.pricing import Prices
+    from hdgemm.planning.shapes import Shape
 
     Tile = tuple[int, int, int]
 
-#: Slots of A, B and C to try for a forced tile, best first.
-_FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
+#: The most operations of a plan: the executor's schedule takes a few hundred bytes for each.
+MOST_OPERATIONS: Final = 2_000_000
 #: Simulations may take this part of the run that they shorten, and at most so many seconds, at
 #: so many seconds for each operation of a plan that is built and simulated.
 _WORTH: Final = 0.01
 _MOST_SECONDS: Final = 0.3
 _OPERATION_SECONDS: Final = 25e-6
+#: A run that takes longer is compared with one that has so many times the memory.
+_SLOW_SECONDS: Final = 10.0
+_MORE: Final = 16
 #: Steps and loads of all cached plans, about 150 bytes each.
 _CACHED_STEPS: Final = 400_000
 
@@ -77,6 +83,7 @@ def plan_for(
         plan = in_place_plan(case)
     else:
         plan = plan_case(case, options.tile)
+        _warn_if_slow(case, plan)
     return replace(plan, host_limit=case.machine.host_bytes)
 
 
@@ -85,7 +92,7 @@ def plan_case(case: Case, tile: Tile | None = None) -> Plan:
     plan = _cache.get((case, tile))
     if plan is None:
         reachable = replace(case, problem=_reachable(case))
-        plan = _fastest(reachable, _shapes(reachable, tile))
+        plan = _fastest(reachable, shapes_for(reachable, tile))
         validate(plan)
         _cache.put((case, tile), plan)
     return plan
@@ -145,9 +152,10 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
     The simulation finds what the closed form averages, above all stalls where a bar turns. How
     many shapes are simulated depends on counts only, so that the same call gives the same plan.
     """
-    priced = price(case, Shapes.of(shapes[0])).expectation(0)
-    first = replace(build_plan(case, shapes[0]), expected=priced)
-    left = min(_MOST_SECONDS, _WORTH * priced.seconds)
+    prices = price(case, Shapes.of(shapes[0]))
+    _check_operations(case, prices)
+    first = replace(build_plan(case, shapes[0]), expected=prices.expectation(0))
+    left = min(_MOST_SECONDS, _WORTH * float(prices.seconds[0]))
     best: Plan | None = None
     for shape in shapes:
         plan = first if best is None else build_plan(case, shape)
@@ -158,6 +166,47 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
         if best is None or _merit(plan) < _merit(best):
             best = plan
     return best or first
+
+
+def _check_operations(case: Case, prices: Prices) -> None:
+    """Refuse staging so small that its pieces give more operations than a schedule can hold."""
+    operations = float(prices.resources["interpreter"][0]) / max(
+        case.machine.operation_seconds, 1e-9
+    )
+    available = case.limits.host
+    if operations <= MOST_OPERATIONS or available >= 2 * RING_PIECES * PIECE_BYTES:
+        return
+    # Most operations move pieces of staging, whose number is inverse to the memory.
+    requested = int(available * operations / MOST_OPERATIONS)
+    raise DoesNotFitError(
+        f"within host_memory = {available} bytes the product takes {operations:.3g} operations, "
+        f"at most {MOST_OPERATIONS} can be planned; raise host_memory to about {requested} bytes",
+        requested=requested,
+        available=available,
+        missing=requested - available,
+        limit="host_memory",
+    )
+
+
+def _warn_if_slow(case: Case, plan: Plan) -> None:
+    """Warn where a little more memory and a free choice of tiles would save most of the time."""
+    seconds = plan.expected.seconds if plan.expected is not None else 0.0
+    multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.dtype)
+    if seconds < max(_SLOW_SECONDS, 8 * multiplying):
+        return
+    device = min(_MORE * case.limits.device, case.device.memory_bytes)
+    more = replace(case, limits=Limits(_MORE * case.limits.host, device))
+    shapes = search(more)
+    better = float(price(more, Shapes.of(shapes[0])).seconds[0]) if shapes else seconds
+    if better < seconds / 4:
+        on_device = "" if case.device.unified else f" and {case.limits.device} on the device"
+        warnings.warn(
+            f"the product is expected to take {seconds:.0f} s with the tile {plan.tile} within "
+            f"{case.limits.host} bytes of host memory{on_device}; with {_MORE} times the memory "
+            f"and a free choice of tiles it would take {better:.1f} s",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _merit(plan: Plan) -> float:
@@ -174,89 +223,3 @@ def _operations(plan: Plan) -> int:
     if whole * _OPERATION_SECONDS > _MOST_SECONDS:
         return whole
     return whole + sum(planned_bytes(plan).values()) // PIECE_BYTES
-
-
-def _shapes(case: Case, tile: Tile | None) -> list[Shape]:
-    """Return shapes that fit, best first; a forced tile has one."""
-    if tile is not None:
-        return [_forced(case, tile)]
-    found = search(case)
-    if not found:
-        raise does_not_fit(case, least_need(case, smallest(case)), "the smallest plan", "")
-    return [_blocked(case, shape) for shape in found]
-
-
-def _forced(case: Case, tile: Tile) -> Shape:
-    """Return the best shape that fits and has this tile."""
-    problem = case.problem
-    _check_steps(problem, tile)
-    shapes = list(_forced_shapes(case, tile))
-    for shape in shapes:
-        if least_need(case, shape).fits(case):
-            return _faster_bars(case, shape)
-    need, advice = least_need(case, shapes[-1]), " or let the planner choose the tile"
-    raise does_not_fit(case, need, f"the tile {tile}", advice)
-
-
-def _check_steps(problem: Problem, tile: Tile) -> None:
-    """Refuse a tile that cuts a product into more steps than are planned."""
-
-    def steps(times: int) -> int:
-        mb, nb, kb = (extent * times for extent in tile)
-        return -(-problem.m // mb) * -(-problem.n // nb) * -(-problem.k // kb)
-
-    if steps(1) <= MOST_STEPS:
-        return
-    times = 2
-    while steps(times) > MOST_STEPS:
-        times += 1 + times // 64
-    enough = tuple(
-        min(extent * times, whole)
-        for extent, whole in zip(tile, (problem.m, problem.n, problem.k), strict=True)
-    )
-    raise InputError(
-        f"the tile {tile} cuts the product into {steps(1)} steps, at most {MOST_STEPS} can be "
-        f"planned; the tile {enough} needs {steps(times)}",
-        steps=steps(1),
-        most_steps=MOST_STEPS,
-        tile=enough,
-    )
-
-
-def _forced_shapes(case: Case, tile: Tile) -> Iterator[Shape]:
-    """Yield the shapes that a forced tile can have, best first."""
-    problem, overlap = case.problem, case.overlap
-    mb, nb, kb = (min(pair) for pair in zip(tile, (problem.m, problem.n, problem.k), strict=True))
-    whole = Shapes.of(Shape((mb, nb, kb), kb, kb, (0, 0, 0)))
-    a_all, b_all, c_all = (int(count[0]) for count in whole.tiles(problem))
-    for a, b, c in _FORCED_SLOTS:
-        if not overlap.loads and (a, b) != (1, 1):
-            a, b, c = 1, 1, 2 if overlap.stores else 1  # noqa: PLW2901 - nothing to hold ahead
-        shape = Shape((mb, nb, kb), kb, kb, (min(a, a_all), min(b, b_all), min(c, c_all)))
-        if overlap.stores and not overlap.loads:
-            blocked = replace(shape, blocks=BLOCKS)
-            fits = least_need(case, blocked).fits(case)
-            if kb >= problem.k and mb % case.device.granularity[0] == 0 and fits:
-                shape = blocked
-        yield shape
-
-
-def _blocked(case: Case, shape: Shape) -> Shape:
-    """Cut a searched work unit into blocks where the strategy stores blocks while it multiplies."""
-    mb, nb, kb = shape.tile
-    overlap, gm = case.overlap, case.device.granularity[0]
-    block = -(-mb // (BLOCKS * gm)) * gm
-    if overlap.loads or not overlap.stores or kb < case.problem.k or block >= mb:
-        return shape
-    blocked = replace(shape, tile=(block, nb, kb), blocks=BLOCKS, slots=(*shape.slots[:2], 2))
-    return blocked if least_need(case, blocked).fits(case) else shape
-
-
-def _faster_bars(case: Case, shape: Shape) -> Shape:
-    """Return the shape with columns or rows as bars, whichever the closed form prices lower."""
-    if not case.overlap.loads:
-        return shape
-    turned = replace(shape, bars="rows")
-    both = Shapes.join([Shapes.of(shape), Shapes.of(turned)])
-    columns, rows = price(case, both).seconds
-    return turned if rows < columns else shape

@@ -12,12 +12,13 @@ import numpy as np
 
 from hdgemm.machine.rates import RESOURCES
 from hdgemm.pipeline.plan import STAGES, Expectation
-from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div
+from hdgemm.planning.byte_counts import ceil_div, round_up
 from hdgemm.planning.shapes import BLOCKS
-from hdgemm.planning.tile_costs import average_tile, tile_busy, unit_counts, unit_loads
+from hdgemm.planning.tile_costs import tile_busy, tile_pieces, unit_counts, unit_loads
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Operand
+    from hdgemm.planning.byte_counts import Count
     from hdgemm.planning.case import Case
     from hdgemm.planning.shapes import Shapes
     from hdgemm.planning.tile_costs import Busy, PerUnit, Seconds
@@ -51,13 +52,21 @@ def price(case: Case, shapes: Shapes) -> Prices:
     return _Pricing(case, shapes).prices()
 
 
+def _padded(extent: int, size: Count, quantum: int) -> Count:
+    """Return the sum of the padded extents of all tiles of one dimension."""
+    whole = ceil_div(extent, size) - 1
+    return whole * round_up(size, quantum) + round_up(extent - whole * size, quantum)
+
+
 class _Pricing:
     """The terms of one call to `price`."""
 
     def __init__(self, case: Case, shapes: Shapes) -> None:
         self.problem, self.machine, self.overlap = case.problem, case.machine, case.overlap
-        self.unified, self.shapes = case.device.unified, shapes
-        self.tiles = {operand: tile_busy(case, shapes, operand) for operand in ("A", "B", "C")}
+        self.unified, self.granularity = case.device.unified, case.device.granularity
+        self.shapes = shapes
+        self.pieces = tile_pieces(case, shapes)
+        self.tiles = {x: tile_busy(case, shapes, x, pieces) for x, pieces in self.pieces.items()}
         self.chunks = ceil_div(self.problem.k, shapes.kb)
         self.counts = unit_counts(self.problem, shapes)
         self.units = sum(self.counts[1:], start=self.counts[0])
@@ -98,9 +107,10 @@ class _Pricing:
         stored meanwhile.
         """
         unit = {name: part * seconds for name, seconds in multiply.items()}
-        for loads, operand in ((a_loads, "A"), (b_loads, "B"), (stored, "C")):
-            for name, seconds in self.tiles[operand].items():
-                unit[name] = unit[name] + loads * seconds
+        counts = (a_loads, b_loads, stored)
+        for count, tile in zip(counts, self.tiles.values(), strict=True):
+            for name, seconds in tile.items():
+                unit[name] = unit[name] + count * seconds
         return unit
 
     def _taper(self, multiply: Busy, a: PerUnit, b: PerUnit) -> Seconds:
@@ -157,7 +167,7 @@ class _Pricing:
         """Return the seconds of one unit's steps."""
         problem, machine, (mb, nb) = self.problem, self.machine, self._c_tile()
         rate = machine.flop_rate(problem.dtype) * machine.efficiency(mb, nb, self.shapes.kb)
-        kernel = problem.flops / rate / self.units
+        kernel = self._padding() * problem.flops / rate / self.units
         busy: Busy = dict.fromkeys((*STAGES, *RESOURCES), 0.0 * kernel)
         if not self.overlap.c_on_device and not self.unified:
             # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
@@ -172,6 +182,16 @@ class _Pricing:
             busy["cores"] = kernel
         return busy
 
+    def _padding(self) -> Seconds:
+        """Return the elements that the device computes for each element of C.
+
+        Its tiles are padded to its granularity.
+        """
+        problem, shapes, (gm, gn, _) = self.problem, self.shapes, self.granularity
+        rows = _padded(problem.m, np.minimum(shapes.mb, problem.m), gm)
+        cols = _padded(problem.n, np.minimum(shapes.nb, problem.n), gn)
+        return rows * cols / (problem.m * problem.n)
+
     def _c_tile(self) -> tuple[Seconds, Seconds]:
         mb, nb = self.shapes.extents(self.problem)["C"]
         m, n = self.problem.m, self.problem.n
@@ -183,9 +203,7 @@ class _Pricing:
         near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
         seconds = np.maximum(busy.get(near, 0.0), busy.get(far, 0.0))
         if near in busy and far in busy:
-            elements = average_tile(self.problem, self.shapes, operand).elements
-            piece = np.minimum(1.0, PIECE_BYTES / (elements * self.problem.itemsize))
-            seconds = seconds + piece * np.minimum(busy[near], busy[far])
+            seconds = seconds + np.minimum(busy[near], busy[far]) / self.pieces[operand]
         return seconds + machine.operation_seconds * (len(busy) > 0)
 
     def _prologue(self) -> Seconds:

@@ -1,25 +1,31 @@
-"""The search for a shape: thousands that fit the limits are priced, the fastest come first."""
+"""Shapes for a case: thousands that fit are priced and the fastest taken, or a tile is forced."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from hdgemm.planning.byte_counts import least_need
+from hdgemm.errors import InputError
+from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit, least_need
 from hdgemm.planning.pricing import price
-from hdgemm.planning.shapes import Shapes, grid
+from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hdgemm.pipeline.plan import Problem
     from hdgemm.planning.case import Case
-    from hdgemm.planning.shapes import Shape
+
+    Tile = tuple[int, int, int]
 
 #: Tiles of A and of B to hold at once, for each try; None: as many as the memory left over takes.
 SlotChoices: TypeAlias = tuple[tuple[int | None, int | None], ...]
 
 #: Extents below which a dimension is cut only when nothing larger fits.
 _LEAST_EXTENTS: Final = (256, 32, 1)
-#: Steps are at most this deep, so that the first can start early.
+#: Steps of large tiles are at most this deep, so that the first can start early.
 _DEEPEST_STEP: Final = 4096
 _SLOTS: Final[SlotChoices] = (
     (2, 2),
@@ -32,6 +38,8 @@ _SLOTS: Final[SlotChoices] = (
     (None, 3),
 )
 _ALONE: Final[SlotChoices] = ((1, 1),)
+#: Slots of A, B and C to try for a forced tile, best first.
+_FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
 #: Shapes that are priced a second time, a third time, and that the simulation may choose from.
@@ -40,6 +48,24 @@ _SHORTLIST: Final = 200
 _TRIALS: Final = 32
 #: The most steps of a plan. Planning takes about 10 µs and 800 bytes for each.
 MOST_STEPS: Final = 500_000
+
+
+def shapes_for(case: Case, tile: Tile | None) -> list[Shape]:
+    """Return shapes that fit, best first; only one where a `tile` is forced.
+
+    Raises
+    ------
+    DoesNotFitError
+        When none fits.
+    InputError
+        When the forced tile cuts the product into too many steps.
+    """
+    if tile is not None:
+        return [_forced(case, tile)]
+    found = search(case)
+    if not found:
+        raise does_not_fit(case, least_need(case, _smallest(case)), "the smallest plan", "")
+    return [_blocked(case, shape) for shape in found]
 
 
 def search(case: Case) -> list[Shape]:
@@ -58,7 +84,7 @@ def search(case: Case) -> list[Shape]:
     return []
 
 
-def smallest(case: Case) -> Shape:
+def _smallest(case: Case) -> Shape:
     """Return the shape of at most `MOST_STEPS` steps that exceeds the limits by the least."""
     problem = case.problem
     shapes = grid(problem, case.device, 1, problem.k)
@@ -92,7 +118,7 @@ def _shortlist(case: Case, shapes: Shapes) -> list[Shape]:
 def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Shapes:
     """Return every shape with extents from `least` up that fits with these slots."""
     problem = case.problem
-    base = grid(problem, case.device, least, max(_DEEPEST_STEP, 16 * problem.k // MOST_STEPS))
+    base = grid(problem, case.device, least, _deepest(problem, least))
     base = base.take(base.steps(problem) <= MOST_STEPS)
     # With two slots a C tile is stored while the next is computed; a halved one counts as two.
     base = base._replace(c_slots=np.minimum(c_slots, 2 * base.tiles(problem)[2]))
@@ -110,6 +136,12 @@ def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Shapes:
     return Shapes.join(found)
 
 
+def _deepest(problem: Problem, least: int) -> int:
+    """Return the most that a step may take of k: more where its tiles of A and B are small."""
+    row = (min(problem.m, least) + min(problem.n, least)) * problem.itemsize
+    return max(_DEEPEST_STEP, PIECE_BYTES // row, 16 * problem.k // MOST_STEPS)
+
+
 def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     """Give the memory left over to slots of one operand."""
     a_all, b_all, _ = shapes.tiles(case.problem)
@@ -125,3 +157,79 @@ def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     if grow_a:
         return shapes._replace(a_slots=np.minimum(a_all, shapes.a_slots + more))
     return shapes._replace(b_slots=np.minimum(b_all, shapes.b_slots + more))
+
+
+def _forced(case: Case, tile: Tile) -> Shape:
+    """Return the best shape that fits and has this tile."""
+    problem = case.problem
+    _check_steps(problem, tile)
+    shapes = list(_forced_shapes(case, tile))
+    for shape in shapes:
+        if least_need(case, shape).fits(case):
+            return _faster_bars(case, shape)
+    need, advice = least_need(case, shapes[-1]), " or let the planner choose the tile"
+    raise does_not_fit(case, need, f"the tile {tile}", advice)
+
+
+def _check_steps(problem: Problem, tile: Tile) -> None:
+    """Refuse a tile that cuts a product into more steps than are planned."""
+
+    def steps(times: int) -> int:
+        mb, nb, kb = (extent * times for extent in tile)
+        return int(ceil_div(problem.m, mb) * ceil_div(problem.n, nb) * ceil_div(problem.k, kb))
+
+    if steps(1) <= MOST_STEPS:
+        return
+    times = 2
+    while steps(times) > MOST_STEPS:
+        times += 1 + times // 64
+    enough = tuple(
+        min(extent * times, whole)
+        for extent, whole in zip(tile, (problem.m, problem.n, problem.k), strict=True)
+    )
+    raise InputError(
+        f"the tile {tile} cuts the product into {steps(1)} steps, at most {MOST_STEPS} can be "
+        f"planned; the tile {enough} needs {steps(times)}",
+        steps=steps(1),
+        most_steps=MOST_STEPS,
+        tile=enough,
+    )
+
+
+def _forced_shapes(case: Case, tile: Tile) -> Iterator[Shape]:
+    """Yield the shapes that a forced tile can have, best first."""
+    problem, overlap = case.problem, case.overlap
+    mb, nb, kb = (min(pair) for pair in zip(tile, (problem.m, problem.n, problem.k), strict=True))
+    whole = Shapes.of(Shape((mb, nb, kb), kb, kb, (0, 0, 0)))
+    a_all, b_all, c_all = (int(count[0]) for count in whole.tiles(problem))
+    for a, b, c in _FORCED_SLOTS:
+        if not overlap.loads and (a, b) != (1, 1):
+            a, b, c = 1, 1, 2 if overlap.stores else 1  # noqa: PLW2901 - nothing to hold ahead
+        shape = Shape((mb, nb, kb), kb, kb, (min(a, a_all), min(b, b_all), min(c, c_all)))
+        if overlap.stores and not overlap.loads:
+            blocked = replace(shape, blocks=BLOCKS)
+            fits = least_need(case, blocked).fits(case)
+            if kb >= problem.k and mb % case.device.granularity[0] == 0 and fits:
+                shape = blocked
+        yield shape
+
+
+def _blocked(case: Case, shape: Shape) -> Shape:
+    """Cut a searched work unit into blocks where the strategy stores blocks while it multiplies."""
+    mb, nb, kb = shape.tile
+    overlap, gm = case.overlap, case.device.granularity[0]
+    block = ceil_div(mb, BLOCKS * gm) * gm
+    if overlap.loads or not overlap.stores or kb < case.problem.k or block >= mb:
+        return shape
+    blocked = replace(shape, tile=(block, nb, kb), blocks=BLOCKS, slots=(*shape.slots[:2], 2))
+    return blocked if least_need(case, blocked).fits(case) else shape
+
+
+def _faster_bars(case: Case, shape: Shape) -> Shape:
+    """Return the shape with columns or rows as bars, whichever the closed form prices lower."""
+    if not case.overlap.loads:
+        return shape
+    turned = replace(shape, bars="rows")
+    both = Shapes.join([Shapes.of(shape), Shapes.of(turned)])
+    columns, rows = price(case, both).seconds
+    return turned if rows < columns else shape

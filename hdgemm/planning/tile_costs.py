@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hdgemm.machine.rates import REQUEST_BYTES
-from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div
+from hdgemm.pipeline.slots import PHASE_BYTES, UNIFIED_PIECE_BYTES
+from hdgemm.planning.byte_counts import ceil_div, staging
 from hdgemm.planning.storage_chunks import decoded
 
 if TYPE_CHECKING:
@@ -98,11 +99,26 @@ def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
     return np.where(shapes.rows, p, q), np.where(shapes.rows, q, p)
 
 
-def tile_busy(case: Case, shapes: Shapes, operand: Operand) -> Busy:
+def tile_pieces(case: Case, shapes: Shapes) -> dict[Operand, Count]:
+    """Return the pieces in which the stages move an average tile of each operand."""
+    problem, extents = case.problem, shapes.extents(case.problem)
+    rings = staging(case, extents, shapes.c_slots)
+    found: dict[Operand, Count] = {}
+    for operand in ("A", "B", "C"):
+        spec, ring = problem.spec(operand), rings.down if operand == "C" else rings.up
+        row = extents[operand][0 if spec.trans else 1] * problem.itemsize
+        most = ring.nbytes - (PHASE_BYTES if spec.place == "file" else 0)
+        if not np.any(ring.nbytes):
+            most = UNIFIED_PIECE_BYTES
+        nbytes = average_tile(problem, shapes, operand).elements * problem.itemsize
+        found[operand] = np.ceil(nbytes / (np.maximum(1, most // row) * row))
+    return found
+
+
+def tile_busy(case: Case, shapes: Shapes, operand: Operand, pieces: Count) -> Busy:
     """Return the seconds that one tile takes of its stages and of their resources, by name."""
     problem, machine, spec = case.problem, case.machine, case.problem.spec(operand)
     tile = average_tile(problem, shapes, operand)
-    pieces = np.ceil(tile.elements * problem.itemsize / PIECE_BYTES)
     gaps = pieces * machine.operation_seconds
     near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
     link = "pcie_down" if operand == "C" else "pcie_up"

@@ -75,7 +75,7 @@ def test_the_kernel_s_own_staging_counts_as_host_memory():
 def test_staging_stays_within_its_room_and_holds_a_row(room, place):
     problem = Problem(M, N, K, a=OperandSpec(trans=True, place=place), c=OperandSpec(place=place))
     tiles = {"A": (MB, KB), "B": (KB, NB), "C": (MB, NB)}
-    up, down = staging(case(problem), tiles, room)
+    up, down = (ring.slots() for ring in staging(case(problem, limit=room), tiles, 2))
     phase = PHASE_BYTES if place == "file" else 0
     assert up.nbytes >= max(MB * 8 + phase, NB * 8)
     assert down.nbytes >= NB * 8 + phase
@@ -86,9 +86,10 @@ def test_staging_stays_within_its_room_and_holds_a_row(room, place):
 def test_what_is_not_staged_needs_no_ring():
     direct = OperandSpec(path="direct")
     tiles = {"A": (MB, KB), "B": (KB, NB), "C": (MB, NB)}
-    assert staging(case(Problem(M, N, K, a=direct, b=direct)), tiles, 10**6).up == NO_SLOTS
-    assert staging(case(Problem(M, N, K, c=direct)), tiles, 10**6).down == NO_SLOTS
-    assert staging(case(Problem(M, N, K), HOST), tiles, 10**6) == (NO_SLOTS, NO_SLOTS)
+    assert staging(case(Problem(M, N, K, a=direct, b=direct)), tiles, 2).up.slots() == NO_SLOTS
+    assert staging(case(Problem(M, N, K, c=direct)), tiles, 2).down.slots() == NO_SLOTS
+    rings = staging(case(Problem(M, N, K), HOST), tiles, 2)
+    assert [ring.slots() for ring in rings] == [NO_SLOTS, NO_SLOTS]
 
 
 @pytest.mark.parametrize("device", [HOST, GPU, PACKED])

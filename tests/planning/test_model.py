@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.machine.assumed import H200, HOST
+from hdgemm.machine.assumed import H200, HOST, OPENCL
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
@@ -24,6 +24,7 @@ from hdgemm.planning.virtual_time import Task, run_lanes, speeds
 
 FILE = OperandSpec(place="file")
 GPU = DeviceSpec("cuda:0", unified=False)
+GRANULAR = DeviceSpec("opencl:0", unified=False, granularity=(8, 48, 1))
 
 
 def test_one_alone_runs_at_its_own_speed():
@@ -168,6 +169,7 @@ CASES = {
     "files, 8192, 400 MB": (square(8192, FILE), DeviceSpec(), HOST, 4e8, 4e8),
     "files, 10240, beta": (square(10240, FILE, reads_c=True), DeviceSpec(), HOST, 4e8, 4e8),
     "GPU, 32768, 8 GB": (square(32768), GPU, H200, 2e9, 8e9),
+    "granular, 9000, 1 GB": (square(9000), GRANULAR, OPENCL, 2e9, 1e9),
     "GPU, 49152, 8 GB": (square(49152), GPU, H200, 2e9, 8e9),
 }
 
