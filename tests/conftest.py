@@ -5,7 +5,7 @@ import signal
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HDGEMM_CACHE", str(tmp_path_factory.mktemp("cache")))

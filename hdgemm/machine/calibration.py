@@ -19,7 +19,7 @@ from hdgemm.machine.benchmarks import (
 )
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, default_host_bytes
-from hdgemm.pipeline.devices.host_tuning import measure_drawing, remember_drawing
+from hdgemm.pipeline.devices.host_tuning import LEAST_FLOPS, measure_drawing, remember_drawing
 
 if TYPE_CHECKING:
     import threading
@@ -198,7 +198,9 @@ def measure(
 
     read, write = measure_disk(folder, begin("disk"))
     gemm, side_half = measure_blas(begin("BLAS"))
-    drawing = measure_drawing(threads, begin("drawing").seconds)
+    seconds = begin("drawing").seconds
+    # Where BLAS is slow, as on a busy machine, the cores draw blocks without a measurement.
+    drawing = measure_drawing(threads, seconds) if gemm * seconds > LEAST_FLOPS else 1.0
     copying = begin("copies")
     copy = measure_copy(1, Deadline(copying.seconds / 2, cancel))
     memory = 2 * measure_copy(threads, copying)

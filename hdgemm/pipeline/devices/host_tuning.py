@@ -22,6 +22,8 @@ _FILE: Final = "host_gemm.json"
 #: Extents m, n and k of the measured step, and how many steps are queued at once.
 _STEP: Final = (768, 4096, 512)
 _STEPS: Final = 2
+#: Floating-point operations of the shortest measurement: both ways, two turns.
+LEAST_FLOPS: Final = 2 * 2 * _STEPS * 2 * _STEP[0] * _STEP[1] * _STEP[2]
 #: Drawing is kept down to this ratio: it loses less beside other processes.
 _LEAST: Final = 0.97
 
