@@ -1,7 +1,8 @@
-"""The commands put together, and what their errors look like from outside."""
+"""The command line: its commands, exit codes and signals."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import Any, Final, NoReturn
@@ -37,6 +38,19 @@ def _about(context: typer.Context) -> None:
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand not in SERVICE:  # those stop in their own order
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
+                signal.signal(number, _stop)
+
+
+class _Stopped(SystemExit):
+    """SIGTERM or SIGHUP: raised in the main thread, so that unfinished files are removed."""
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the removal
+    raise _Stopped(128 + number)
 
 
 for _name in (*COMMANDS, *SERVICE):
@@ -50,9 +64,12 @@ for _name in CLIENT:
 
 
 def main() -> None:
-    """Run the command line; exit with 0 done, 2 bad input, 3 does not fit, 130 interrupted."""
+    """Run the command line and exit with a code of docs/cli.md."""
     try:
         exit_code = app(prog_name="hdgemm", standalone_mode=False)
+    except _Stopped as stopped:
+        _say(f"stopped by {signal.Signals(int(str(stopped.code)) - 128).name}")
+        raise
     except HdgemmError as error:
         _fail(str(error), error.exit_code)
     except _UsageError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import InputError, InputTypeError, MatrixIOError
+from hdgemm.matrices import zarrs
 from hdgemm.matrices.chunkfiles import ChunkFiles
+from hdgemm.matrices.draft import no_space, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
@@ -448,3 +452,65 @@ def test_matrices_without_elements(tmp_path, name):
     operand = open_operand(f"{tmp_path}/{name}")
     assert read(operand).shape == (0, 5)
     operand.matrix.close()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_a_new_array_has_the_format_of_its_group(tmp_path, version, consolidated):
+    x = numbers((30, 20))
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=version)
+    group.create_array("A", data=x)
+    if consolidated:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # zarr's, of consolidated metadata in format 3
+            zarr.consolidate_metadata(tmp_path / "g.zarr")
+    for name in ("C", "deep/er/C"):
+        with create_matrix(f"{tmp_path}/g.zarr::{name}", (30, 20), "f8") as draft:
+            draft.matrix.write(0, 0, x)
+            draft.publish()
+    group = zarr.open_group(tmp_path / "g.zarr", mode="r")
+    assert (group.metadata.consolidated_metadata is not None) == consolidated
+    for name in ("A", "C", "deep/er/C"):
+        assert group[name].metadata.zarr_format == version
+        np.testing.assert_array_equal(group[name][:], x)
+    metadata = {path.name for path in (tmp_path / "g.zarr").rglob("*") if not path.is_dir()}
+    assert ("zarr.json" in metadata, ".zarray" in metadata) == (version == 3, version == 2)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_is_replaced_in_its_own_format(tmp_path, version):
+    zarr.create_array(store=tmp_path / "c.zarr", data=numbers((5, 5)), zarr_format=version)
+    with create_matrix(tmp_path / "c.zarr", (30, 20), "f8") as draft:
+        draft.publish()
+    assert zarr.open_array(tmp_path / "c.zarr", mode="r").metadata.zarr_format == version
+
+
+@pytest.mark.parametrize("name", ["c.zarr", "c.zarr::C", "c.zarr::deep/er/C", "g.zarr::in/C"])
+def test_a_full_disk_leaves_nothing_of_a_zarr_array(tmp_path, monkeypatch, name):
+    zarr.open_group(tmp_path / "g.zarr", mode="w").create_array("A", data=numbers((5, 5)))
+    before = sorted(tmp_path.rglob("*"))
+    calls = []
+
+    def full(path, header, nbytes, part=None):
+        calls.append(path)
+        if len(calls) == 3:
+            raise no_space(path, nbytes, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return reserve(path, header, nbytes, part)
+
+    monkeypatch.setattr(zarrs, "reserve", full)
+    with pytest.raises(MatrixIOError, match="No space left"):
+        create_matrix(f"{tmp_path}/{name}", (4096, 2048), "f8")
+    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    with pytest.raises(MatrixIOError, match="cannot reserve"):
+        create_matrix(f"{tmp_path}/{name}", (1 << 24, 1 << 24), "f8")
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(RuntimeError), create_matrix(f"{tmp_path}/{name}", (64, 64), "f8"):
+        raise RuntimeError
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_zarr_store_in_a_folder_that_is_missing(tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        create_matrix(f"{tmp_path}/missing/c.zarr::C", (64, 64), "f8")
+    assert not list(tmp_path.iterdir())

@@ -33,7 +33,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def interrupted(folder, *arguments, ready):
+def interrupted(folder, *arguments, ready, by=signal.SIGINT):
     """Start `hdgemm multiply`, interrupt it once `ready`, and return its exit code and errors."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "multiply", *arguments, *SLOW],
@@ -50,7 +50,7 @@ def interrupted(folder, *arguments, ready):
         # Into the run: its lanes are up, and some tiles are stored.
         time.sleep(0.5)
         assert process.poll() is None, process.stderr.read()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         errors = process.communicate(timeout=60)[1]
     finally:
         process.kill()
@@ -59,18 +59,38 @@ def interrupted(folder, *arguments, ready):
 
 
 def part_file(folder):
-    return lambda: any(path.suffix == ".part" for path in folder.iterdir())
+    return lambda: any(path.suffix == ".part" for path in folder.rglob("*"))
 
 
-def test_a_new_file_does_not_appear(matrices):
+@pytest.mark.parametrize("out", ["d.npy", "d.zarr::group/D", "d.h5::D"])
+@pytest.mark.parametrize(
+    ("by", "code", "words"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "stopped by SIGTERM"),
+        (signal.SIGHUP, 129, "stopped by SIGHUP"),
+    ],
+)
+def test_a_new_file_does_not_appear(matrices, out, by, code, words):
     before = contents(matrices)
-    code, errors = interrupted(
-        matrices, "a.npy", "b.npy", "--out", "d.npy", ready=part_file(matrices)
+    found, errors = interrupted(
+        matrices, "a.npy", "b.npy", "--out", out, ready=part_file(matrices), by=by
     )
-    assert code == 130
-    assert "interrupted" in errors
+    assert found == code
+    assert words in errors
     assert "Traceback" not in errors
     assert contents(matrices) == before
+
+
+def test_a_draft_that_a_checkpoint_keeps_survives_sigterm(matrices):
+    journal = matrices / ".d.npy.hdgemm-journal"
+    code, _ = interrupted(
+        matrices, "a.npy", "b.npy", "--out", "d.npy", "--checkpoint",
+        ready=lambda: journal.exists() and journal.stat().st_size > 0, by=signal.SIGTERM,
+    )  # fmt: skip
+    assert code == 143
+    assert part_file(matrices)()
+    assert journal.exists()
 
 
 @pytest.mark.parametrize("beta", ["0", "1"])
