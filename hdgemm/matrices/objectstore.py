@@ -14,7 +14,8 @@ import numpy as np
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import check_dtype
-from hdgemm.matrices.zarrs import CHUNK, from_zarr, load_zarr
+from hdgemm.matrices.zarr_draft import CHUNK
+from hdgemm.matrices.zarrs import from_zarr, load_zarr
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

@@ -19,7 +19,8 @@ from hdgemm.matrices.npy import create_npy, open_npy
 from hdgemm.matrices.objectstore import create_objects, open_objects
 from hdgemm.matrices.raw import RawLayout, create_raw, open_raw
 from hdgemm.matrices.rectangles import RectangleMatrix
-from hdgemm.matrices.zarrs import create_zarr, from_zarr, open_zarr, reopen_zarr
+from hdgemm.matrices.zarr_draft import create_zarr, reopen_zarr
+from hdgemm.matrices.zarrs import from_zarr, open_zarr
 
 if TYPE_CHECKING:
     import os

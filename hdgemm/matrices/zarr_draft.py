@@ -1,0 +1,168 @@
+"""New Zarr arrays: uncompressed, written aside in their store, with their space reserved."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.draft import Draft, aside, require_space
+from hdgemm.matrices.files import sync
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike
+
+    from hdgemm.matrices.base import Matrix
+
+#: Rows and columns of a chunk of a new array: 8 MiB of float64.
+CHUNK: Final = (1024, 1024)
+
+
+class _ArrayDraft(Draft["Matrix"]):
+    """An array in a folder aside, renamed as a whole; an array that had the name is removed.
+
+    `new_groups` are the folders of groups that were made for it, from the outside in.
+    """
+
+    def __init__(
+        self, root: Path, item: str, part: Path, matrix: Matrix, new_groups: Sequence[Path] = ()
+    ) -> None:
+        super().__init__(root / item, part, matrix)
+        self._root = root
+        self._new_groups = new_groups
+
+    def _give_name(self) -> None:
+        old = old_name(self.part)
+        if self.path.exists():
+            self.path.replace(old)
+        self.part.replace(self.path)
+        sync(self.path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+        _consolidate(self._root)
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.part, ignore_errors=True)
+        _remove_groups(self._new_groups)
+
+
+def old_name(part: Path) -> Path:
+    """Return the name that a replaced array has while the draft of this name takes its place."""
+    return part.with_suffix(".old")
+
+
+def reopen_zarr(root: Path, item: str, part: Path) -> Draft[Matrix]:
+    """Resume a draft that another process has begun."""
+    return _ArrayDraft(root.resolve(), item, part, open_zarr(part, "", writable=True))
+
+
+def create_zarr(
+    root: Path, item: str, shape: tuple[int, int], dtype: DTypeLike, part: Path | None = None
+) -> Draft[Matrix]:
+    """Begin a new uncompressed array, with its space reserved chunk by chunk.
+
+    It has the Zarr format of the group that it is in, or of the array that it replaces, and else
+    format 3. `part` is the name it has until it is published, None for any.
+
+    Raises
+    ------
+    InputError
+        When `root` holds something that is no Zarr group.
+    MatrixIOError
+        When the disk is too full. Nothing is left behind.
+    """
+    zarr = load_zarr()
+    stored = np.dtype(dtype)
+    check_dtype(stored, f"{root}::{item}")
+    root = root.resolve()
+    target, parts = root / item, Path(item).parts
+    if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):
+        raise InputError(f"{target} exists and is no Zarr array; choose another name")
+    # A chunk no larger than the matrix: the edges of a small one are not stored as megabytes.
+    chunk = max(1, min(CHUNK[0], shape[0])), max(1, min(CHUNK[1], shape[1]))
+    count = math.prod(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
+    if not root.parent.is_dir():
+        raise InputError(f"cannot create {root}: there is no folder {root.parent}")
+    require_space(root, count * math.prod(chunk) * stored.itemsize)
+    groups = [root / Path(*parts[:depth]) for depth in range(len(parts))]
+    new_groups = [folder for folder in groups if not folder.exists()]
+    part = part or aside(target)
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        version = _zarr_format(target, _require_groups(root, item) if item else None)
+        array = zarr.create_array(
+            store=part, shape=shape, chunks=chunk, dtype=stored, compressors=None, fill_value=0,
+            zarr_format=version,
+        )  # fmt: skip
+        for index in np.ndindex(*array.cdata_shape):
+            make_chunk(part / array.metadata.encode_chunk_key(index), chunk, stored, 0)
+        matrix = from_zarr(array, str(part), writable=True)
+    except BaseException as error:
+        shutil.rmtree(part, ignore_errors=True)
+        _remove_groups(new_groups)
+        if isinstance(error, OSError) and not isinstance(error, MatrixIOError):
+            raise InputError(f"cannot create {target}: {error}", path=str(target)) from error
+        raise
+    return _ArrayDraft(root, item, part, matrix, new_groups)
+
+
+def _zarr_format(target: Path, group: Any) -> int:
+    if group is not None:
+        return int(group.metadata.zarr_format)
+    return 2 if (target / ".zarray").exists() else 3
+
+
+def _require_groups(root: Path, item: str) -> Any:
+    """Return the group that an item goes into; the groups on the way are made."""
+    zarr = load_zarr()
+    parent = item.rpartition("/")[0]
+    try:
+        group = zarr.open_group(store=root, mode="a", use_consolidated=False)
+        if parent:
+            group = group.require_group(parent)
+        _sync_groups(root, parent)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{root} is no Zarr group to put {item} in: {error}") from error
+    return group
+
+
+def _consolidate(root: Path) -> None:
+    """Add a new array to the consolidated metadata of a store that has such: readers would not
+    find it there.
+    """
+    zarr = load_zarr()
+    metadata = root / "zarr.json"
+    fields = json.loads(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
+    if not (root / ".zmetadata").exists() and not fields.get("consolidated_metadata"):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", zarr.errors.ZarrUserWarning)  # of format 3
+        zarr.consolidate_metadata(root)
+
+
+def _remove_groups(folders: Sequence[Path]) -> None:
+    """Remove groups, from the inside out, that hold nothing but their own metadata."""
+    for folder in reversed(folders):
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if names <= {"zarr.json", ".zgroup", ".zattrs"}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_groups(root: Path, item: str) -> None:
+    folder = root
+    for name in ("", *item.split("/")):
+        folder = folder / name
+        for metadata in ("zarr.json", ".zgroup"):
+            if (folder / metadata).exists():
+                sync(folder / metadata)
+        sync(folder)
+    sync(root.parent)
