@@ -2,10 +2,11 @@
 
     python -m bench.cuda [--device cuda:0] [--limit 420] [--out FOLDER] [--dry-run]
 
-One command, well inside ten minutes on an H200 (`--limit` seconds at most; what no longer fits is
-left out and named). It checks every product, and writes cuda.json, cuda.png and cuda-gantt.png to
-bench/results/. `--dry-run` goes through all of it on a machine without a GPU, with tiny matrices
-and a stand-in for the driver: no figure it prints or writes is a measurement.
+One command, at most ten minutes on an H200 (`--limit` seconds; what does not fit is left out and
+named). Every product is checked. Results are written to bench/results/ after each measurement:
+cuda.json, at the end cuda.png and cuda-gantt.png. It exits with 1 where a measurement failed.
+`--dry-run` goes through all of it on a machine without a GPU, with tiny matrices and a stand-in for
+the driver: no figure it prints or writes is a measurement.
 """
 
 from __future__ import annotations
@@ -21,22 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.cuda_data import Data, largest_square
-from bench.cuda_picture import save_picture
-from bench.cuda_run import TINY, Run, Sizes
-from bench.cuda_sections import measure_device, measure_peers, measure_pipeline
-from bench.harness import RESULTS, environment
-from hdgemm.errors import HdgemmError
-from hdgemm.pictures.gantt import save_gantt
+from bench.cuda_run import NO_MEASUREMENT, TINY, Run, Sizes
+from bench.cuda_sections import measure_all
+from bench.harness import RESULTS
 from hdgemm.pipeline.devices.cuda import driven_by, list_devices
 from hdgemm.pipeline.devices.cuda.standin import StandIn
 
-NO_MEASUREMENT = "DRY RUN on a stand-in for the driver: no figure below is a measurement"
+_COLOURS = {"hdgemm": "#d55e00", "cuBLASXt": "#0072b2", "CuPy": "#009e73"}
 
 
 def main() -> int:
     """Measure, check, write; return the exit code."""
     arguments = _arguments()
-    folder = arguments.out or (Path(tempfile.mkdtemp()) if arguments.dry_run else RESULTS)
     if arguments.dry_run:
         print(NO_MEASUREMENT)
     standin = driven_by(StandIn(pageable=True).api()) if arguments.dry_run else nullcontext()
@@ -46,8 +43,15 @@ def main() -> int:
             print(f"no GPU to measure: {info.note}\n(--dry-run goes through the script without)")
             return 2
         run = _measure(arguments)
-    _write(run, folder)
-    return 0
+    print(json.dumps(run.results["summary"], indent=2))
+    for line in run.left_out:
+        print(f"left out: {line}")
+    for line in run.failed:
+        print(f"failed: {line}")
+    print(f"written: {run.folder}/cuda.json, cuda.png, cuda-gantt.png")
+    if run.dry:
+        print(NO_MEASUREMENT.replace("below", "above"))
+    return 1 if run.failed else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,21 +67,13 @@ def _measure(arguments: argparse.Namespace) -> Run:
     began = time.perf_counter()
     sizes = TINY if arguments.dry_run else _sizes()
     print(f"making random matrices, n = {max(sizes.squares)} ...", flush=True)
-    run = Run(
-        arguments.device,
-        sizes,
-        Data(max(sizes.squares)),
-        began + arguments.limit,
-        arguments.dry_run,
-    )
-    for part in (measure_device, measure_pipeline, measure_peers):
-        try:
-            part(run)
-        except HdgemmError as error:
-            # The other parts are still worth their time.
-            run.left_out.append(f"{part.__name__}: {type(error).__name__}: {error}")
-            print(run.left_out[-1], file=sys.stderr)
+    data, deadline = Data(max(sizes.squares)), began + arguments.limit
+    folder = arguments.out or (Path(tempfile.mkdtemp()) if arguments.dry_run else RESULTS)
+    run = Run(arguments.device, sizes, data, deadline, arguments.dry_run, folder)
+    measure_all(run)
     run.results["seconds_in_all"] = time.perf_counter() - began
+    run.results["summary"] = summary(run.results)
+    run.attempt("picture", lambda: save_picture(run.results, folder / "cuda.png", run.title))
     return run
 
 
@@ -123,28 +119,36 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write(run: Run, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    gantt = run.results.pop("gantt", None)
-    title = NO_MEASUREMENT if run.dry else run.results["device"]["description"]
-    if gantt is not None:
-        save_gantt(gantt.timeline, folder / "cuda-gantt.png", title=title)
-    save_picture(run.results, folder / "cuda.png", title)
-    judged = summary(run.results)
-    written = {
-        "is_a_measurement": not run.dry,
-        "environment": environment(),
-        "summary": judged,
-        **run.results,
-        "left_out": run.left_out,
-    }
-    (folder / "cuda.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(judged, indent=2))
-    for line in run.left_out:
-        print(f"left out: {line}")
-    print(f"written: {folder}/cuda.json, cuda.png, cuda-gantt.png")
-    if run.dry:
-        print(NO_MEASUREMENT.replace("below", "above"))
+def save_picture(results: dict[str, Any], path: Path, title: str) -> None:
+    """Draw every timed product as a bar, the ceiling of its extents as a tick; write a PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    bars = [
+        (f"{library}: {run['label']}", run["tflops"], run.get("ceiling_tflops"), _COLOURS[library])
+        for library, section in (
+            ("hdgemm", "pipeline"),
+            ("hdgemm", "paper_shapes"),
+            ("hdgemm", "ladder"),
+            ("cuBLASXt", "cublasxt"),
+            ("CuPy", "cupy"),
+        )
+        for run in results.get(section, [])
+    ]
+    figure, axes = plt.subplots(figsize=(9.0, 1.2 + 0.26 * max(1, len(bars))), dpi=90)
+    for place, (_, tflops, ceiling, colour) in enumerate(bars):
+        axes.barh(place, tflops, color=colour)
+        if ceiling:
+            axes.plot([ceiling, ceiling], [place - 0.4, place + 0.4], color="black", linewidth=2)
+    axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("Tflop/s, median (black: cuBLAS on resident data)")
+    axes.set_title(title, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Random matrices of many shapes from three large pieces of memory, and a check of products."""
+"""Random matrices of many shapes in three large pieces of memory, and a check of products."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""What one run of the CUDA benchmark keeps: sizes, data, results, and the time that is left."""
+"""One run of the CUDA benchmark: its sizes, its results, the time that is left."""
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.cuda_data import residual
-from bench.harness import spread
+from bench.harness import environment, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -20,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: extents, bytes and repeats.
+    """Extents, bytes and repeats of the measurements.
 
-    `squares` are the pipeline's n, `paper` its (m = n, k), `blocks` cuBLASXt's tile edges beside
-    its default.
+    `squares` are the pipeline's n, `paper` its (m = n, k), `blocks` the edges of cuBLASXt's tiles,
+    None for its default.
     """
 
     squares: tuple[int, ...] = (16384, 32768, 49152)
@@ -41,6 +44,8 @@ class Sizes:
     repeats: int = 3
 
 
+NO_MEASUREMENT: Final = "DRY RUN on a stand-in for the driver: no figure below is a measurement"
+
 #: For dry runs.
 TINY: Final = Sizes(
     squares=(256, 384),
@@ -57,26 +62,72 @@ TINY: Final = Sizes(
 )
 
 
+class WrongProductError(Exception):
+    """A product that fails its check."""
+
+
 @dataclass
 class Run:
-    """One run of the benchmark: what it measures on, has found, and how long it may take."""
+    """One run of the benchmark, whose results are written after every measurement.
+
+    Parameters
+    ----------
+    deadline
+        When no further measurement begins, on `time.perf_counter`'s clock.
+    dry
+        On a stand-in for the driver: no figure is a measurement.
+    """
 
     device: str
     sizes: Sizes
     data: Data
     deadline: float
     dry: bool
+    folder: Path
     results: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     ceilings: dict[int, float] = field(default_factory=dict)
 
-    def turns(self, what: str, cases: Iterable[Any], seconds: float) -> Iterator[Any]:
-        """Yield cases while `seconds` for one more are left; name the others."""
+    @property
+    def title(self) -> str:
+        """The title of its pictures."""
+        if self.dry:
+            return NO_MEASUREMENT
+        return str(self.results.get("device", {}).get("description", self.device))
+
+    def attempt(self, what: str, measure: Callable[[], object]) -> None:
+        """Measure one thing; a failure is kept in `failed`, and the rest is still measured."""
+        try:
+            measure()
+        except Exception as error:  # noqa: BLE001 - drivers and peers raise what they like
+            self.failed.append(f"{what}: {type(error).__name__}: {error}")
+            print(self.failed[-1], file=sys.stderr)
+        finally:
+            self.save()
+
+    def each(
+        self, what: str, cases: Iterable[Any], seconds: float, measure: Callable[[Any], object]
+    ) -> None:
+        """Measure cases while `seconds` for one more are left; name the others."""
         for case in cases:
             if time.perf_counter() + seconds > self.deadline:
                 self.left_out.append(f"{what} {case}: no time left")
-                continue
-            yield case
+            else:
+                self.attempt(f"{what} {case}", lambda case=case: measure(case))  # type: ignore[misc]
+
+    def save(self) -> None:
+        """Write what was measured so far to ``cuda.json``."""
+        written = {
+            "is_a_measurement": not self.dry,
+            "environment": environment(),
+            **self.results,
+            "left_out": self.left_out,
+            "failed": self.failed,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "cuda.json"
+        path.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
     def note(self, section: str, entry: dict[str, Any]) -> None:
         """Keep one result and show it."""
@@ -104,8 +155,14 @@ class Run:
         self.note(section, entry | more)
 
     def checked(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], what: str) -> float:
-        """Return the residual of a product; a wrong one ends the benchmark."""
+        """Return the residual of a product.
+
+        Raises
+        ------
+        WrongProductError
+            When it is wrong; its times are not kept.
+        """
         found = residual(a, b, c)
         if not found < 1:
-            raise SystemExit(f"{what}: wrong product, residual {found:.3g} rounding units")
+            raise WrongProductError(f"{what}: residual {found:.3g} rounding units")
         return found

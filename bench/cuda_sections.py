@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from bench.cuda_device import kernel, link, locking_cost, page_locked
 from bench.cuda_peers import CublasXt, PretendCupy, PretendXt, load_cublas, plain_cupy
 from hdgemm.blas import multiply
 from hdgemm.options import STRATEGIES, Options
+from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 
 if TYPE_CHECKING:
@@ -22,55 +23,77 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+def measure_all(run: Run) -> None:
+    """Measure the device by itself, the pipeline, and the peers."""
+    run.attempt("device", lambda: measure_device(run))
+    sizes = run.sizes
+    run.each("pipeline", sizes.squares, 45, lambda n: measure_square(run, n))
+    run.each(
+        "paper shape", sizes.paper, 10,
+        lambda nk: pipeline(run, "paper_shapes", f"m=n={nk[0]}, k={nk[1]}", (nk[0], *nk)),
+    )  # fmt: skip
+    n, k = sizes.ladder
+    run.each(
+        "ladder", STRATEGIES[:4], 15,
+        lambda strategy: pipeline(
+            run, "ladder", f"{strategy}, m=n={n}, k={k}", (n, n, k), strategy=strategy
+        ),
+    )  # fmt: skip
+    run.attempt("cuBLASXt", lambda: measure_cublasxt(run))
+    run.each("CuPy", sizes.peers, 20, lambda n: measure_cupy(run, n))
+
+
 def measure_device(run: Run) -> None:
-    """CuBLAS on resident data, the kernel of each dtype, the link, and what locking pages costs."""
+    """Measure cuBLAS on resident data, the kernel of each dtype, the link, and page-locking."""
     device = open_device(run.device)
-    try:
-        run.results["device"] = {
+    sizes, results = run.sizes, run.results
+    with closing(device):
+        results["device"] = {
             "name": device.facts.name,
             "bus_id": device.facts.bus_id,
             "compute_capability": list(device.facts.compute_capability),
+            "fp64_ratio": device.facts.fp64_ratio,
             "copy_engines": device.facts.copy_engines,
             "total_bytes": device.facts.total,
             "free_bytes": device.driver.memory()[0],
             "description": list_devices()[0].description,
         }
-        for n in run.turns("ceiling", run.sizes.squares, 20):
+
+        def ceiling(n: int) -> None:
             if 3 * 8 * n * n > device.spec.memory_bytes:
                 run.left_out.append(f"ceiling n = {n}: does not fit in device memory")
-                continue
-            entry = kernel(device, (n, n, n), "float64", run.sizes.repeats)
+                return
+            entry = kernel(device, (n, n, n), "float64", sizes.repeats)
             run.ceilings[n] = entry["tflops"]
             run.note("ceiling", {"label": f"dgemm n={n}, resident", **entry})
-        for dtype in run.turns("kernel", DTYPES, 10):
-            entry = kernel(device, (run.sizes.kernels,) * 3, dtype, run.sizes.repeats)
-            run.note("kernels", {"label": f"{dtype} n={run.sizes.kernels}, resident", **entry})
-        run.results["link"] = link(device, run.sizes.link_bytes, run.sizes.repeats)
-        rates = copy_rates(run.sizes.copy_bytes)
-        run.results["host_copy_gbs_by_threads"] = {
-            threads: rate / 1e9 for threads, rate in rates.items()
-        }
-        run.results["page_locking_seconds_per_gb"] = locking_cost(device, run.sizes.pin_bytes)
-        if not run.dry:
-            shown = ("link", "host_copy_gbs_by_threads", "page_locking_seconds_per_gb")
-            print(json.dumps({key: run.results[key] for key in shown}))
-    finally:
-        device.close()
+
+        def kernels(dtype: str) -> None:
+            entry = kernel(device, (sizes.kernels,) * 3, dtype, sizes.repeats)
+            run.note("kernels", {"label": f"{dtype} n={sizes.kernels}, resident", **entry})
+
+        def show(section: str, figures: dict[Any, float]) -> None:
+            results[section] = figures
+            if not run.dry:
+                print(json.dumps({section: figures}))
+
+        run.each("ceiling", sizes.squares, 20, ceiling)
+        run.each("kernel", DTYPES, 10, kernels)
+        run.attempt("link", lambda: show("link", link(device, sizes.link_bytes, sizes.repeats)))
+        run.attempt("host copies", lambda: show("host_copy_gbs_by_threads", {
+            threads: rate / 1e9 for threads, rate in copy_rates(sizes.copy_bytes).items()
+        }))  # fmt: skip
+        run.attempt("page-locking", lambda: show(
+            "page_locking_seconds_per_gb", locking_cost(device, sizes.pin_bytes)
+        ))  # fmt: skip
 
 
-def measure_pipeline(run: Run) -> None:
-    """Run the pipeline on arrays in host memory, with a part of the device's memory."""
-    for n in run.turns("pipeline", run.sizes.squares, 45):
-        for locked in (False, True):
-            label = f"n={n}, {'page-locked arrays' if locked else 'plain arrays'}"
-            report = pipeline(run, "pipeline", label, (n, n, n), locked=locked)
-            if n == run.sizes.squares[-1] and not locked:
-                run.results["gantt"] = report
-    for n, k in run.turns("paper shape", run.sizes.paper, 10):
-        pipeline(run, "paper_shapes", f"m=n={n}, k={k}", (n, n, k))
-    n, k = run.sizes.ladder
-    for strategy in run.turns("ladder", STRATEGIES[:4], 15):
-        pipeline(run, "ladder", f"{strategy}, m=n={n}, k={k}", (n, n, k), strategy=strategy)
+def measure_square(run: Run, n: int) -> None:
+    """Run the pipeline on plain and on page-locked arrays, with a part of the device's memory."""
+    for locked in (False, True):
+        label = f"n={n}, {'page-locked arrays' if locked else 'plain arrays'}"
+        report = pipeline(run, "pipeline", label, (n, n, n), locked=locked)
+        if n == run.sizes.squares[-1] and not locked:
+            save_gantt(report.timeline, run.folder / "cuda-gantt.png", title=run.title)
 
 
 def pipeline(
@@ -89,8 +112,7 @@ def pipeline(
     spoil(c)
     with ExitStack() as stack:
         if locked:
-            device = open_device(run.device)
-            stack.callback(device.close)
+            device = stack.enter_context(closing(open_device(run.device)))
             stack.enter_context(page_locked(device, a, b, c))
         reports = [multiply(a, b, out=c, options=options) for _ in range(run.sizes.repeats)]
     middle = sorted(reports, key=lambda one: one.seconds)[len(reports) // 2]
@@ -118,47 +140,43 @@ def kernel_gaps(report: Report) -> dict[str, float]:
     return {"seconds": sum(gaps), "longest": max(gaps, default=0.0), "count": len(gaps)}
 
 
-def measure_peers(run: Run) -> None:
-    """Run cuBLASXt, default and tuned, pageable and page-locked, and plain CuPy."""
-    try:
-        invoke = PretendXt() if run.dry else load_cublas()
-    except OSError as error:
-        run.left_out.append(f"cuBLASXt: {error}")
-        invoke = None
+def measure_cublasxt(run: Run) -> None:
+    """Run cuBLASXt, default and tuned, on plain and on page-locked arrays."""
+    invoke = PretendXt() if run.dry else load_cublas()
     index = int(run.device.partition(":")[2] or 0)
-    cases = [(n, locked) for n in run.sizes.peers for locked in (False, True)]
-    for n, locked in run.turns("cuBLASXt", cases if invoke is not None else [], 30):
+
+    def case(n_locked: tuple[int, bool]) -> None:
+        n, locked = n_locked
         a, b, c = run.data.product(n, n, n)
+
+        def one(block: int | None) -> None:
+            spoil(c)
+            with CublasXt(invoke, index, block) as peer:
+                seconds = [peer.dgemm(a, b, c) for _ in range(2)]
+                memory = "page-locked" if locked else "pageable"
+                default = " (default)" if block is None else ""
+                label = f"n={n}, block {peer.block}{default}, {memory}"
+            run.timed("cublasxt", label, (n, n, n), seconds, block=block, locked=locked,
+                      residual=run.checked(a, b, c, label))  # fmt: skip
+
         with ExitStack() as stack:
             if locked:
-                device = open_device(run.device)
-                stack.callback(device.close)
+                device = stack.enter_context(closing(open_device(run.device)))
                 stack.enter_context(page_locked(device, a, b, c))
-            for block in run.turns(f"cuBLASXt n={n}", run.sizes.blocks, 20):
-                spoil(c)
-                with CublasXt(invoke, index, block) as peer:
-                    seconds = [peer.dgemm(a, b, c) for _ in range(2)]
-                    memory = "page-locked" if locked else "pageable"
-                    default = " (default)" if block is None else ""
-                    label = f"n={n}, block {peer.block}{default}, {memory}"
-                run.timed("cublasxt", label, (n, n, n), seconds, block=block, locked=locked,
-                          residual=run.checked(a, b, c, label))  # fmt: skip
-    measure_cupy(run)
+            run.each(f"cuBLASXt n={n}", run.sizes.blocks, 20, one)
+
+    cases = [(n, locked) for n in run.sizes.peers for locked in (False, True)]
+    run.each("cuBLASXt", cases, 30, case)
 
 
-def measure_cupy(run: Run) -> None:
-    """Run what a user of CuPy would write, where three matrices fit on the device."""
+def measure_cupy(run: Run, n: int) -> None:
+    """Run what a user of CuPy would write; all three matrices must fit on the device."""
     if run.dry:
         cupy: Any = PretendCupy()
     else:
         import cupy
-    for n in run.turns("CuPy", run.sizes.peers, 20):
-        a, b, c = run.data.product(n, n, n)
-        spoil(c)
-        try:
-            seconds = plain_cupy(cupy, a, b, c, run.sizes.repeats)
-        except MemoryError as error:
-            run.left_out.append(f"CuPy n = {n}: {error}")
-            continue
-        label = f"n={n}, copy, multiply, copy back"
-        run.timed("cupy", label, (n, n, n), seconds, residual=run.checked(a, b, c, label))
+    a, b, c = run.data.product(n, n, n)
+    spoil(c)
+    seconds = plain_cupy(cupy, a, b, c, run.sizes.repeats)
+    label = f"n={n}, copy, multiply, copy back"
+    run.timed("cupy", label, (n, n, n), seconds, residual=run.checked(a, b, c, label))

@@ -1,4 +1,4 @@
-"""The benchmark's script, gone through on the stand-in; its peers' calls."""
+"""The CUDA benchmark on the stand-in, and the calls of its peers."""
 
 import json
 import subprocess
@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from bench.cuda import summary
+from bench import cuda_run, cuda_sections
+from bench.cuda import main, summary
 from bench.cuda_data import Data, residual, spoil
 from bench.cuda_peers import CublasXt, PretendCupy, PretendXt, load_cublas, plain_cupy
 
@@ -25,12 +26,44 @@ def test_a_dry_run_goes_through_everything_and_claims_nothing(tmp_path):
     assert "Tflop/s" not in done.stdout
     written = json.loads((tmp_path / "cuda.json").read_text())
     assert written["is_a_measurement"] is False
-    assert written["left_out"] == []
+    assert written["left_out"] == written["failed"] == []
     assert written["summary"]["moved_as_planned"] is True
     sections = ("ceiling", "kernels", "pipeline", "paper_shapes", "ladder", "cublasxt", "cupy")
     assert all(written[section] for section in sections)
     assert (tmp_path / "cuda.png").stat().st_size < 300_000
     assert (tmp_path / "cuda-gantt.png").stat().st_size < 300_000
+
+
+def test_what_fails_is_named_and_the_rest_is_measured_and_written(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUBLAS_STATUS_INTERNAL_ERROR")
+
+    monkeypatch.setattr(cuda_sections, "link", broken)
+    monkeypatch.setattr(cuda_sections, "load_cublas", broken)
+    monkeypatch.setattr(cuda_sections, "PretendXt", broken)
+    monkeypatch.setattr(cuda_run, "residual", lambda _a, _b, c: 0.1 if c.shape != (384, 384) else 9)
+    arguments = ["bench.cuda", "--dry-run", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert main() == 1
+    written = json.loads((tmp_path / "cuda.json").read_text())
+    failed = [line.partition(":")[0] for line in written["failed"]]
+    assert failed == ["link", "pipeline 384", "cuBLASXt"]
+    assert "WrongProductError" in written["failed"][1]
+    assert all(written[section] for section in ("ceiling", "kernels", "ladder", "cupy"))
+    assert [one["n"] for one in written["pipeline"]] == [256, 256]
+    assert "cublasxt" not in written
+    assert (tmp_path / "cuda.png").exists()
+
+
+def test_results_are_there_when_the_run_is_cut_off(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cuda_sections, "measure_square", interrupted)
+    monkeypatch.setattr(sys, "argv", ["bench.cuda", "--dry-run", "--out", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        main()
+    assert json.loads((tmp_path / "cuda.json").read_text())["ceiling"]
 
 
 def test_without_a_gpu_it_says_why(tmp_path):

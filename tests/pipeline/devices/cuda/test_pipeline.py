@@ -22,8 +22,8 @@ from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
-from tests.reference import DTYPES, assert_close_in_eps
 from tests.pipeline.devices.cuda.test_device import OPENED, ORDERS
+from tests.reference import DTYPES, assert_close_in_eps
 
 LADDER = ("initial", "double-buffering", "data-reuse", "data-placement")
 SPEC = DeviceSpec("cuda:0", False, 1 << 30, 1 << 30, GRANULARITY)

@@ -131,7 +131,7 @@ def shrinking(monkeypatch):
     """Open devices that promise 4 MB, or what they are allowed, and have 700 KB."""
     opened = []
 
-    def open_device(_, memory_bytes=None, *, threads=None, **more):  # noqa: ARG001
+    def open_device(_, memory_bytes=None, *, threads=None, **more):
         opened.append(Shrinking(min(4 * MB, memory_bytes or 4 * MB), 700_000, **more))
         return opened[-1]
 
