@@ -1,9 +1,9 @@
-"""Who computes which part of C: one pool that several devices draw from until it is empty.
+"""Load balance of several devices: a pool of C from which each device draws tiles.
 
 Accelerators take bars from the top of C and the CPU from the bottom (HDGEMM, section 4.3.3), so
-that each keeps its own bar and with it its reuse of A. A device that finds no bar left takes over
-the far end of the bar that would be finished last. Pieces shrink towards the end, so that all
-finish together whatever their speeds turn out to be. Pure state: no clock, no thread, no device.
+that each device reuses the A of its own bar. A device that finds no bar left steals the far end of
+the bar with the latest expected end. Tiles shrink towards the end of the run, so that all devices
+finish together. Pure state: no clock, no thread, no device.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Member", "Pool", "Refusal", "Wait"]
 
-#: A drawn piece takes at most this part of the time that is left: what is out when the pool runs
-#: dry is then small enough for the others to wait for.
+#: A tile takes at most this part of the time that is left, so that the wait for the last tile is
+#: short.
 _PART: Final = 0.25
-#: And at most this part of a device's share: one that slows down tenfold with two pieces in its
-#: hands is then done before the others, if half of the run is still to come.
+#: A tile is at most this part of a device's share of C: a device that becomes ten times slower
+#: with two tiles drawn then ends before the others, while half of the run is left.
 _MOST: Final = 1 / 32
 
 
 class Wait(Enum):
-    """What a device that gets no piece is told."""
+    """Reasons why a device gets no tile."""
 
-    #: Every element is drawn, but another device may still fail and give some back.
+    #: Every element is drawn, but a device may fail and return its tiles.
     FOR_OTHERS = 1
     #: Every element of C is stored.
     NOTHING_LEFT = 2
-    #: It has become too slow to go on with its bar, and has given it back: tell the others.
+    #: The device is too slow and has returned the rest of its bar to the pool.
     GAVE_BACK = 3
 
 
 class Pool:
-    """The elements of an m×n C that are not stored yet, and who is at them.
+    """The part of an m×n C that is not stored yet, with the tiles that each device has drawn.
 
     Parameters
     ----------
     members
         The devices by name, in the order in which they are shown.
     regions
-        Which part of C each device computes, where the split is fixed: together all of C. The
-        same regions give the same pieces each time; only a failed device's go to others.
+        The part of C of each device, where the split is fixed; together all of C. The same
+        regions give the same tiles each time; only tiles of a failed device go to others.
     done
         Disjoint rectangles of C that are stored already.
     """
@@ -75,20 +75,20 @@ class Pool:
         self.members[name] = replace(self.members[name], tile=tile)
 
     def rate(self, name: str) -> float:
-        """Return elements per second, as last told."""
+        """Return a device's last measured speed in elements per second."""
         return self._states[name].rate
 
     def timed(self, name: str, elements: float, seconds: float) -> None:
-        """Tell the pool how long a device took for its last tile."""
+        """Record the seconds that a device took for its last tile."""
         self._states[name].timed(elements, seconds)
 
     def refusal(self, name: str) -> Refusal | None:
-        """Return why a device has been drawing no more, None where it has not been too slow."""
+        """Return why a device draws no more tiles; None where it does."""
         return self._states[name].refusal
 
     @property
     def undrawn(self) -> int:
-        """Elements that nobody has drawn."""
+        """Elements that are not drawn."""
         states = self._states.values()
         kept = sum(area(state.bar) + sum(map(area, state.own)) for state in states)
         return kept + sum(map(area, self._free))
@@ -99,9 +99,9 @@ class Pool:
         if state.failed:
             return Wait.NOTHING_LEFT
         if self._balances and not state.trials and state.out:
-            return Wait.FOR_OTHERS  # its first piece may show that a second one would be too much
+            return Wait.FOR_OTHERS  # its first tile measures its speed
         if self._balances and self._too_slow(state, member):
-            if state.bar is not None:  # for whoever is faster
+            if state.bar is not None:
                 self._free.append(state.bar)
                 state.bar = None
                 return Wait.GAVE_BACK
@@ -117,10 +117,10 @@ class Pool:
         return self._cut_tile(state, member)
 
     def _too_slow(self, state: State, member: Member) -> bool:
-        """Say whether the others would be done with everything before this one's next piece.
+        """Say whether the others would finish C before this device finishes its next tile.
 
-        Never so for the fastest device, so that somebody always draws. The reason is kept from
-        the first time on, until the device draws again.
+        The fastest device is never too slow, so that one device always draws. The first reason is
+        kept until the device draws again.
         """
         others = [s for s in self._states.values() if s is not state and not s.failed]
         if state.rate >= max((other.rate for other in others), default=0.0):
@@ -136,7 +136,7 @@ class Pool:
         return True
 
     def _seconds_left(self) -> float:
-        """Seconds that all devices take together for what nobody has drawn."""
+        """Seconds that all devices together need for the elements that are not drawn."""
         return self.undrawn / sum(s.rate for s in self._states.values() if not s.failed)
 
     def _nothing(self) -> Wait:
@@ -160,7 +160,7 @@ class Pool:
         state.bar, state.forward = bar, not state.forward
 
     def _rows(self, state: State, member: Member, rect: Rect) -> int:
-        """Return a bar's height: full, or less where that would take too much of what is left."""
+        """Return a bar's height: a full tile's, or less near the end of the run."""
         full, quantum = member.tile[0], member.granularity[0]
         least, _ = member.least(state.trial_elements(self._seconds_left()))
         wanted = max(least, 2 * self._most_elements(state) / rect.cols)
@@ -168,22 +168,22 @@ class Pool:
         return rect.rows if rect.rows - rows < quantum and rect.rows <= full else rows
 
     def _own_elements(self, state: State, elements: int) -> float:
-        """Return a device's part of so many elements, by its speed among all."""
+        """Return a device's part of a number of elements, in proportion to its speed."""
         return elements * state.rate / sum(s.rate for s in self._states.values() if not s.failed)
 
     def _most_elements(self, state: State) -> float:
-        """Elements that a device should take at once, from the time that all that is left takes."""
+        """Elements of a device's largest tile, from the time that the rest of C takes."""
         if not self._balances or self._alone(state):
             return math.inf
         return _PART * self._own_elements(state, self.undrawn) if state.known else 0.0
 
     def _cap(self, state: State) -> float:
-        """Elements of the largest piece at any time, none while nobody else draws."""
+        """Elements of a device's largest tile at any time; infinite for a device alone."""
         alone = not self._balances or self._alone(state)
         return math.inf if alone else _MOST * self._own_elements(state, self._elements)
 
     def _alone(self, state: State) -> bool:
-        """Say whether nobody else draws any more, so that there is nobody to finish with."""
+        """Say whether no other device draws tiles."""
         others = (other for other in self._states.values() if other is not state)
         return all(other.failed or (other.refusal and not other.out) for other in others)
 
@@ -208,7 +208,10 @@ class Pool:
         return tile
 
     def _steal(self, name: str) -> bool:
-        """Free the far end of the bar that would be finished last, as much as evens it out."""
+        """Return the far end of the bar with the latest expected end to the pool.
+
+        The two devices would then finish their parts of the bar together.
+        """
         thief = self._states[name]
         victims = [
             state for other, state in self._states.items()
@@ -233,13 +236,13 @@ class Pool:
         return True
 
     def stored(self, name: str, rect: Rect) -> None:
-        """Note that a device has stored a rectangle of a tile that it drew."""
+        """Record that a device has stored a rectangle of a tile that it drew."""
         out = self._states[name].out
         place = next(i for i, tile in enumerate(out) if tile.covers(rect))
         out[place : place + 1] = remainder(out[place], [rect])
 
     def fail(self, name: str) -> None:
-        """Give back all that a device has drawn and not stored; it draws no more."""
+        """Return a failed device's tiles that are not stored to the pool."""
         state = self._states[name]
         state.failed = True
         self._free += state.out + state.own

@@ -1,4 +1,4 @@
-"""One device that draws from the pool: what it is, what it is at, and how large its pieces are."""
+"""A device that draws from the pool: its speed, its tiles in flight, the sizes of its tiles."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hdgemm.run.regions import area
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Rect
 
-#: Tiles that a device is timed on before it may be found too slow. The first ones also pay for
-#: page faults, compilers and clocks that are still low.
+#: Timed tiles before a device may be found too slow: the first ones include page faults,
+#: compilation and low clock rates.
 TRIALS: Final = 3
-#: A piece to find out with takes at most this part of the run, if the device is as fast as thought.
+#: A trial tile takes at most this part of the run at the expected speed.
 _TRIAL_PART: Final = 0.01
-#: The smallest piece of a known device, as a part of its tile in each direction.
+#: Extents of the smallest tile of a timed device, as a fraction of its full tile: 1/8.
 _LEAST: Final = 8
-#: Weight of all tiles before, at each new one.
+#: Weight of the earlier tiles at each new one (exponential average).
 _FADING: Final = 0.5
 
 
@@ -30,15 +30,15 @@ class Member:
     Parameters
     ----------
     tile
-        The largest C tile it can take, rows and columns.
+        Rows and columns of its largest C tile.
     rate
-        Elements of C that it computes in a second, as far as is known.
+        Expected speed in elements of C per second.
     measured
-        Whether the rate was measured; otherwise the first pieces are small, to find out.
+        Whether the rate was measured; otherwise the first tiles are small trials.
     side
-        Whether it takes bars from the top of C or from the bottom.
+        End of C from which it takes bars.
     granularity
-        Rows and columns in multiples of which its pieces are cut.
+        Rows and columns of which its tiles are multiples.
     """
 
     tile: tuple[int, int]
@@ -48,9 +48,9 @@ class Member:
     granularity: tuple[int, int] = (1, 1)
 
     def least(self, elements: float = math.inf) -> tuple[int, int]:
-        """Return rows and columns of the smallest piece worth drawing, of `elements` at most.
+        """Return rows and columns of the smallest tile, of `elements` at most.
 
-        The device's granularity is the limit: a piece of less costs no less.
+        A tile smaller than the device's granularity would take as long.
         """
         rows, cols = (
             max(quantum, full // _LEAST)
@@ -65,16 +65,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a device was found too slow to take another piece.
+    """Reason why a device was found too slow for another tile.
 
     Parameters
     ----------
     rate
-        Elements in a second that it computes.
+        Its speed in elements per second.
     seconds
-        What its next piece would take, with what it is at.
+        Time that it needs for the tiles it has drawn and its next one.
     others_seconds
-        What the others need for all that is left.
+        Time that the others need for the rest of C.
     """
 
     rate: float
@@ -84,11 +84,20 @@ class Refusal:
 
 @dataclass
 class State:
-    """A member's present.
+    """State of a member.
 
-    `bar` holds the columns of its bar that it has not drawn, `out` what it has drawn and not
-    stored, `own` what is reserved for it; `trials` counts the tiles it was timed on, `elements` and
-    `seconds` sum them up with less and less weight.
+    Parameters
+    ----------
+    elements, seconds
+        Weighted sums over the timed tiles.
+    trials
+        Number of timed tiles.
+    bar
+        Columns of its bar that are not drawn.
+    own
+        Regions reserved for it by a fixed split.
+    out
+        Rectangles that it has drawn and not stored.
     """
 
     rate: float
@@ -103,12 +112,11 @@ class State:
     out: list[Rect] = field(default_factory=list)
 
     def timed(self, elements: float, seconds: float) -> None:
-        """Learn from a tile.
+        """Update the speed from one tile.
 
-        Sums, not rates, are averaged: a sliver, in which the overheads of any tile show, weighs
-        little, and a tile that took long weighs much, so that a device that slows down is seen at
-        once. While a device is on trial the best tile counts: what disturbs a first one only ever
-        makes it slower.
+        Elements and seconds are averaged rather than rates: a small tile, dominated by overhead,
+        weighs little, and a slow tile weighs much. During the trials the fastest tile counts, since
+        disturbances only make a tile slower.
         """
         if not self.known:
             better = not self.trials or elements / seconds > self.rate
@@ -123,7 +131,7 @@ class State:
 
     @property
     def known(self) -> bool:
-        """Whether it was timed often enough to be judged."""
+        """Whether enough tiles were timed to judge its speed."""
         return self.trials >= TRIALS
 
     @property
@@ -132,10 +140,10 @@ class State:
         return sum(map(area, self.out))
 
     def trial_elements(self, seconds: float) -> float:
-        """Elements of its smallest piece while `seconds` are left of the run; inf once known."""
+        """Return the most elements of a trial tile with `seconds` left; infinite once known."""
         return math.inf if self.known else _TRIAL_PART * seconds * self.rate
 
 
 def rounded_up(value: float, quantum: int) -> int:
-    """Return the next multiple of `quantum`; very many for infinity."""
+    """Return the next multiple of `quantum`; the largest integer for infinity."""
     return sys.maxsize if math.isinf(value) else math.ceil(value / quantum) * quantum

@@ -1,7 +1,7 @@
-"""What runs have taught about each device's speed, kept for the next run.
+"""Cache of the speeds that devices reached in earlier runs.
 
-The file maps a machine, a set of devices, a dtype, a class of shapes and the threads of the host
-to each device's flop/s. A set of one device is that device alone.
+Key: machine, set of devices, dtype, class of shapes and threads of the host. Value: flop/s of each
+device within that set. A set of one device gives that device's speed alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 #: The file in the cache folder.
 _FILE: Final = "rates.json"
-#: Seconds below which a run says little about a device by itself.
+#: Shorter runs do not update the speed of a device alone.
 LEAST_SECONDS: Final = 1.0
-#: A set is slower than one device alone if it reaches less than this part of its speed.
+#: A set of devices is slower than its best member below this part of that member's speed.
 _SLOWER: Final = 0.99
-#: So often in a row devices are left out before they are tried again.
+#: Number of runs for which devices are left out before they are tried again.
 _RESTS: Final = 8
 
 
@@ -38,10 +38,10 @@ class Learned:
     flop_rate
         Flop/s in the last run in which it computed anything.
     known
-        False for a device that was dropped: it is given small pieces to find out again, so that
-        a share that fell to zero can recover.
+        False for a device that was dropped: it gets small trial tiles, so that a share that fell
+        to zero can recover.
     rests
-        Runs since then in which it was left out from the beginning.
+        Number of runs since then in which it took no part.
     """
 
     flop_rate: float
@@ -51,7 +51,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Rates:
-    """What is known about a set of devices, for one dtype and shape class.
+    """Speeds of a set of devices, for one dtype and shape class.
 
     Rates are those within the set: a CPU that also feeds the others is slower than alone.
 
@@ -68,14 +68,14 @@ class Rates:
     alone: Mapping[str, float] = field(default_factory=dict)
 
     def learned(self, device: str) -> Learned | None:
-        """Return what earlier runs of this set taught about a device, None if nothing."""
+        """Return a device's speed within this set; None where it was not measured."""
         return self.found.get(device)
 
     def left_out(self, devices: Sequence[str]) -> dict[str, LeftOut]:
         """Return the devices with which the set is slower than its best member alone.
 
-        Empty unless all speeds are known, and now and then, so that they can show that they
-        have become useful.
+        Empty unless all speeds are known, and after every `_RESTS` runs, so that their speeds are
+        measured again.
         """
         known = [self.found[name] for name in devices if name in self.found]
         if len(known) < len(devices) or not all(each.known for each in known) or not self.alone:
@@ -87,7 +87,7 @@ class Rates:
         return {name: LeftOut(together, best, self.alone[best]) for name in devices if name != best}
 
     def rested(self, devices: Sequence[str]) -> dict[str, Learned]:
-        """Return what is known about devices that were left out once more."""
+        """Return the speeds of devices that were left out, with one more rest each."""
         return {
             name: Learned(old.flop_rate, old.known, old.rests + 1)
             for name in devices
@@ -95,13 +95,13 @@ class Rates:
         }
 
     def learn(self, measured: Mapping[str, Learned]) -> None:
-        """Keep what a run measured; a folder that cannot be written to is no error."""
+        """Store measured speeds; a cache folder that cannot be written is ignored."""
         kept = {**_entry(read_entries(_FILE), self.key), **measured}
         write_entry(_FILE, self.key, {name: asdict(one) for name, one in kept.items()})
 
 
 def load_rates(devices: Sequence[str], problem: Problem, threads: int | None = None) -> Rates:
-    """Return what is known for a set of devices on this machine.
+    """Return the measured speeds of a set of devices on this machine.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def load_rates(devices: Sequence[str], problem: Problem, threads: int | None = N
 
 
 def learn_alone(device: str, problem: Problem, seconds: float, threads: int | None) -> None:
-    """Keep how fast a device is by itself, from a run that was long enough to tell."""
+    """Store the speed of a device alone, from a run of at least `LEAST_SECONDS`."""
     if seconds >= LEAST_SECONDS:
         rates = load_rates([device], problem, threads)
         rates.learn({device: Learned(problem.flops / seconds)})
@@ -129,7 +129,7 @@ def _key(devices: Sequence[str], problem: Problem, threads: int | None) -> str:
 
 
 def _shape_class(problem: Problem) -> str:
-    """Name shapes that run alike: by the powers of two of C's side and of k."""
+    """Return the class of a shape: the powers of two of C's side and of k."""
     side = int((problem.m * problem.n) ** 0.5)
     return f"{side.bit_length()}x{problem.k.bit_length()}"
 
@@ -142,7 +142,7 @@ def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Learned]:
 
 
 def _learned(value: Any) -> Learned | None:
-    """Return an entry, None for one that somebody damaged."""
+    """Return an entry of the cache, None for a damaged one."""
     try:
         found = Learned(float(value["flop_rate"]), bool(value["known"]), int(value["rests"]))
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What BLAS does without A and B: C := beta·C, for alpha = 0 and for k = 0."""
+"""C := beta·C, the product for alpha = 0 and for k = 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_scaling(
     memory: int = _BUFFER,
     cancel: threading.Event | None = None,
 ) -> None:
-    """Compute C := beta·C by rectangles; A and B play no part.
+    """Compute C := beta·C by rectangles.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def run_scaling(
     out
         Where C goes, m×n; the same elements as `old`, or others.
     dtype
-        What is computed in, as `Product.dtype`.
+        Type of the arithmetic, as `Product.dtype`.
     memory
         Bytes that the buffer may take.
     cancel
@@ -82,7 +82,7 @@ def _scaled(
 
 
 def _tiles(shape: tuple[int, int], elements: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut stored rows and columns into whole-row slabs, or into parts of rows that are too long."""
+    """Cut a matrix into rectangles of whole rows, or of parts of rows that are too long."""
     height, width = shape
     cols = max(1, min(width, elements))
     rows = max(1, min(height, elements // cols))

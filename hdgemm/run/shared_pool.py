@@ -1,4 +1,4 @@
-"""What the devices of one run share, under one lock: the pool, its clock, and its end."""
+"""The pool of a run behind one lock, and each device's connection to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Drawn:
-    """A tile that is on its way: when it was drawn, and how many of its elements are not stored."""
+    """A tile in flight: the time of its draw, and its number of elements that are not stored."""
 
     at: float
     left: int
@@ -33,9 +33,9 @@ class _Drawn:
 
 @dataclass
 class _Record:
-    """What one device has done: tiles it stored, and when it stored the last one.
+    """Tiles that one device has stored, with the time of its first draw and last store.
 
-    `multiplied` are elements and seconds of its mult1, until its first tile is stored.
+    `multiplied` are elements and seconds of mult1 before its first tile is stored.
     """
 
     began: float | None = None
@@ -46,7 +46,7 @@ class _Record:
 
 
 class SharedPool:
-    """A `Pool` that several pipelines draw from at once, and that measures how fast each is.
+    """A `Pool` for several pipelines at once; it measures the speed of each device.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SharedPool:
         self.records = {name: _Record() for name in pool.members}
 
     def draw(self, name: str, stopped: Callable[[], bool]) -> Rect | None:
-        """Return the next tile; wait while others may still give some back."""
+        """Return the next tile; block while other devices may return tiles to the pool."""
         with self._changed:
             while not stopped():
                 rect = self.try_draw(name)
@@ -76,7 +76,7 @@ class SharedPool:
         return None
 
     def try_draw(self, name: str) -> Rect | Wait:
-        """Return the next tile, or at once why there is none."""
+        """Return the next tile, or the reason why there is none, without blocking."""
         with self._changed:
             rect = self._pool.draw(name)
             if isinstance(rect, Rect):
@@ -89,7 +89,7 @@ class SharedPool:
             return rect
 
     def stored(self, name: str, part: Rect) -> None:
-        """Note that whole rows of a drawn tile are in C; a tile that is whole tells the speed."""
+        """Record that rows of a drawn tile are in C; a complete tile updates the speed."""
         with self._changed:
             self._pool.stored(name, part)
             on_the_way = self._drawn[name]
@@ -104,11 +104,11 @@ class SharedPool:
         elements = tile.rows * tile.cols
         multiplied, multiplying = record.multiplied
         if record.last is None and multiplied and multiplying > 0:
-            # The first tile also waited for its loads, which are hidden from now on: only the
-            # time in which it multiplied tells how fast the next ones will be.
+            # The first tile waits for its loads, which later tiles overlap: only its time in mult1
+            # predicts the speed of the next tiles.
             self._pool.timed(name, multiplied, multiplying)
         else:
-            # A device that waited for others in between was not slow.
+            # Time between the last store and this draw is waiting, not work.
             since = drawn if record.last is None else max(record.last, drawn)
             if now > since:
                 self._pool.timed(name, elements, now - since)
@@ -117,7 +117,7 @@ class SharedPool:
         record.tiles.append(tile)
 
     def multiplied(self, name: str, elements: float, seconds: float) -> None:
-        """Note that a device's mult1 worked for so long on what amounts to so many elements."""
+        """Record the elements and seconds of a device's mult1."""
         with self._changed:
             record = self.records[name]
             if record.last is None:
@@ -125,7 +125,7 @@ class SharedPool:
                 record.multiplied = (before[0] + elements, before[1] + seconds)
 
     def fail(self, name: str) -> list[str]:
-        """Take a device out, give its tiles back, and return who is left."""
+        """Return a failed device's tiles to the pool, and the names of the devices left."""
         with self._changed:
             self._pool.fail(name)
             self._drawn[name] = {}
@@ -133,12 +133,12 @@ class SharedPool:
             return self._pool.alive
 
     def wake(self) -> None:
-        """Let everyone who waits look again: somebody was stopped."""
+        """Wake all blocked draws, so that they check whether they were stopped."""
         with self._changed:
             self._changed.notify_all()
 
     def seconds(self, name: str) -> tuple[float, float]:
-        """Return when a device drew its first tile and stored its last, since the pool began."""
+        """Return the times of a device's first draw and last store since the start of the run."""
         record = self.records[name]
         began = self.start if record.began is None else record.began
         return began - self.start, (record.last or began) - self.start
@@ -152,14 +152,14 @@ class SharedPool:
         return self._pool.members[name].rate
 
     def refusal(self, name: str) -> Refusal | None:
-        """Return why a device was too slow to go on, None where it went on to the end."""
+        """Return why a device stopped early as too slow; None where it did not."""
         return self._pool.refusal(name)
 
 
 class PoolFeed:
     """One device's end of the pool; implements `growing.Feed`.
 
-    `in_place` says that the device multiplies straight into the caller's C.
+    `in_place` says that the device multiplies directly into the caller's C.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class PoolFeed:
         self._shared.wake()
 
     def observe(self, event: Event) -> None:
-        """Measure mult1; where C is used in place, what is multiplied is stored."""
+        """Measure mult1; where C is used in place, a multiplied tile is a stored tile."""
         if event.stage != "mult1":
             return
         unit, steps, _ = self.batches[event.unit]

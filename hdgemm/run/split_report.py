@@ -1,4 +1,4 @@
-"""How several devices shared a product: values of a report."""
+"""Shares of several devices in one run, as values of its report."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why a device was left alone in the middle of a run: it had become too slow to help.
+    """Reason why a device got no more tiles in the middle of a run: it was too slow.
 
     Parameters
     ----------
     flop_rate
         Its flop/s, as last measured.
     seconds
-        What its next piece, the smallest sensible one, would have taken.
+        Time that its next, smallest tile would have taken.
     others_seconds
-        What the others needed for all that was left then.
+        Time that the others needed for the rest of C.
     """
 
     flop_rate: float
@@ -39,7 +39,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Why a device took no part: earlier runs with it were slower than another device alone.
+    """Reason why a device took no part: the set was slower than another device alone.
 
     Parameters
     ----------
@@ -62,28 +62,28 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One device's part in a run.
+    """One device's share of a run.
 
     Parameters
     ----------
     planned, used
-        Its part of C: as its expected speed would have it, and as it came out.
+        Its part of C: in proportion to its expected speed, and as computed.
     elements
         Elements of C that it stored.
     flop_rate
         Flop/s from its first tile to its last.
     kernel_rate
-        Flop/s while its mult1 worked.
+        Flop/s of mult1 alone.
     began, finished
-        Seconds since the run began: when it drew its first tile and stored its last.
+        Seconds from the start of the run to its first draw and to its last store.
     tiles
         The tiles of C that it computed.
     failed
-        It failed in the middle.
+        Whether it failed during the run.
     alone
-        Flop/s that it reached by itself in earlier runs like this one; None where it was not run.
+        Flop/s alone in earlier runs of this shape; None where none was measured.
     dropped
-        Why it stopped long before the end, None where it went on.
+        Reason why it got no more tiles long before the end; None where it did.
     """
 
     planned: float
@@ -100,7 +100,7 @@ class Share:
 
     @property
     def of_alone(self) -> float | None:
-        """Its speed in this run as a part of that by itself (HDGEMM, Figure 11)."""
+        """Its speed in this run divided by its speed alone (HDGEMM, Figure 11)."""
         return self.flop_rate / self.alone if self.alone and self.elements else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """How several devices shared a product; `str` tells it in a few lines.
+    """Shares of several devices in a product; `str` summarises them.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class SplitReport:
     efficiency
         The run's flop/s as a part of the sum of the kernels' rates (HDGEMM, Figure 8).
     left_out
-        Devices that took no part, and why.
+        Devices that took no part, with the reason.
     """
 
     shares: Mapping[str, Share]
@@ -142,7 +142,7 @@ class SplitReport:
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each device that did not go on to the end."""
+        """Return a sentence for each device that stopped early or took no part."""
         notes = [f"{name} failed in the middle" for name, s in self.shares.items() if s.failed]
         notes += [f"{name} was {s.dropped}" for name, s in self.shares.items() if s.dropped]
         return notes + [f"{name} was {why}" for name, why in self.left_out.items()]
