@@ -77,3 +77,40 @@ def test_a_forked_child_refuses_by_name_and_ends(name, state):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+PRODUCTS = """
+import os, signal, sys
+import numpy as np
+import hdgemm
+from hdgemm.errors import DeviceError
+
+options = hdgemm.Options(devices=sys.argv[1])
+x = np.ones((300, 300))
+with hdgemm.Session(options) as session:
+    hdgemm.matmul(x, x, session=session)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        for arguments in ({"session": session}, {"options": options}):
+            try:
+                hdgemm.matmul(x, x, **arguments)
+            except DeviceError as error:
+                assert f"fork {os.getpid()}" in str(error), error
+            else:
+                sys.exit("not refused")
+        assert (hdgemm.matmul(x, x) == 300).all()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+    assert (hdgemm.matmul(x, x, session=session) == 300).all()
+"""
+
+
+@pytest.mark.parametrize("name", [each.name for each in list_devices() if each.usable])
+def test_products_in_a_forked_child_are_refused_except_on_the_host(name):
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCTS, name],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
