@@ -68,7 +68,7 @@ class OpenCLDevice:
         with driver_errors(f"opening {name}"):
             self._context = cl.Context([found.handle])
             self._queues = open_queues(
-                self._context, found.handle, self._owner, 3, threads=facts.waiting_threads_work
+                self._context, found.handle, self._owner, 3, blocking=facts.waiting_threads_work
             )
         self._upload, self._compute, self._download = self._queues
         self._description = facts.device

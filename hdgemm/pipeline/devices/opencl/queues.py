@@ -1,4 +1,4 @@
-"""In-order command queues, ordered by the driver's events or driven by a thread."""
+"""In-order command queues: ordered by the driver's events, or blocking."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyopencl as cl
 
-from hdgemm.errors import DeviceError, HdgemmError
+from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 
 if TYPE_CHECKING:
@@ -28,22 +27,13 @@ _NANOSECOND: Final = 1e-9
 
 
 def open_queues(
-    context: cl.Context, device: cl.Device, owner: OwnerProcess, count: int, *, threads: bool
-) -> Sequence[EventQueue | ThreadQueue]:
-    """Create `count` queues of one device, each driven by its own thread where `threads` is set."""
+    context: cl.Context, device: cl.Device, owner: OwnerProcess, count: int, *, blocking: bool
+) -> list[Queue]:
+    """Create `count` queues of one device."""
     profiling = cl.command_queue_properties.PROFILING_ENABLE
     queues = [cl.CommandQueue(context, device, properties=profiling) for _ in range(count)]
     offset = _clock_offset(queues[0])
-    if not threads:
-        return [EventQueue(queue, offset, owner) for queue in queues]
-    driven: list[ThreadQueue] = []
-    try:
-        driven.extend(ThreadQueue(queue, offset, owner) for queue in queues)
-    except RuntimeError as error:
-        for each in driven:
-            each.close()
-        raise DeviceError(f"the system refused a thread for an OpenCL queue: {error}") from error
-    return driven
+    return [Queue(queue, offset, owner, blocking=blocking) for queue in queues]
 
 
 def _clock_offset(queue: cl.CommandQueue) -> float:
@@ -59,7 +49,7 @@ def _clock_offset(queue: cl.CommandQueue) -> float:
 class EventCompletion:
     """One or more commands of a queue, from the `first` to the `last`."""
 
-    def __init__(self, what: str, first: cl.Event, last: cl.Event, queue: EventQueue | ThreadQueue):
+    def __init__(self, what: str, first: cl.Event, last: cl.Event, queue: Queue) -> None:
         self.last = last
         self.queue = queue
         self._what = what
@@ -79,16 +69,27 @@ class EventCompletion:
         return offset + start * _NANOSECOND, offset + end * _NANOSECOND
 
 
-class EventQueue:
-    """A queue whose commands the driver orders by events; enqueuing returns at once.
+class Queue:
+    """An in-order queue; any thread may enqueue, one at a time.
 
-    Any thread may enqueue, one at a time.
+    Parameters
+    ----------
+    offset
+        Seconds from the device's clock to `time.perf_counter`.
+    blocking
+        `enqueue` waits until the work is done; otherwise the driver orders commands by events and
+        `enqueue` returns at once. Intel's CPU runtime owns one thread fewer than there are cores
+        and relies on the thread that waits for a command to execute a part of it: a command
+        started by the event of another queue has no waiting thread, and one core stays idle.
     """
 
-    def __init__(self, queue: cl.CommandQueue, offset: float, owner: OwnerProcess) -> None:
+    def __init__(
+        self, queue: cl.CommandQueue, offset: float, owner: OwnerProcess, *, blocking: bool
+    ) -> None:
         self.queue = queue
         self.offset = offset
         self.owner = owner
+        self._blocking = blocking
         self._lock = threading.Lock()
         self._pending: deque[tuple[cl.Event, Any]] = deque()
         self._closed = False
@@ -102,7 +103,7 @@ class EventQueue:
         """
         events = []
         for completion in after:
-            if not isinstance(completion, EventCompletion):
+            if self._blocking or not isinstance(completion, EventCompletion):
                 completion.wait()
             elif completion.queue is not self:
                 events.append(completion.last)
@@ -110,10 +111,13 @@ class EventQueue:
             raise DeviceError(f"{what}: the device is closed")
         with self._lock, driver_errors(what):
             first, last = work(self.queue, events)
-            self.queue.flush()
-            self._drop_finished()
-            # The driver reads and writes host memory after the enqueuing call has returned.
-            self._pending.append((last, keep))
+            if self._blocking:
+                last.wait()
+            else:
+                self.queue.flush()
+                self._drop_finished()
+                # The driver uses host memory after the enqueuing call has returned.
+                self._pending.append((last, keep))
         return EventCompletion(what, first, last, self)
 
     def _drop_finished(self) -> None:
@@ -132,94 +136,3 @@ class EventQueue:
         """Finish; the driver's queue is released with its last reference."""
         self._closed = True
         self.finish()
-
-
-class ThreadCompletion:
-    """Work given to a `ThreadQueue`; `keep` lives until it is done."""
-
-    def __init__(
-        self, what: str, work: Work, after: Sequence[Completion], keep: Any, queue: ThreadQueue
-    ) -> None:
-        self._what = what
-        self._work: Work = work
-        self._after = tuple(after)
-        self._keep = keep
-        self._queue = queue
-        self._done = threading.Event()
-        self._inner: EventCompletion | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Wait for `after`, do the work and wait for it; called by the queue's thread."""
-        try:
-            for completion in self._after:
-                completion.wait()
-            with driver_errors(self._what):
-                first, last = self._work(self._queue.queue, [])
-            self._inner = EventCompletion(self._what, first, last, self._queue)
-            self._inner.wait()
-        except BaseException as error:  # noqa: BLE001 - `wait` raises it in the waiting thread
-            self._error = error
-        finally:
-            self._work, self._keep, self._after = _marker, None, ()
-            self._done.set()
-
-    def wait(self) -> None:
-        """Block until the work is done; raise its error."""
-        self._queue.owner.check()
-        self._done.wait()
-        if self._error is not None:
-            numbers = self._error.numbers if isinstance(self._error, HdgemmError) else {}
-            raise DeviceError(f"{self._what}: {self._error}", **numbers) from self._error
-
-    def interval(self) -> tuple[float, float] | None:
-        """Return start and end, as `EventCompletion.interval`."""
-        return self._inner.interval() if self._inner is not None else None
-
-
-class ThreadQueue:
-    """A queue driven by a thread that waits for each command before it enqueues the next.
-
-    Intel's CPU runtime owns one thread fewer than there are cores and relies on the thread that
-    waits for a command to execute a part of it. A command started by the event of another queue
-    has no waiting thread, so that one core stays idle.
-    """
-
-    def __init__(self, queue: cl.CommandQueue, offset: float, owner: OwnerProcess) -> None:
-        self.queue = queue
-        self.offset = offset
-        self.owner = owner
-        self._todo: SimpleQueue[ThreadCompletion | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._drive, name="hdgemm-opencl", daemon=True)
-        self._thread.start()
-
-    def _drive(self) -> None:
-        while (completion := self._todo.get()) is not None:
-            completion.run()
-            # While the thread waits for more work, this one must not stay alive.
-            del completion
-
-    def enqueue(
-        self, what: str, work: Work, after: Sequence[Completion], keep: Any = None
-    ) -> ThreadCompletion:
-        """Enqueue `work` behind everything in `after`; `keep` lives until it is done."""
-        if not self._thread.is_alive():
-            raise DeviceError(f"{what}: the device is closed")
-        completion = ThreadCompletion(what, work, after, keep, self)
-        self._todo.put(completion)
-        return completion
-
-    def finish(self) -> None:
-        """Wait for everything enqueued; an error belongs to the completion of its work."""
-        with contextlib.suppress(DeviceError):
-            self.enqueue("waiting", _marker, ()).wait()
-
-    def close(self) -> None:
-        """Finish, and end the thread."""
-        self._todo.put(None)
-        self._thread.join()
-
-
-def _marker(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-    event = cl.enqueue_marker(queue, wait_for=events)
-    return event, event

@@ -1,6 +1,5 @@
 """The contract on every OpenCL device here, as one that shares memory and as one that does not."""
 
-import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -281,26 +280,23 @@ def test_a_block_between_panels_is_refused(any_device):
         any_device.gemm(1.0, inside, b, 0.0, c, [])
 
 
-def test_what_follows_a_failure_fails_with_its_reason():
-    device = opened("Intel")
-    a, a_done = tile(device, "A", np.ones((9, 9)))
-    b, b_done = tile(device, "B", np.ones((9, 9)))
-    c, c_done = tile(device, "C", np.ones((9, 9)))
-
+@pytest.mark.parametrize("platform", ["Intel", "Portable"])
+def test_what_follows_a_failure_fails_with_its_reason(platform):
     class Failed:
         def wait(self):
             raise DeviceError("the link is down", code=7)
 
-        def interval(self):
-            return None
-
-    done = device.gemm(1.0, a, b, 0.0, c, [a_done, b_done, c_done, Failed()])
-    later = device.download(c, np.empty((9, 9)), [done])
-    with pytest.raises(DeviceError, match="the link is down") as caught:
-        later.wait()
-    assert caught.value.code == 7
-    device.synchronize()
-    device.close()
+    with closing(opened(platform)) as device:
+        (a, a_done), (b, b_done), (c, c_done) = (tile(device, x, np.ones((9, 9))) for x in "ABC")
+        with pytest.raises(DeviceError, match="the link is down") as caught:
+            device.gemm(1.0, a, b, 0.0, c, [a_done, b_done, c_done, Failed()])
+        assert caught.value.code == 7
+        device.synchronize()
+        # The device goes on.
+        done = device.gemm(1.0, a, b, 0.0, c, [a_done, b_done, c_done])
+        got = np.empty((9, 9))
+        device.download(c, got, [done]).wait()
+        assert (got == 9).all()
 
 
 def test_parts_of_a_device_multiply_at_once():
@@ -391,25 +387,6 @@ def test_a_driver_that_refuses_to_open_is_named(name, monkeypatch):
     monkeypatch.setattr(cl, name, lambda *_, **__: refuse(cl.LogicError("DEVICE_NOT_AVAILABLE")))
     with pytest.raises(DeviceUnavailableError, match=r"opencl:0 cannot be opened.*AVAILABLE"):
         open_device("opencl:0")
-
-
-def test_a_system_without_threads_opens_no_device_and_leaves_none(monkeypatch):
-    before = threading.active_count()
-    started = []
-
-    def start(thread):
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        REAL_START(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(DeviceUnavailableError, match="refused a thread"):
-        opened("Intel")
-    assert threading.active_count() == before
-
-
-REAL_START = threading.Thread.start
 
 
 def test_memory_is_freed_once_and_only_by_its_device():
