@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Operand, Problem
     from hdgemm.planning.case import Case
-    from hdgemm.planning.order import Cell, Span
+    from hdgemm.planning.order import CTile, Span
     from hdgemm.planning.shapes import Shape
 
 _Row = TypeVar("_Row")
@@ -32,15 +32,15 @@ Places: TypeAlias = "NDArray[np.int64]"
 def build_plan(case: Case, shape: Shape) -> Plan:
     """Lay out a product in this shape, without checking that it fits the limits."""
     problem, overlap = case.problem, case.overlap
-    cells = _cells(case, shape)
+    c_tiles = _c_tiles(case, shape)
     chunks = cut(problem.k, shape.tile[2])
     # The order of the k-chunks in units with even and with odd numbers.
     sweeps = [sweep(chunks, unit, wriggled=overlap.loads) for unit in (0, 1)]
-    a, b = (_residence(case, operand, shape, cells, sweeps) for operand in ("A", "B"))
+    a, b = (_residence(case, operand, shape, c_tiles, sweeps) for operand in ("A", "B"))
     loads, a_places, b_places = _merge(
         _loads(problem, "A", shape, a), _loads(problem, "B", shape, b)
     )
-    steps = len(cells) * len(chunks)
+    steps = len(c_tiles) * len(chunks)
     slots = {operand: _slots(case, operand, shape) for operand in ("A", "B", "C")}
     rings = staging(case, shape.extents(problem), shape.slots[2])
     return Plan(
@@ -55,9 +55,9 @@ def build_plan(case: Case, shape: Shape) -> Plan:
         up=rings.up.slots(),
         down=rings.down.slots(),
         loads=loads,
-        units=_units(cells, len(chunks), slots["C"].count),
+        units=_units(c_tiles, len(chunks), slots["C"].count),
         steps=_steps(
-            [sweeps[number % 2] for number in range(len(cells))],
+            [sweeps[number % 2] for number in range(len(c_tiles))],
             _reads(a, a_places, steps),
             _reads(b, b_places, steps),
         ),
@@ -98,24 +98,24 @@ def _rows(kind: type[_Row], *columns: Iterable[Any]) -> tuple[_Row, ...]:
     return tuple(map(make, zip(*columns, strict=True)))
 
 
-def _cells(case: Case, shape: Shape) -> list[Cell]:
+def _c_tiles(case: Case, shape: Shape) -> list[CTile]:
     """List the C tiles in order; with overlapped loads, bars are walked to and fro."""
     problem, (mb, nb, _) = case.problem, shape.tile
     rows, cols = cut(problem.m, mb), cut(problem.n, nb)
-    cells = walk(rows, cols, shape.bars, wriggled=case.overlap.loads)
+    c_tiles = walk(rows, cols, shape.bars, wriggled=case.overlap.loads)
     quantum = case.device.granularity[0]
     if problem.c.encoded and problem.c.chunk is not None:
         # Two stores into one chunk would encode it twice.
         quantum = math.lcm(quantum, problem.c.chunk[0])
-    return taper(cells, shape.halvings, quantum)
+    return taper(c_tiles, shape.halvings, quantum)
 
 
-def _units(cells: Sequence[Cell], chunks: int, slots: int) -> tuple[WorkUnit, ...]:
-    numbers = range(len(cells))
+def _units(c_tiles: Sequence[CTile], chunks: int, slots: int) -> tuple[WorkUnit, ...]:
+    numbers = range(len(c_tiles))
     places = (number % slots if slots else -1 for number in numbers)
-    firsts = range(0, len(cells) * chunks, chunks)
-    lasts = range(chunks - 1, len(cells) * chunks, chunks)
-    bars, rects = zip(*cells, strict=True)
+    firsts = range(0, len(c_tiles) * chunks, chunks)
+    lasts = range(chunks - 1, len(c_tiles) * chunks, chunks)
+    bars, rects = zip(*c_tiles, strict=True)
     return _rows(WorkUnit, numbers, bars, rects, places, firsts, lasts)
 
 
@@ -131,7 +131,7 @@ def _residence(
     case: Case,
     operand: Operand,
     shape: Shape,
-    cells: Sequence[Cell],
+    c_tiles: Sequence[CTile],
     sweeps: Sequence[Sequence[Span]],
 ) -> Residence | None:
     """Decide which tile of one operand is loaded when; None for one that is used in place."""
@@ -142,14 +142,14 @@ def _residence(
     across = mb * shape.blocks if operand == "A" else nb
     depth = shape.a_depth if operand == "A" else shape.b_depth
     per_panel = ceil_div(problem.k, depth)
-    firsts = [(c.rect.row if operand == "A" else c.rect.col) // across * per_panel for c in cells]
+    firsts = [(c.rect.row if operand == "A" else c.rect.col) // across * per_panel for c in c_tiles]
     offsets = [np.array([chunk.start // depth for chunk in chunks]) for chunks in sweeps]
     tiles = np.concatenate([first + offsets[number % 2] for number, first in enumerate(firsts)])
     slots = shape.slots[0 if operand == "A" else 1]
     if case.overlap.loads:
         return keep_nearest(tiles, slots)
     # Blocks of one work unit share its tiles; without blocks each C tile is a unit of its own.
-    work = [(c.rect.row // (mb * shape.blocks), c.rect.col) for c in cells]
+    work = [(c.rect.row // (mb * shape.blocks), c.rect.col) for c in c_tiles]
     owners = [owner for owner in work for _ in sweeps[0]]
     return fetch_always(tiles.tolist(), owners, slots)
 

@@ -24,7 +24,7 @@ class Span(NamedTuple):
     length: int
 
 
-class Cell(NamedTuple):
+class CTile(NamedTuple):
     """One C tile and the number of its bar."""
 
     bar: int
@@ -36,31 +36,31 @@ def cut(extent: int, size: int) -> list[Span]:
     return [Span(start, min(size, extent - start)) for start in range(0, extent, size)]
 
 
-def walk(rows: Sequence[Span], cols: Sequence[Span], bars: Bars, *, wriggled: bool) -> list[Cell]:
+def walk(rows: Sequence[Span], cols: Sequence[Span], bars: Bars, *, wriggled: bool) -> list[CTile]:
     """List every tile once, bar by bar; every second bar backwards where `wriggled`."""
     outer, inner = (cols, rows) if bars == "columns" else (rows, cols)
-    cells = []
+    tiles = []
     for bar, across in enumerate(outer):
         along = reversed(inner) if wriggled and bar % 2 else inner
         for span in along:
             row, col = (span, across) if bars == "columns" else (across, span)
-            cells.append(Cell(bar, Rect(row.start, col.start, row.length, col.length)))
-    return cells
+            tiles.append(CTile(bar, Rect(row.start, col.start, row.length, col.length)))
+    return tiles
 
 
-def taper(cells: Sequence[Cell], halvings: int, quantum: int = 1) -> list[Cell]:
+def taper(tiles: Sequence[CTile], halvings: int, quantum: int = 1) -> list[CTile]:
     """Halve the last tile several times, so that most of its store overlaps with multiplying.
 
     Each halving splits the rows that are left, in multiples of `quantum`.
     """
-    head, (bar, rect) = list(cells[:-1]), cells[-1]
+    head, (bar, rect) = list(tiles[:-1]), tiles[-1]
     for _ in range(halvings):
         upper = -(-rect.rows // (2 * quantum)) * quantum
         if upper >= rect.rows:
             break
-        head.append(Cell(bar, Rect(rect.row, rect.col, upper, rect.cols)))
+        head.append(CTile(bar, Rect(rect.row, rect.col, upper, rect.cols)))
         rect = Rect(rect.row + upper, rect.col, rect.rows - upper, rect.cols)
-    return [*head, Cell(bar, rect)]
+    return [*head, CTile(bar, rect)]
 
 
 def sweep(chunks: Sequence[Span], unit: int, *, wriggled: bool) -> Sequence[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from dataclasses import replace
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
 from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES, planned_bytes
-from hdgemm.planning.case import Limits, case_for
+from hdgemm.planning.case import Case, Limits, case_for
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.member_plan import member_plan
 from hdgemm.planning.pricing import CAUTION, price
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
-    from hdgemm.planning.case import Case
     from hdgemm.planning.pricing import Prices
     from hdgemm.planning.shapes import Shape
 
@@ -76,11 +76,12 @@ def plan_for(
     InputError
         When a forced tile cuts the product into too many steps.
     """
+    if members == 1 and problem.in_place and device.unified and options.tile is None:
+        limits = Limits(options.host_bytes or machine.host_bytes, device.memory_bytes)
+        return in_place_plan(Case(problem, device, options.strategy, limits, machine))
     case = case_for(problem, options, device, machine, members)
     if members > 1:
         plan = member_plan(case, options.tile, members, plan_case)
-    elif problem.in_place and device.unified and options.tile is None:
-        plan = in_place_plan(case)
     else:
         plan = plan_case(case, options.tile)
         _warn_if_slow(case, plan)
@@ -195,18 +196,23 @@ def _warn_if_slow(case: Case, plan: Plan) -> None:
     if seconds < max(_SLOW_SECONDS, 8 * multiplying):
         return
     device = min(_MORE * case.limits.device, case.device.memory_bytes)
-    more = replace(case, limits=Limits(_MORE * case.limits.host, device))
-    shapes = search(more)
-    better = float(price(more, Shapes.of(shapes[0])).seconds[0]) if shapes else seconds
+    better = _least_seconds(replace(case, limits=Limits(_MORE * case.limits.host, device)))
     if better < seconds / 4:
         on_device = "" if case.device.unified else f" and {case.limits.device} on the device"
         warnings.warn(
             f"the product is expected to take {seconds:.0f} s with the tile {plan.tile} within "
             f"{case.limits.host} bytes of host memory{on_device}; with {_MORE} times the memory "
-            f"and a free choice of tiles it would take {better:.1f} s",
+            f"and a free choice of tiles it would take {better:.2g} s",
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+@lru_cache(maxsize=64)
+def _least_seconds(case: Case) -> float:
+    """Return the seconds of the best shape in closed form."""
+    shapes = search(case)
+    return float(price(case, Shapes.of(shapes[0])).seconds[0]) if shapes else float("inf")
 
 
 def _merit(plan: Plan) -> float:

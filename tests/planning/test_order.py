@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdgemm.planning.order import Cell, cut, sweep, taper, walk
+from hdgemm.planning.order import CTile, cut, sweep, taper, walk
 
 _extent = st.integers(1, 60)
 
@@ -22,20 +22,20 @@ def test_a_cut_dimension_is_whole(extent, size):
 
 @given(_extent, _extent, st.integers(1, 20), st.integers(1, 20), st.booleans(), st.booleans())
 def test_every_tile_once(m, n, mb, nb, columns, wriggled):
-    cells = walk(cut(m, mb), cut(n, nb), "columns" if columns else "rows", wriggled=wriggled)
+    tiles = walk(cut(m, mb), cut(n, nb), "columns" if columns else "rows", wriggled=wriggled)
     area = {
         (i, j)
-        for _, r in cells
+        for _, r in tiles
         for i in range(r.row, r.row + r.rows)
         for j in range(r.col, r.col + r.cols)
     }
-    assert len(area) == m * n == sum(r.rows * r.cols for _, r in cells)
+    assert len(area) == m * n == sum(r.rows * r.cols for _, r in tiles)
 
 
 @pytest.mark.parametrize("bars", ["columns", "rows"])
 def test_each_step_of_the_wriggle_changes_one_of_the_two_panels(bars):
-    cells = walk(cut(15, 5), cut(20, 5), bars, wriggled=True)
-    for (bar, one), (next_bar, other) in pairwise(cells):
+    tiles = walk(cut(15, 5), cut(20, 5), bars, wriggled=True)
+    for (bar, one), (next_bar, other) in pairwise(tiles):
         assert (one.row == other.row) != (one.col == other.col)
         along = one.row != other.row if bars == "columns" else one.col != other.col
         assert along == (bar == next_bar)
@@ -43,8 +43,8 @@ def test_each_step_of_the_wriggle_changes_one_of_the_two_panels(bars):
 
 def test_the_paper_s_example():
     # HDGEMM, section 3.2: C1 = A1 B1, C2 = A1 B2, C4 = A2 B2, C3 = A2 B1.
-    cells = walk(cut(2, 1), cut(2, 1), "rows", wriggled=True)
-    assert [(r.row + 1, r.col + 1) for _, r in cells] == [(1, 1), (1, 2), (2, 2), (2, 1)]
+    tiles = walk(cut(2, 1), cut(2, 1), "rows", wriggled=True)
+    assert [(r.row + 1, r.col + 1) for _, r in tiles] == [(1, 1), (1, 2), (2, 2), (2, 1)]
 
 
 def test_k_is_swept_to_and_fro():
@@ -56,13 +56,13 @@ def test_k_is_swept_to_and_fro():
 
 @given(st.integers(1, 200), st.integers(0, 6), st.integers(1, 24))
 def test_halving_cuts_the_last_tile_into_smaller_ones(rows, halvings, quantum):
-    cells = walk(cut(rows + 10, 10), cut(7, 7), "columns", wriggled=True)
-    tapered = taper(cells, halvings, quantum)
-    head, last = tapered[: len(cells) - 1], tapered[len(cells) - 1 :]
-    assert head == cells[:-1]
-    assert sum(cell.rect.rows for cell in last) == cells[-1].rect.rows
+    tiles = walk(cut(rows + 10, 10), cut(7, 7), "columns", wriggled=True)
+    tapered = taper(tiles, halvings, quantum)
+    head, last = tapered[: len(tiles) - 1], tapered[len(tiles) - 1 :]
+    assert head == tiles[:-1]
+    assert sum(cell.rect.rows for cell in last) == tiles[-1].rect.rows
     starts = [cell.rect.row for cell in last]
     assert starts == sorted(set(starts))
-    assert all((start - cells[-1].rect.row) % quantum == 0 for start in starts)
+    assert all((start - tiles[-1].rect.row) % quantum == 0 for start in starts)
     assert len(last) <= halvings + 1
-    assert all(isinstance(cell, Cell) and cell.bar == cells[-1].bar for cell in last)
+    assert all(isinstance(cell, CTile) and cell.bar == tiles[-1].bar for cell in last)

@@ -8,6 +8,7 @@ from hdgemm.machine.assumed import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.validate import validate
+from hdgemm.planning.case import case_for
 from hdgemm.planning.planner import plan_for
 
 FILE = OperandSpec(place="file")
@@ -35,6 +36,33 @@ def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, proble
     assert plan.device_bytes <= allowed
     if members == 1:
         validate(plan)
+
+
+@pytest.mark.parametrize(
+    ("device", "problem", "verify", "members", "host", "on_device"),
+    [
+        # A third of 2,000,003 is 666,667; a part of 1/32 is for checks, 1/8 of the whole for files.
+        (DeviceSpec(), Problem(701, 709, 719), False, 1, 2_000_003, 1 << 62),
+        (DeviceSpec(), Problem(701, 709, 719), False, 3, 666_667, 1 << 62),
+        (DeviceSpec(), IN_FILES, False, 1, 2_000_003 - 250_000, 1 << 62),
+        (DeviceSpec(), IN_FILES, False, 3, 666_667 - 83_333, 1 << 62),
+        (DeviceSpec(), IN_FILES, "tiles", 1, 1_750_003 - 54_687, 1 << 62),
+        (GPU, Problem(701, 709, 719), False, 1, 2_000_003, 1_000_003),
+        (GPU, Problem(701, 709, 719), "tiles", 1, 2_000_003 - 62_500, 1_000_003 - 31_250),
+        (GPU, IN_FILES, "tiles", 3, 583_334 - 18_229, 1_000_003 - 31_250),
+    ],
+)
+def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, on_device):
+    options = Options(host_memory=LIMIT, verify=verify)
+    case = case_for(problem, options, device, HOST, members)
+    assert (case.limits.host, case.limits.device) == (host, on_device)
+    assert case.machine.host_bytes == LIMIT // members
+
+
+def test_large_limits_leave_at_most_the_buffers_themselves():
+    options = Options(host_memory="10GB", verify="tiles")
+    case = case_for(IN_FILES, options, DeviceSpec(), HOST, 1)
+    assert case.limits.host == 10**10 - (16 << 20) - (32 << 20)
 
 
 def test_the_machine_limits_the_host_memory_where_the_options_do_not():

@@ -1,4 +1,4 @@
-"""Every plan keeps the invariants: each cell of C once, within limits, each tile in its place."""
+"""Every plan keeps the invariants: each element of C once, within limits, each tile in its slot."""
 
 from dataclasses import replace
 
@@ -15,42 +15,21 @@ from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
 from hdgemm.planning.byte_counts import planned_bytes
-from hdgemm.planning.case import Case, Limits, machine_that_checks
+from hdgemm.planning.case import (
+    Case,
+    Limits,
+    bounce_bytes,
+    checking_bytes,
+    machine_that_checks,
+)
 from hdgemm.planning.planner import plan_case, plan_for
-
-_extent = st.sampled_from([1, 2, 3, 7, 13, 31, 64, 97, 211])
-_paths = st.sampled_from(["staged", "direct", "resident"])
-_specs = st.builds(
-    OperandSpec,
-    trans=st.booleans(),
-    place=st.sampled_from(["memory", "file"]),
-    path=_paths,
-    itemsize=st.sampled_from([4, 8]),
-)
-_problems = st.builds(
-    Problem,
-    m=_extent,
-    n=_extent,
-    k=_extent,
-    a=_specs,
-    b=_specs,
-    c=_specs.map(lambda spec: replace(spec, trans=False)),
-    reads_c=st.booleans(),
-)
-_devices = st.builds(
-    DeviceSpec,
-    unified=st.booleans(),
-    memory_bytes=st.sampled_from([1 << 40, 200_000, 30_000]),
-    max_buffer_bytes=st.sampled_from([1 << 40, 20_000]),
-    granularity=st.sampled_from([(1, 1, 1), (1, 1, 1), (8, 24, 1), (16, 16, 4)]),
-)
-_tiles = st.none() | st.tuples(*[st.integers(1, 5) | st.integers(20, 100)] * 3)
-_limits = st.floats(3.5, 8).map(lambda exponent: int(10**exponent))
+from hdgemm.planning.reuse import DrawnUnits
+from tests.planning.strategies import DEVICES, OPTIONS, PROBLEMS, with_few_steps
 
 
-def plan_or_none(problem, options, device, limit):
+def plan_or_none(problem, options, device, members=1):
     try:
-        return plan_for(problem, replace(options, host_memory=limit), device, HOST)
+        return plan_for(problem, options, device, HOST, members=members)
     except DoesNotFitError as refusal:
         error = refusal
     assert error.missing == error.requested - error.available > 0
@@ -58,30 +37,82 @@ def plan_or_none(problem, options, device, limit):
     return None
 
 
-@given(_problems, _devices, st.sampled_from(STRATEGIES), _tiles, _limits)
-@settings(max_examples=150, deadline=None)
-def test_any_plan_is_whole_within_limits_and_moves_what_it_says(
-    problem, device, strategy, tile, limit
-):
-    if tile and problem.m * problem.n * problem.k > 3000 * tile[0] * tile[1] * tile[2]:
-        tile = tuple(extent * 20 for extent in tile)
-    plan = plan_or_none(problem, Options(strategy=strategy, tile=tile), device, limit)
+@given(PROBLEMS, DEVICES, OPTIONS)
+@settings(max_examples=200, deadline=None)
+def test_any_plan_is_whole_within_limits_and_moves_what_it_says(problem, device, options):
+    options = with_few_steps(problem, options)
+    plan = plan_or_none(problem, options, device)
     if plan is None:
         return
-    check_cells(plan)
+    validate(plan)
+    check_tiles(plan)
     check_products(plan)
-    assert plan.host_bytes <= limit
-    assert plan.device_bytes <= device.memory_bytes
-    if tile:
-        assert plan.tile == tuple(np.minimum(tile, (problem.m, problem.n, problem.k)))
+    check_limits(plan, options, device, members=1)
+    if options.tile:
+        assert plan.tile == tuple(np.minimum(options.tile, (problem.m, problem.n, problem.k)))
     if not plan.in_place:
         schedule = build_schedule(plan)
         moved = {stage: sum(op.nbytes for op in schedule[stage]) for stage in STAGES}
         assert moved == planned_bytes(plan)
+        check_stores(plan, schedule)
     assert from_json(to_json(plan)) == plan
+    assert plan_for(problem, options, device, HOST) == plan
 
 
-def check_cells(plan):
+@given(PROBLEMS, DEVICES, OPTIONS, st.integers(2, 3), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_tiles_that_a_member_draws_form_a_valid_plan(problem, device, options, members, data):
+    options = with_few_steps(problem, options)
+    plan = plan_or_none(problem, options, device, members)
+    if plan is None:
+        return
+    assert (plan.problem.m, plan.problem.n, plan.problem.k) == (problem.m, problem.n, problem.k)
+    check_limits(plan, options, device, members)
+    drawn = DrawnUnits(plan)
+    rects = [unit.rect for unit in plan.units]
+    batches = [drawn.append(rect) for rect in data.draw(st.permutations(rects))] if rects else []
+    part = replace(
+        plan.problem,
+        m=max(rect.row + rect.rows for rect in rects),
+        n=max(rect.col + rect.cols for rect in rects),
+    )
+    validate(replace(
+        plan,
+        problem=part,
+        units=tuple(batch.unit for batch in batches),
+        steps=tuple(step for batch in batches for step in batch.steps),
+        loads=tuple(load for batch in batches for load in batch.loads),
+    ))  # fmt: skip
+
+
+def check_limits(plan, options, device, members):
+    """The plan, bounce buffers and checks together fit the device's share of the memory."""
+    share = options.host_bytes // members
+    assert plan.host_limit == share
+    bounce = bounce_bytes(plan.problem, share * members) // members
+    checks = checking_bytes(share - bounce) if options.checks_tiles and not plan.in_place else 0
+    assert plan.host_bytes + bounce + checks <= share
+    on_device = checking_bytes(device.memory_bytes)
+    checks = on_device if options.checks_tiles and not device.unified else 0
+    assert plan.device_bytes + checks <= device.memory_bytes
+    slots = [plan.slots(operand).nbytes for operand in "ABC"]
+    assert max(slots) <= device.max_buffer_bytes
+
+
+def check_stores(plan, schedule):
+    """The last stage that moves C stores each element once, whatever C's path."""
+    path = plan.problem.c.path
+    if path == "resident":
+        return
+    stage = "store2" if path == "staged" else "store1"
+    stored = np.zeros((plan.problem.m, plan.problem.n), int)
+    for op in schedule[stage]:
+        r = op.rect
+        stored[r.row : r.row + r.rows, r.col : r.col + r.cols] += 1
+    assert (stored == 1).all()
+
+
+def check_tiles(plan):
     seen = np.zeros((plan.problem.m, plan.problem.n), int)
     for unit in plan.units:
         r = unit.rect
