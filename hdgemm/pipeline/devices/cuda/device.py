@@ -19,7 +19,7 @@ from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
 from hdgemm.pipeline.devices.cuda.calls import Addresses, Rows, Scalars, copy_calls, gemm_call
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
-from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
+from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.dense import first_byte
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import DeviceSpec
@@ -59,19 +59,20 @@ class CudaDevice:
         self.facts = driver.facts()
         self._taken: set[DeviceBuffer | PinnedBuffer] = set()
         self._lock = threading.Lock()
-        self._starts = EventPool(driver, blocking=False)
-        self._ends = EventPool(driver, blocking=True)
-        clock = Clock(driver, self._starts)
-        self._up, self._compute, self._down = (
-            Lane(driver, clock, self._starts, self._ends) for _ in range(3)
-        )
-        self._blas = driver.blas()
-        try:
+        with contextlib.ExitStack() as resources:
+            self._starts = EventPool(driver, blocking=False)
+            resources.callback(self._starts.close)
+            self._ends = EventPool(driver, blocking=True)
+            resources.callback(self._ends.close)
+            clock = Clock(driver, self._starts)
+            self._up, self._compute, self._down = (
+                Lane(driver, clock, self._starts, self._ends) for _ in range(3)
+            )
+            self._blas = driver.blas()
+            resources.callback(driver.destroy_blas, self._blas)
             self._warm_up()
             free, _ = driver.memory()
-        except BaseException:
-            self.close()
-            raise
+            self._resources = resources.pop_all()
         room = max(0, free - _HEADROOM)
         if memory_bytes is not None:
             room = min(room, memory_bytes)
@@ -235,6 +236,4 @@ class CudaDevice:
         self.synchronize()
         while self._taken:
             self._taken.pop().release()
-        self.driver.destroy_blas(self._blas)
-        self._starts.close()
-        self._ends.close()
+        self._resources.close()

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from hdgemm.device_check import check_device
+from hdgemm.matrices.dlpack import LEGACY_STREAM
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 from hdgemm.pipeline.devices.cuda.calls import GemmCall
 from hdgemm.pipeline.devices.cuda.standin import StandIn
@@ -57,6 +59,8 @@ def test_cupys_constants_are_the_ones_used():
     assert (runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost) == (1, 2)
     assert runtime.hostAllocPortable | runtime.hostAllocMapped == 3
     assert runtime.eventBlockingSync == 1
+    assert runtime.cudaDevAttrSingleToDoublePrecisionPerfRatio == 87
+    assert runtime.streamLegacy == LEGACY_STREAM
     kinds = (
         runtime.memoryTypeUnregistered,
         runtime.memoryTypeHost,
@@ -98,3 +102,11 @@ class TestTrueDevice(DeviceContract):
         device = open_device(info.name)
         yield device
         device.close()
+
+
+def test_a_true_gpu_multiplies_correctly():
+    info = list_devices()[0]
+    if not info.usable:
+        pytest.skip(f"no GPU: {info.note}")
+    result = check_device(info.name)
+    assert result.passed, [group for group in result.groups if not group.passed]

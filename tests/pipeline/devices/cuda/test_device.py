@@ -345,12 +345,18 @@ def test_no_room_to_open_is_told_once_and_everything_is_given_back(device_bytes,
     assert standin.leaks() == {}
 
 
-def test_no_room_for_cublas_is_told_as_such():
+@pytest.mark.parametrize("call", ["create", "eventCreateWithFlags", "dgemm", "memGetInfo"])
+def test_a_gpu_that_fails_while_it_is_opened_holds_nothing(call):
+    status = 3 if call in ("create", "dgemm") else 2
+    standin = StandIn(faults=[Fault(call, 0, status, persistent=True)])
     with (
-        driven_by(StandIn(faults=[Fault("create", 0, 3)]).api()),
-        pytest.raises(DoesNotFitError, match="device memory for create"),
+        driven_by(standin.api()),
+        pytest.raises(DoesNotFitError, match=f"memory for {call}") as raised,
     ):
         open_device("cuda:0")
+    del raised
+    gc.collect()
+    assert standin.leaks() == {}
 
 
 def test_memory_is_freed_once():

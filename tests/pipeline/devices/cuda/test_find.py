@@ -1,15 +1,17 @@
 """Finding GPUs, and saying why one cannot be used."""
 
 import builtins
+import ctypes
 import importlib.util
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from hdgemm.errors import DeviceUnavailableError
+from hdgemm.errors import DeviceUnavailableError, DoesNotFitError
 from hdgemm.machine.assumed import H200, assumed
 from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
+from hdgemm.pipeline.devices.cuda.driver import Driver
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
@@ -108,6 +110,63 @@ def test_a_gpu_that_cannot_be_opened_says_why():
     ):
         open_device("cuda:0")
     assert isinstance(caught.value.__cause__.__cause__, CUDARuntimeError)
+
+
+class Libcuda:
+    """The driver library's functions, as ctypes calls them; `status` is what retaining returns."""
+
+    def __init__(self, status=0):
+        self.status, self.current, self.retained = status, [], []
+
+    def __call__(self, name):
+        assert name == "libcuda.so.1"
+        return self
+
+    def cuInit(self, flags):  # noqa: N802
+        return flags
+
+    def cuDeviceGet(self, device, ordinal):  # noqa: N802
+        device._obj.value = ordinal
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context, device):  # noqa: N802
+        self.retained.append(device.value)
+        context._obj.value = 0xC0 + device.value
+        return self.status
+
+    def cuCtxPushCurrent_v2(self, context):  # noqa: N802
+        self.current.append(context.value)
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context):  # noqa: N802
+        context._obj.value = self.current.pop()
+        return 719  # an error of earlier work, which pops all the same
+
+    def cuPointerGetAttribute(self, value, attribute, pointer):  # noqa: N802
+        value._obj.value = {11: 4096, 12: 512}[attribute]
+        return 0 if pointer.value == 4200 else 1
+
+
+def test_the_driver_library_pushes_primary_contexts(monkeypatch):
+    library = Libcuda()
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    contexts = find._DriverLibrary()
+    contexts.push(1)
+    contexts.push(0)
+    contexts.push(1)
+    assert library.current == [0xC1, 0xC0, 0xC1]
+    assert library.retained == [1, 0]  # once for each GPU
+    contexts.pop()
+    assert library.current == [0xC1, 0xC0]
+    assert contexts.address_range(4200) == (4096, 512)
+    assert contexts.address_range(1) is None
+
+
+def test_a_context_that_does_not_fit_is_out_of_memory(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", Libcuda(status=2))
+    driver = Driver(StandIn().api()._replace(contexts=find._DriverLibrary()))
+    with pytest.raises(DoesNotFitError, match="no room for device memory for cuCtxPushCurrent"):
+        driver.memory()
 
 
 def without_cupy(name, *_):

@@ -1,4 +1,4 @@
-"""What the device gives out: device memory, and page-locked host memory."""
+"""Device memory and page-locked host memory, as the buffers of the device protocol."""
 
 from __future__ import annotations
 
