@@ -20,6 +20,9 @@ def command(
     trans_b: TransB = False,
     rounds: Annotated[int, typer.Option(help="Random vectors: a miss has chance 2^-rounds.")] = 30,
     memory: Annotated[str, typer.Option(help="Memory that the check may take.")] = "256MB",
+    independent: Annotated[
+        bool, typer.Option("--independent", help="Read through h5py, zarr or NumPy.")
+    ] = False,
 ) -> None:
     """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
 
@@ -41,6 +44,7 @@ def command(
         trans_b=trans_b,
         rounds=rounds,
         memory=memory,
+        independent=independent,
     )
     typer.echo(str(check))
 

@@ -149,6 +149,7 @@ class FileMatrix(Matrix):
             self.file, shape, self.dtype, offset, self.pitch, source=self.source, owner=False
         )
         found.name = self.name
+        found.opened_from = self.opened_from
         found.origin = self.origin[0] + row, self.origin[1] + col
         return found
 

@@ -125,7 +125,9 @@ def _from_mapping(x: NDArray[Any], *, writable: bool) -> FileMatrix | None:
         file = BlockFile(mapping.path, writable=writable)
     except InputError:
         return None
-    return FileMatrix(file, (rows, cols), x.dtype, mapping.offset, pitch)
+    found = FileMatrix(file, (rows, cols), x.dtype, mapping.offset, pitch)
+    found.opened_from = x, False
+    return found
 
 
 def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgemm.open`

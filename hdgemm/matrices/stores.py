@@ -44,6 +44,12 @@ def open_location(
         When its dtype cannot be multiplied.
     """
     place = where if isinstance(where, Location) else parse_location(where)
+    matrix, flipped = _open(place, writable=writable)
+    matrix.opened_from = place, flipped
+    return matrix, flipped
+
+
+def _open(place: Location, *, writable: bool) -> tuple[Matrix, bool]:
     if place.format == "raw":
         return open_raw(place.path, _layout(place), writable=writable)
     if place.format == "hdf5":
@@ -70,10 +76,11 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     InputTypeError
         When its dtype cannot be multiplied.
     """
-    if _is(x, "h5py", "Dataset"):
-        return from_dataset(x, what, writable=writable)
-    if _is(x, "zarr", "Array"):
-        return from_zarr(x, what, writable=writable)
+    for module, name, take in (("h5py", "Dataset", from_dataset), ("zarr", "Array", from_zarr)):
+        if _is(x, module, name):
+            matrix = take(x, what, writable=writable)
+            matrix.opened_from = x, False
+            return matrix
     if not _has_rectangles(x):
         return None
     if len(x.shape) != 2:

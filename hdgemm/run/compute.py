@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,15 @@ from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 from hdgemm.verify import MEMORY
 from hdgemm.verify.check import conclude, prepare
+from hdgemm.verify.freivalds import CheckSettings
+from hdgemm.verify.independent import LIBRARY_FORMATS, read_independently
 
 if TYPE_CHECKING:
+    import threading
+
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.product.product import Product
@@ -83,19 +90,30 @@ def _verified(
     plan: Plan | None,
 ) -> Report:
     """Compute C, then check it where the options ask for that."""
-    check = _prepare_check(product, options) if options.checks_product else None
-    with unchanged(product.inputs(), product.destination.matrix):
-        report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
-    if check is not None and not (verified := conclude(check)).passed:
-        raise HdgemmError(f"the product failed its check: {verified}", check=verified)
+    with ExitStack() as stack:
+        check = None
+        if options.checks_product:
+            check = _prepare_check(product, options, watch.cancel, stack)
+        with unchanged(product.inputs(), product.destination.matrix):
+            report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
+        if check is not None and not (verified := conclude(check)).passed:
+            raise HdgemmError(f"the product failed its check: {verified}", check=verified)
     return report
 
 
-def _prepare_check(product: Product, options: Options) -> Check:
-    check = prepare(
-        product.a, product.b, product.destination, alpha=product.alpha, beta=product.beta,
-        old=product.old, memory=min(options.host_bytes or MEMORY, MEMORY),
-    )  # fmt: skip
+def _prepare_check(
+    product: Product, options: Options, cancel: threading.Event | None, stack: ExitStack
+) -> Check:
+    """Prepare a check that reads HDF5 and Zarr inputs through their own libraries."""
+    settings = CheckSettings(memory=min(options.host_bytes or MEMORY, MEMORY), cancel=cancel)
+
+    def input_reader(operand: Operand) -> Operand:
+        return read_independently(operand, stack, memory=settings.memory, formats=LIBRARY_FORMATS)
+
+    read = replace(product, a=input_reader(product.a), b=input_reader(product.b))
+    if product.old is not None and not product.updates:
+        read = replace(read, old=input_reader(product.old))
+    check = prepare(read, product.destination, settings)
     if product.updates:
         check.remember_old()
     return check

@@ -61,7 +61,7 @@ class HdgemmLibrary:
         }  # fmt: skip
         check = verify(
             call.a, call.b, call.out, alpha=call.alpha, trans_a=call.trans_a,
-            trans_b=call.trans_b, **memory,
+            trans_b=call.trans_b, cancel=watch.cancel, **memory,
         )  # fmt: skip
         watch.progress({"percent": 100.0})
         report: Mapping[str, Any] = {**asdict(check), "summary": str(check)}

@@ -1,7 +1,7 @@
 """Freivalds check of a finished product.
 
-This module has the name of the public function `hdgemm.verify`, so that it is imported with the
-package: it imports what takes time at the first call.
+The package imports this module for the public function `hdgemm.verify`: slow imports wait for the
+first call.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    import threading
+
     from hdgemm.matrices.base import Operand
     from hdgemm.verify.check import Verification
 
@@ -33,6 +35,8 @@ def verify(
     rounds: int = ROUNDS,
     seed: int | None = None,
     memory: int | str = MEMORY,
+    independent: bool = False,
+    cancel: threading.Event | None = None,
 ) -> Verification:
     """Check that C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method.
 
@@ -46,10 +50,15 @@ def verify(
     rounds
         Random vectors; an error above the stated bound is missed with probability 2^-rounds.
     seed
-        Makes the vectors the same each time; None takes new ones.
+        Seed of the vectors; None draws new ones.
     memory
         Bytes that the check may take, as a number or a text such as ``"256MB"``. Where they do
         not hold all vectors at once, the matrices are read several times.
+    independent
+        Read files and stores through h5py, zarr or NumPy instead of hdgemm's own readers, which
+        the product may have been computed with.
+    cancel
+        Set it to stop the check.
 
     Returns
     -------
@@ -62,19 +71,26 @@ def verify(
         For operands that do not fit together.
     DoesNotFitError
         When `memory` does not hold one vector of each extent.
+    CancelledRunError
+        When `cancel` was set.
     """
     from hdgemm.machine.limits import thread_limit
     from hdgemm.matrices.operands import open_operand
     from hdgemm.options import parse_size
     from hdgemm.product.arguments import trans_flags
     from hdgemm.verify.check import verify_operands
+    from hdgemm.verify.freivalds import CheckSettings
+    from hdgemm.verify.independent import read_independently
 
+    settings = CheckSettings(rounds, seed, parse_size(memory), cancel)
     with ExitStack() as stack, thread_limit():
 
         def opened(x: Any, what: str, code: int = 0) -> Operand:
             trans, conj = trans_flags(code, f"trans_{what}")
             operand = open_operand(x, what=what, trans=trans, conj=conj)
             stack.callback(operand.matrix.close)
+            if independent:
+                return read_independently(operand, stack, memory=settings.memory)
             return operand
 
         left, right = opened(a, "a", trans_a), opened(b, "b", trans_b)
@@ -83,6 +99,5 @@ def verify(
         if beta != 0 and old is None:
             raise InputError(f"beta = {beta}: pass c_before, the C that beta multiplied")
         return verify_operands(
-            left, right, result, alpha=alpha, beta=beta, old=old,
-            rounds=rounds, seed=seed, memory=parse_size(memory),
-        )  # fmt: skip
+            left, right, result, alpha=alpha, beta=beta, old=old, settings=settings
+        )

@@ -1,4 +1,4 @@
-"""Check of a finished product by the method of `hdgemm.verify.freivalds`."""
+"""Freivalds check of a finished product, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.product.arguments import check_shape
 from hdgemm.product.product import check_product
-from hdgemm.verify import MEMORY, ROUNDS
-from hdgemm.verify.freivalds import Check
+from hdgemm.verify.freivalds import Check, CheckSettings
 
 if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
+    from hdgemm.product.product import Product
 
+DEFAULTS: Final = CheckSettings()
 _ROWS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome of a check; `hdgemm.verify.freivalds` says what its numbers mean.
+    """Outcome of a check; `hdgemm.verify.freivalds` defines its numbers.
 
     Parameters
     ----------
     passed
         No row deviates by more than its bound, and NaN and Inf lie where they must.
     worst
-        The largest deviation, in units of its row's bound; Inf for a misplaced NaN or Inf.
+        The largest deviation divided by its row's bound; Inf for a misplaced NaN or Inf.
     bound
-        The largest bound of a row that was compared, in C's own unit.
+        The largest bound of a row that was compared, in the unit of C.
     miss_probability
-        That an element off by more than `detects` goes unnoticed, at most.
+        Largest probability that an element off by more than `detects` was missed.
     rounds
-        Vectors that were tried.
+        Number of vectors.
     failing_rows
         The first rows that failed, counted from 0.
     failures
-        How many rows failed.
+        Number of rows that failed.
     unchecked_rows
-        Rows that could not be compared in numbers, because of NaN, Inf or overflow.
+        Number of rows that could not be compared in numbers, because of NaN, Inf or overflow.
     """
 
     passed: bool
@@ -54,7 +55,7 @@ class Verification:
 
     @property
     def detects(self) -> float:
-        """An element that is off by more than this is found, but for `miss_probability`."""
+        """Errors above this are missed with probability `miss_probability` at most."""
         return 2 * self.bound
 
     def __str__(self) -> str:
@@ -80,42 +81,25 @@ def verify_operands(
     alpha: complex = 1.0,
     beta: complex = 0.0,
     old: Operand | None = None,
-    rounds: int = ROUNDS,
-    seed: int | None = None,
-    memory: int = MEMORY,
+    settings: CheckSettings = DEFAULTS,
 ) -> Verification:
-    """Do what `hdgemm.verify` does, on opened operands, which stay open."""
-    check = prepare(
-        a, b, c, alpha=alpha, beta=beta, old=old, rounds=rounds, seed=seed, memory=memory
-    )
-    return conclude(check)
+    """Check as `hdgemm.verify`, with opened operands, which stay open."""
+    return conclude(prepare(check_product(alpha, a, b, beta, old), c, settings))
 
 
-def prepare(
-    a: Operand,
-    b: Operand,
-    c: Operand,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    old: Operand | None = None,
-    rounds: int = ROUNDS,
-    seed: int | None = None,
-    memory: int = MEMORY,
-) -> Check:
-    """Return a check to `conclude` when C is there; nothing is read yet.
+def prepare(product: Product, c: Operand, settings: CheckSettings = DEFAULTS) -> Check:
+    """Return a check to `conclude` when C is computed; nothing is read yet.
 
-    Where C will overwrite `old`, its `remember_old` must be called before.
+    Where C will overwrite C₀, call its `remember_old` before.
     """
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
-    product = check_product(alpha, a, b, beta, old)
+    if settings.rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {settings.rounds}")
     check_shape(c.shape, (product.m, product.n), "c")
-    return Check(product, a, b, c, old if product.reads_c else None, rounds, memory, seed)
+    return Check(product, c, settings)
 
 
 def conclude(check: Check) -> Verification:
-    """Read A, B and C, and say whether C is the product."""
+    """Read A, B and C and return whether C is their product."""
     check.run()
     failing = np.flatnonzero(check.failed)
     return Verification(

@@ -1,49 +1,72 @@
-"""Freivalds' method: C·x against A·(B·x), for random x.
+"""Freivalds' method: C·x against A·(B·x), for vectors x of random signs.
 
-For a vector x of random signs, ``d = C·x - alpha·op(A)·(op(B)·x) - beta·C₀·x`` costs one pass over
-each matrix instead of a multiplication. Were the arithmetic exact, d would be zero for a true
-product, and a wrong row would go unnoticed with a probability of at most 1/2 (Freivalds 1977): of
-the two signs of its wrong element, at most one can cancel the rest. r vectors at once leave 2^-r.
+``d = C·x - alpha·op(A)·(op(B)·x) - beta·C₀·x`` costs one pass over each matrix instead of a
+product. In exact arithmetic d is 0 for a correct product, and a wrong row is missed with
+probability at most 1/2 (Freivalds 1977): of the two signs of its wrong element, at most one cancels
+the rest. r vectors miss it with probability 2^-r.
 
-**What a correct product may deviate.** Rounding leaves C off by E with, componentwise and in any
-order of summation, ``|E| ≤ (k+3)·u·(|alpha|·|A|·|B| + |beta|·|C₀|)`` (u: unit roundoff; three times
-that for complex dtypes; one u more for a C that is stored with fewer digits). The signs of x do
-not know E, so that by Hoeffding's inequality ``|E·x|`` of a row exceeds t times the row's Euclidean
-norm with a probability below 2·exp(-t²/2). t is chosen for 10⁻¹² in all, and never above √n, which
-holds for certain. The norm of row i of |A|·|B| is at most ``Σ_p |a_ip|·‖b_p‖``, found in the same
-pass. What the check itself rounds, in double precision and in short sums, is added for certain.
+**Rounding of a correct product.** Componentwise and for any order of summation, C is off by E with
+``|E| ≤ (k+3)·u·(|alpha|·|A|·|B| + |beta|·|C₀|)``. u is the unit roundoff, multiplied by 3 for
+complex dtypes; a C that is stored with fewer digits adds one u of its own. ``|E·x|`` of a row is
+bounded by t times the Euclidean norm of that row (`hdgemm.pipeline.abft.bounds.hoeffding`). The
+norm of row i of |A|·|B| is at most ``Σ_p |a_ip|·‖b_p‖``, which the same pass computes. The rounding
+of the check's own sums, in double precision, is added.
 
-**What is found.** A row is reported when |d| exceeds this bound, *b*. So an element that is off by
-more than 2·b of its row leaves each vector a chance of at least 1/2 to show it, whatever the rest
-of the row holds, and goes unnoticed with a probability of at most 2^-r. Smaller errors may pass.
+**Errors that are found.** A row fails when |d| exceeds this bound, *b*. An element that is off by
+more than 2·b of its row is seen by each vector with probability at least 1/2, whatever the rest of
+the row holds, and missed by r vectors with probability at most 2^-r. Smaller errors may pass.
 
 **NaN and Inf.** Where a row of op(A) or a column of op(B) holds one, that row or column of C must
-hold no finite element, and all other elements must be finite: this is checked for each element,
-except in rows whose bound exceeds what C's dtype can hold, where overflow is legitimate. NaN is
-not told from Inf. Rows that start from a NaN or Inf in C₀, and rows that may overflow, are not
-compared in numbers; `Check.unchecked` counts them, and those of op(A). Nor is any row, where C₀
-was overwritten and op(B) holds one.
+hold no finite element, and all other elements must be finite. This is checked for each element,
+except in rows whose bound exceeds the range of C's dtype, which may overflow. NaN and Inf are not
+distinguished. Rows that start from a NaN or Inf in C₀, and rows that may overflow, are not compared
+in numbers: `Check.unchecked` marks them, and the rows of op(A) with NaN or Inf. No row is compared
+in numbers where C₀ was overwritten and op(B) holds NaN or Inf.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.pipeline.abft.bounds import hoeffding
+from hdgemm.verify import MEMORY, ROUNDS
 from hdgemm.verify.projection import Placement, Projection, project
 
 if TYPE_CHECKING:
+    import threading
+
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Operand
     from hdgemm.product.product import Product
 
-#: Probability that a correct product fails, at most.
-FALSE_ALARM: Final = 1e-12
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """CheckSettings of a check.
+
+    Parameters
+    ----------
+    rounds
+        Number of vectors.
+    seed
+        Seed of the vectors; None draws new ones.
+    memory
+        Bytes that the check may take.
+    cancel
+        Set it to stop the check with `CancelledRunError`.
+    """
+
+    rounds: int = ROUNDS
+    seed: int | None = None
+    memory: int = MEMORY
+    cancel: threading.Event | None = None
 
 
 class Check:
@@ -52,46 +75,31 @@ class Check:
     Parameters
     ----------
     product
-        What C should be.
-    a, b, c
-        op(A), op(B) and C.
-    old
-        C₀, None where beta is zero.
-    rounds
-        How many vectors are tried, in all.
-    memory
-        Bytes that the check may take.
-    seed
-        Of the vectors; None takes new ones.
+        op(A), op(B), C₀ and the factors.
+    c
+        The finished C; it need not exist yet.
+    settings
+        Memory, vectors and cancellation.
 
     Attributes
     ----------
     failed, unchecked
         Rows of C that failed, and that could not be compared in numbers.
     worst, bound
-        The largest deviation in units of its row's bound, and the largest bound.
+        The largest deviation divided by its row's bound, and the largest bound.
     """
 
-    def __init__(
-        self,
-        product: Product,
-        a: Operand,
-        b: Operand,
-        c: Operand,
-        old: Operand | None,
-        rounds: int,
-        memory: int,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, product: Product, c: Operand, settings: CheckSettings) -> None:
         self._product = product
-        self._a, self._b, self._c, self._old = a, b, c, old
-        self.rounds = rounds
+        self._c = c
+        self._old = product.old if product.reads_c else None
+        self.rounds = settings.rounds
         self._complex = "c" in (product.dtype.kind, c.matrix.dtype.kind)
         # Half for vectors, a quarter for two reading buffers, a quarter for temporaries.
-        self._reading = memory // 4
-        at_once = min(rounds, self._vectors_in(memory // 2))
-        counts = [min(at_once, rounds - done) for done in range(0, rounds, at_once)]
-        seeds = np.random.SeedSequence(seed).spawn(len(counts))
+        self._project = partial(project, memory=settings.memory // 4, cancel=settings.cancel)
+        at_once = min(self.rounds, self._vectors_in(settings.memory // 2))
+        counts = [min(at_once, self.rounds - done) for done in range(0, self.rounds, at_once)]
+        seeds = np.random.SeedSequence(settings.seed).spawn(len(counts))
         self._groups = list(zip(seeds, counts, strict=True))
         self._remembered: list[Projection] = []
         self.failed = np.zeros(product.m, np.bool_)
@@ -101,7 +109,7 @@ class Check:
 
     def _vectors_in(self, nbytes: int) -> int:
         p = self._product
-        # x, B·x, A·B·x, C·x, C₀·x and what their comparison takes.
+        # x, B·x, A·B·x, C·x, C₀·x and the temporaries of their comparison.
         each = (16 if self._complex else 8) * (p.n + p.k + 5 * p.m)
         if each > nbytes:
             raise DoesNotFitError(
@@ -112,11 +120,11 @@ class Check:
         return max(1, nbytes // max(1, each))
 
     def remember_old(self) -> None:
-        """Take from C₀ what the check needs, before C overwrites it; m numbers a vector."""
+        """Compute C₀·x before C overwrites C₀; it takes m numbers for each vector."""
         if self._old is not None:
             for seed, count in self._groups:
                 x = self._signs(seed, count)
-                self._remembered.append(project(self._old, x, memory=self._reading))
+                self._remembered.append(self._project(self._old, x))
 
     def run(self) -> None:
         """Try all vectors."""
@@ -141,25 +149,25 @@ class Check:
         if self._remembered:
             old = self._remembered[number]
         elif self._old is not None:
-            old = project(self._old, x, memory=self._reading)
+            old = self._project(self._old, x)
         if old is not None:
             free |= old.bad_rows
         with np.errstate(all="ignore"):
             free |= ~(self._magnitude(ab, old) <= np.finfo(self._c.matrix.dtype).max / 4)
             placement = Placement(must_rows, must_cols, free)
-            c = project(self._c, x, placement=placement, memory=self._reading)
-            # What was remembered of C₀ belongs to the signs before some of them became 0.
+            c = self._project(self._c, x, placement=placement)
+            # The remembered C₀·x belongs to the signs before some of them became 0.
             stale = bool(self._remembered) and bool(must_cols.any())
             self._judge(c, ab, old, must_rows | free | stale)
 
     def _product_with(self, x: NDArray[Any]) -> tuple[Projection, NDArray[np.bool_]]:
         """Return op(A)·(op(B)·x), and op(B)'s columns with NaN or Inf, whose signs become 0."""
-        bx = project(self._b, x, memory=self._reading)
+        bx = self._project(self._product.b, x)
         bad_cols = bx.bad_cols
         if bad_cols.any():
             x[bad_cols] = 0.0
-            bx = project(self._b, x, memory=self._reading)
-        ab = project(self._a, bx.product, weights=bx.sizes, memory=self._reading)
+            bx = self._project(self._product.b, x)
+        ab = self._project(self._product.a, bx.product, weights=bx.sizes)
         return replace(ab, additions=ab.additions + bx.additions), bad_cols
 
     def _magnitude(
@@ -167,7 +175,7 @@ class Check:
     ) -> NDArray[np.float64]:
         """Bound the norm of each row of |alpha|·|A|·|B| + |beta|·|C₀|.
 
-        `least_alpha` 1 bounds the sums behind it too, before they are multiplied by alpha.
+        With `least_alpha` 1 this also bounds the sums before they are multiplied by alpha.
         """
         p = self._product
         size = np.zeros(p.m)
@@ -202,7 +210,7 @@ class Check:
         self.bound = max(self.bound, float(bound.max()))
 
     def _rounding(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what a correct C·x may be off by, but for `FALSE_ALARM`."""
+        """Return the bound of a correct C·x, exceeded with probability `FALSE_ALARM` at most."""
         p = self._product
         computed, stored = np.finfo(p.dtype), np.finfo(self._c.matrix.dtype)
         terms = self._growth * (p.k + 3)
@@ -211,15 +219,14 @@ class Check:
             unit += float(stored.eps) / 2
         lost = float(max(computed.smallest_subnormal, stored.smallest_subnormal))
         underflow = terms * lost * max(1.0, abs(p.alpha)) * math.sqrt(p.n)
-        chance = 4.0 * p.m * self.rounds / FALSE_ALARM
-        spread = min(math.sqrt(p.n), math.sqrt(2.0 * math.log(chance)))
-        # The norms were rounded too: a thousandth covers that.
+        spread = hoeffding(p.n, p.m * self.rounds)
+        # 0.1 % covers the rounding of the norms.
         return 1.001 * spread * (unit * magnitude + underflow)
 
     def _own_rounding(
         self, c: Projection, ab: Projection | None, old: Projection | None
     ) -> NDArray[np.float64]:
-        """Return what the check's own sums may be off by: |x|'s norm is √n, and γ ≤ additions·u."""
+        """Return the bound of the check's own rounding: ‖x‖₂ = √n, and γ ≤ additions·u."""
         p = self._product
         size = c.additions * c.sizes
         if ab is not None:

@@ -1,4 +1,4 @@
-"""One pass over a stored matrix, in bounded memory: its products with vectors, its rows' sizes."""
+"""One pass over a stored matrix in bounded memory: products with vectors, and norms of rows."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.pipeline.abft.bounds import row_norms
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix, Operand
 
-#: Extents of the pieces that all work on one part of a matrix is done on: they stay in cache, and
-#: keep the sums short that a rounding error can grow in.
+#: Extents of the pieces in which a matrix is processed: they stay in the cache, and short sums
+#: keep rounding errors small.
 PIECE: Final = 256
 _TALL: Final = 1024
-#: Bytes of one reading buffer, however much memory there is.
+#: Bytes of one reading buffer at most.
 _SLAB: Final = 64 << 20
-#: Norms within these neither lost a part to underflow nor overflowed, as sums of squares.
-_SAFE_NORMS: Final = (1e-140, 1e150)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a matrix must not be finite, and which of its rows may be so anywhere (overflow)."""
+    """Rows and columns that must hold NaN or Inf only, and rows that may overflow anywhere."""
 
     rows: NDArray[np.bool_]
     cols: NDArray[np.bool_]
@@ -38,7 +39,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What a pass over op(X), p×q, found; elements that are not finite were taken as zero.
+    """Result of a pass over op(X), p×q, with NaN and Inf replaced by 0.
 
     Parameters
     ----------
@@ -49,9 +50,9 @@ class Projection:
     bad_rows, bad_cols
         Rows (p) and columns (q) of op(X) that hold an element that is not finite.
     misplaced_rows
-        Rows in which NaN or Inf lie elsewhere than the `Placement` says.
+        Rows in which NaN or Inf lie elsewhere than in the `Placement`.
     additions
-        How many lie behind an element of `product`, at most: what its rounding errors grow with.
+        Additions behind an element of `product` at most, with which its rounding error grows.
     """
 
     product: NDArray[Any]
@@ -75,6 +76,7 @@ def project(
     weights: NDArray[np.float64] | None = None,
     placement: Placement | None = None,
     memory: int,
+    cancel: threading.Event | None = None,
 ) -> Projection:
     """Read op(X) once and return its products with `vectors` and the sizes of its rows.
 
@@ -87,9 +89,11 @@ def project(
     weights
         w, q; not negative.
     placement
-        Where X must not be finite; checked element for element.
+        Where X must hold NaN or Inf; checked for each element.
     memory
         Bytes for the two buffers that the matrix is read into.
+    cancel
+        Set it to end the pass with `CancelledRunError`.
     """
     height, width = operand.shape
     wide = np.dtype(np.complex128 if operand.matrix.dtype.kind == "c" else np.float64)
@@ -103,6 +107,8 @@ def project(
     longest = sums = 0
     with np.errstate(all="ignore"):
         for piece in _pieces(operand, wide, memory):
+            if cancel is not None and cancel.is_set():
+                raise CancelledRunError("the check was cancelled")
             _add(found, piece, vectors, weights, placement)
             longest = max(longest, piece.part.shape[1])
             sums += piece.rows.start == 0
@@ -119,7 +125,7 @@ def _add(
     rows, cols, part = piece
     product = part @ vectors[cols]
     bad = None
-    # A NaN or Inf in a row leaves all its products NaN or Inf, so that clean rows cost nothing.
+    # NaN and Inf in a row make its products NaN or Inf: rows without them need no other test.
     if not np.isfinite(product).all():
         bad = ~np.isfinite(part)
         found.bad_rows[rows] |= bad.any(axis=1)
@@ -128,7 +134,7 @@ def _add(
         product = part @ vectors[cols]
     found.product[rows] += product
     if weights is None:
-        found.sizes[rows] = np.hypot(found.sizes[rows], _norms(part))
+        found.sizes[rows] = np.hypot(found.sizes[rows], row_norms(part))
     else:
         found.sizes[rows] += np.abs(part) @ weights[cols]
     if placement is not None:
@@ -149,26 +155,6 @@ def _compare(
     found.misplaced_rows[rows] |= wrong.any(axis=1)
 
 
-def _norms(part: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the Euclidean norm of each row, without overflow or underflow on the way."""
-    norms: NDArray[np.float64] = np.sqrt(_square_sums(part))
-    least, most = _SAFE_NORMS
-    if bool(np.all((norms > least) & (norms < most))):
-        return norms
-    magnitude = np.abs(part)
-    largest = magnitude.max(axis=1, initial=0.0)
-    scaled = magnitude / np.where(largest > 0, largest, 1.0)[:, np.newaxis]
-    rescaled: NDArray[np.float64] = largest * np.sqrt(_square_sums(scaled))
-    return rescaled
-
-
-def _square_sums(part: NDArray[Any]) -> NDArray[np.float64]:
-    if part.dtype.kind == "c":
-        return _square_sums(part.real) + _square_sums(part.imag)
-    sums: NDArray[np.float64] = np.einsum("ij,ij->i", part, part)
-    return sums
-
-
 def _pieces(operand: Operand, wide: np.dtype[Any], memory: int) -> Iterator[_Piece]:
     """Cut op(X) into pieces of at most _TALL×PIECE, in its dtype for arithmetic."""
     tall, broad = (PIECE, _TALL) if operand.trans else (_TALL, PIECE)
@@ -186,7 +172,7 @@ def _pieces(operand: Operand, wide: np.dtype[Any], memory: int) -> Iterator[_Pie
 def _tiles(
     matrix: Matrix, wide: np.dtype[Any], memory: int
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """Read a matrix by slabs of whole rows, each while the one before it is worked on."""
+    """Read a matrix by slabs of whole rows, each while the one before it is processed."""
     array = matrix.array
     if array is not None and array.dtype == wide:
         yield 0, 0, array
