@@ -1,23 +1,23 @@
 /* C := alpha * A * B + beta * C on op-space A (m x k), B (k x n) and row-major C (m x n).
  *
- * One source for every shape; the generator (../generator.py) prepends the definitions:
+ * One source for every shape; ../programs.py prepends the definitions:
  *
  *   REAL         float or double
  *   CPLX         1 where an element is a (real, imaginary) pair of REALs, else 0
  *   VW           lanes of a vector, in REALs; vectors lie along n
- *   DIM_M DIM_N  the work-group's shape, in work-items
+ *   DIM_M DIM_N  the work-group's extents, in work-items
  *   RM RV        a work-item's register tile: RM rows of RV vectors
- *   REP_M REP_N  how many panels of A and B a work-group walks through
+ *   REP_M REP_N  panels of A and B that a work-group processes in turn
  *   BLK_K        k of one unrolled block, and of one block in local memory
  *   KC           k after which C is updated, so that the panels in use stay in the cache
- *   LOCAL        1: the work-group brings blocks of A and B into local memory first
- *   PACKED       1: operands lie in panels (see pack.cl), 0: as stored, with two strides each
- *   AHEAD        k steps by which panels are prefetched, 0 for not
+ *   LOCAL        1: the work-group copies blocks of A and B to local memory first
+ *   PACKED       1: operands are in panels (see pack.cl), 0: row-major, with two strides each
+ *   AHEAD        k steps by which panels are prefetched, 0 for none
  *
  * A work-group's tile of C is BLK_M x BLK_N elements, which is also the panels' width. A
- * work-item owns the rows DIM_M apart and the vectors DIM_N apart, as in BEAST (figure 6), so that
- * neighbours touch neighbouring memory. A CPU's shape is DIM_M = DIM_N = 1: a work-item is then
- * a register tile that walks over REP_M x REP_N panels.
+ * work-item computes the rows DIM_M apart and the vectors DIM_N apart, as in BEAST (figure 6), so
+ * that neighbours access neighbouring memory. A CPU's shape is DIM_M = DIM_N = 1: a work-item is
+ * then a register tile that walks over REP_M x REP_N panels.
  *
  * Complex elements: with b = (re, im, re, im, ...), `acc` sums re(a) * b and `accj` sums im(a) * b;
  * a * b is acc + i * accj, where i * (x, y) = (-y, x) is needed only once, at the end.
@@ -59,7 +59,7 @@ typedef GLUE(REAL, VW) VEC;
 #define SCALE(re, im, v) ((VEC)(re) * (v))
 #endif
 
-/* One k step: the row of B in registers meets one column of A, element by element. */
+/* One k step: the outer product of a column of A and a row of B, added to the register tile. */
 #define MULTIPLY(a, b)                                              \
     {                                                               \
         VEC row[RV];                                                \
@@ -83,22 +83,22 @@ typedef GLUE(REAL, VW) VEC;
 #endif
 
 #if PACKED
-/* The panel p starts at p * stride; its k-th column (A) or row (B) is contiguous. */
+/* Panel p starts at p * stride; its k-th column (A) or row (B) is contiguous. */
 #define A_AT(p, kk) (A + (p) * a_panel * ES + (kk) * A_STEP)
 #define B_AT(p, kk) (B + (p) * b_panel * ES + (kk) * B_STEP)
 #endif
 
 #if LOCAL
 #if PACKED
-#define BRING_A(t) (kk + (t) / A_STEP < until ? a[t] : (REAL)0)
-#define BRING_B(t) (kk + (t) / B_STEP < until ? b[t] : (REAL)0)
+#define READ_A(t) (kk + (t) / A_STEP < until ? a[t] : (REAL)0)
+#define READ_B(t) (kk + (t) / B_STEP < until ? b[t] : (REAL)0)
 #else
-/* Clamping to the edge by zeros, as the paper's texture reads do: no cleanup code. */
-#define BRING_A(t)                                                                         \
+/* Zeros beyond the edges, as texture reads return them: no cleanup code. */
+#define READ_A(t)                                                                         \
     (kk + (t) / A_STEP < until && row0 + (t) % A_STEP / ES < m                             \
          ? A[((row0 + (t) % A_STEP / ES) * a_i + (kk + (t) / A_STEP) * a_k) * ES + (t) % ES] \
          : (REAL)0)
-#define BRING_B(t)                                                                         \
+#define READ_B(t)                                                                         \
     (kk + (t) / B_STEP < until && col0 + (t) % B_STEP / ES < n                             \
          ? B[((kk + (t) / B_STEP) * b_k + (col0 + (t) % B_STEP / ES) * b_j) * ES + (t) % ES] \
          : (REAL)0)
@@ -164,9 +164,9 @@ void gemm(const long m, const long n, const long k,
                 for (; kk < until; kk += BLK_K) {
                     barrier(CLK_LOCAL_MEM_FENCE);
                     for (int t = item; t < BLK_K * A_STEP; t += DIM_M * DIM_N)
-                        block_a[t] = BRING_A(t);
+                        block_a[t] = READ_A(t);
                     for (int t = item; t < BLK_K * B_STEP; t += DIM_M * DIM_N)
-                        block_b[t] = BRING_B(t);
+                        block_b[t] = READ_B(t);
                     barrier(CLK_LOCAL_MEM_FENCE);
                     _Pragma("unroll") for (int s = 0; s < BLK_K; s++)
                         MULTIPLY(block_a + s * A_STEP, block_b + s * B_STEP)
