@@ -7,13 +7,15 @@ one by one.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from hdgemm.pipeline.plan import STAGES
 from hdgemm.pipeline.schedule import ScheduleBuilder, build_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hdgemm.pipeline.plan import Load, Plan, Stage, Step, WorkUnit
     from hdgemm.pipeline.schedule import Ledger, Op
@@ -43,17 +45,21 @@ class Feed(Protocol):
         """Make a blocked `draw` return None: the run has ended."""
 
 
-class OperationSource(Protocol):
-    """The operations of all stages, for the lanes."""
+class OperationSource(ABC):
+    """The operations of all stages, for the lanes.
 
-    @property
-    def ledger(self) -> Ledger:
-        """Loads, units and steps that operations refer to by number."""
+    Attributes
+    ----------
+    ledger
+        Loads, units and steps that operations refer to by number.
+    stages
+        Stages that can have operations.
+    """
 
-    @property
-    def stages(self) -> list[Stage]:
-        """Stages that can have operations."""
+    ledger: Ledger
+    stages: Sequence[Stage]
 
+    @abstractmethod
     def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterable[Op]:
         """Return one stage's operations, in order.
 
@@ -61,30 +67,24 @@ class OperationSource(Protocol):
         its enqueued operations: others may depend on their end.
         """
 
-    def finished(self, op: Op, /) -> None:
+    def finished(self, op: Op) -> None:  # noqa: B027  (a fixed schedule needs none)
         """Take note of a finished operation; called by the lanes."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """End all iterations: the run has failed, was cancelled or is done."""
 
 
-class FixedSchedule:
-    """The operations of a plan, all known beforehand; implements `OperationSource`."""
+class FixedSchedule(OperationSource):
+    """The operations of a plan, all known beforehand."""
 
     def __init__(self, plan: Plan) -> None:
-        self.ledger: Ledger = plan
+        self.ledger = plan
         self._schedule = build_schedule(plan)
-        self.stages: list[Stage] = [stage for stage, ops in self._schedule.items() if ops]
+        self.stages = [stage for stage, ops in self._schedule.items() if ops]
 
-    def ops(self, stage: Stage, _settle: Callable[[], object]) -> Iterable[Op]:
+    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterable[Op]:  # noqa: ARG002
         """Return one stage's operations."""
         return self._schedule[stage]
-
-    def finished(self, _op: Op, /) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing: lanes stop at their next wait."""
 
 
 @dataclass
@@ -96,8 +96,8 @@ class _GrowingLedger:
     steps: list[Step] = field(default_factory=list)
 
 
-class DynamicSchedule:
-    """Operations of work units that are drawn during the run; implements `OperationSource`.
+class DynamicSchedule(OperationSource):
+    """Operations of work units that are drawn during the run.
 
     Parameters
     ----------
@@ -108,18 +108,14 @@ class DynamicSchedule:
     """
 
     def __init__(self, plan: Plan, feed: Feed) -> None:
-        self.ledger = _GrowingLedger()
+        self.ledger: _GrowingLedger = _GrowingLedger()
         self._builder = ScheduleBuilder(plan, self.ledger)
+        self.stages = STAGES  # lanes of stages without operations end with the others
         self._feed = feed
         self._changed = threading.Condition()
         self._multiplied = 0
         self._drawing = False
         self._closed = False
-
-    @property
-    def stages(self) -> list[Stage]:
-        """All five; lanes of stages without operations end with the others."""
-        return list(self._builder.schedule)
 
     def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterator[Op]:
         """Yield a stage's operations in order; draw units when they run out."""
@@ -167,7 +163,7 @@ class DynamicSchedule:
         self.ledger.units.append(batch.unit)
         self._builder.append(batch.unit)
 
-    def finished(self, op: Op, /) -> None:
+    def finished(self, op: Op) -> None:
         """Count multiplied units, so that the next can be drawn."""
         if op.stage == "mult1" and op.step == self.ledger.units[op.unit].last:
             with self._changed:

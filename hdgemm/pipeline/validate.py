@@ -44,7 +44,6 @@ def validate(plan: Plan) -> None:
         _check_units(plan)
         _check_steps(plan)
         if not plan.in_place:
-            _check_loads(plan)
             _check_coverage(plan)
             _check_slots(plan)
             _check_staging(plan)
@@ -151,17 +150,6 @@ def _check_steps(plan: Plan) -> None:
         raise PlanError(f"unit {unit[i]} sums {ends[i]} of k = {plan.problem.k}")
 
 
-def _check_loads(plan: Plan) -> None:
-    """Check that loads lie within A and B."""
-    m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
-    is_b = _column(load.operand == "B" for load in plan.loads)
-    row, col, rows, cols = _table((load.rect for load in plan.loads), 4).T
-    high, wide = np.where(is_b, k, m), np.where(is_b, n, k)
-    outside = (rows > high - row) | (cols > wide - col) | (np.minimum(row, col) < 0)
-    if (i := _first(outside | (np.minimum(rows, cols) < 1))) is not None:
-        raise PlanError(f"load {i} is empty or reaches past {high[i]}×{wide[i]}: {plan.loads[i]}")
-
-
 def _check_coverage(plan: Plan) -> None:
     """Check that each step finds its block of A and of B in the loads that it names."""
     steps = _table(plan.steps, 6)
@@ -194,22 +182,27 @@ def _check_reads(
 
 
 def _check_slots(plan: Plan) -> None:
-    """Check that loads are in order, fit their slots, and that each is read."""
-    steps = _table(plan.steps, 6)
+    """Check that loads are in order, within A and B, fit their slots, and that each is read."""
+    m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
     is_b = _column(load.operand == "B" for load in plan.loads)
     slot = _column(load.slot for load in plan.loads)
     coming = _column(load.step for load in plan.loads)
-    sides = _table((load.rect for load in plan.loads), 4)
+    row, col, rows, cols = _table((load.rect for load in plan.loads), 4).T
     if (i := _first(np.diff(coming) < 0)) is not None:
         raise PlanError(f"load {i + 1} is for step {coming[i + 1]}, load {i} for {coming[i]}")
+    high, wide = np.where(is_b, k, m), np.where(is_b, n, k)
+    outside = (rows > high - row) | (cols > wide - col) | (np.minimum(row, col) < 0)
+    if (i := _first(outside | (np.minimum(rows, cols) < 1))) is not None:
+        raise PlanError(f"load {i} is empty or reaches past {high[i]}×{wide[i]}: {plan.loads[i]}")
     counts = np.where(is_b, plan.b_slots.count, plan.a_slots.count)
     if (i := _first((slot < 0) | (slot >= counts))) is not None:
         raise PlanError(f"load {i} goes to slot {slot[i]} of {counts[i]}")
-    needed = sides[:, 2] * sides[:, 3] * plan.problem.itemsize
+    needed = rows * cols * plan.problem.itemsize
     sizes = np.where(is_b, plan.b_slots.nbytes, plan.a_slots.nbytes)
     if (i := _first(needed > sizes)) is not None:
         raise PlanError(f"load {i} takes {needed[i]} bytes, its slot has {sizes[i]}")
     # Where a load is read by several steps, the last assignment is that of its last reader.
+    steps = _table(plan.steps, 6)
     last = np.full(len(plan.loads) + 1, -1)
     last[steps[:, 4]] = last[steps[:, 5]] = steps[:, 0]
     if (i := _first(last[:-1] < 0)) is not None:
