@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.dense import view
-from hdgemm.pipeline.devices.protocol import DONE, Block
+from hdgemm.pipeline.devices.protocol import DONE, Block, view
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:

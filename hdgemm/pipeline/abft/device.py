@@ -15,8 +15,7 @@ import numpy as np
 
 from hdgemm.pipeline.abft.checksums import LoadSums, UnitSums, panel_rows, panels, wide
 from hdgemm.pipeline.abft.stages import CheckedStages
-from hdgemm.pipeline.devices.dense import view
-from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.devices.protocol import Block, Tile, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

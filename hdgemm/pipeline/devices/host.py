@@ -10,11 +10,10 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.limits import cores
-from hdgemm.pipeline.devices.dense import first_byte, view
 from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
 from hdgemm.pipeline.devices.host_queue import GemmQueue
 from hdgemm.pipeline.devices.host_tuning import draws_blocks
-from hdgemm.pipeline.devices.protocol import DONE
+from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand
@@ -100,6 +101,24 @@ class Block(NamedTuple):
     col: int
     rows: int
     cols: int
+
+
+def first_byte(block: Block) -> int:
+    """Return the offset of a block's first element in the buffer of its dense, row-major tile."""
+    tile = block.tile
+    return tile.origin + (block.row * tile.ld + block.col) * tile.dtype.itemsize
+
+
+def view(block: Block) -> NDArray[Any]:
+    """Return a block of a dense, row-major tile in a `HostBuffer` as an array."""
+    tile = block.tile
+    return np.ndarray(
+        (block.rows, block.cols),
+        tile.dtype,
+        tile.buffer.array,
+        first_byte(block),
+        (tile.ld * tile.dtype.itemsize, tile.dtype.itemsize),
+    )
 
 
 class Device(Protocol):

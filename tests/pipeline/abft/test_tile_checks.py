@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hdgemm.errors import WrongTileError
 from hdgemm.pipeline.devices import host
-from hdgemm.pipeline.devices.dense import view
+from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
 from hdgemm.pipeline.devices.recording import RecordingDevice, flip_bit

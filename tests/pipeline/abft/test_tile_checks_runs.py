@@ -10,7 +10,7 @@ import hdgemm
 from bench.tile_checks import clean
 from hdgemm.errors import InputError, WrongTileError
 from hdgemm.options import Options
-from hdgemm.pipeline.devices.dense import view
+from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.planning.case import checking_bytes
 from tests.reference import DTYPES, assert_close_in_eps

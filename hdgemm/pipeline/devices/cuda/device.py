@@ -20,8 +20,7 @@ from hdgemm.pipeline.devices.cuda.calls import Addresses, Rows, Scalars, copy_ca
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer, PinnedBuffer
-from hdgemm.pipeline.devices.dense import first_byte
-from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
-from hdgemm.pipeline.devices.dense import view
+from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
 from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from hdgemm.errors import DeviceError
-from hdgemm.pipeline.devices.dense import view
+from hdgemm.pipeline.devices.protocol import view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

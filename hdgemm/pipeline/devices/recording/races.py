@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.dense import first_byte
+from hdgemm.pipeline.devices.protocol import first_byte
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
