@@ -13,9 +13,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.transfer import aligned_bytes
@@ -82,16 +84,28 @@ class Deadline:
             raise CancelledRunError("the calibration of this machine was cancelled")
 
 
-def measure_blas(deadline: Deadline) -> tuple[float, float]:
-    """Return flop/s of a large product and `Machine.side_half`, from a square and a flat product.
+def measure_blas(threads: int, deadline: Deadline) -> tuple[float, float]:
+    """Return flop/s of so many cores that each call BLAS, and `Machine.side_half`.
 
-    What BLAS packs for each edge of a tile shows in the flat one.
+    Each core takes its fastest call. Threaded BLAS would wait for the slowest core in every call,
+    and so measure other processes on a busy machine.
+    """
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(lambda _: _measure_core(deadline), range(threads)))
+    rates, side_halves = zip(*found, strict=True)
+    return sum(rates), median(side_halves)
+
+
+def _measure_core(deadline: Deadline) -> tuple[float, float]:
+    """Return one core's flop/s and `side_half`, from a square and a flat product.
+
+    The cost of packing an edge of a tile shows in the flat one.
     """
     rng = np.random.default_rng(0)
     n = _EXTENTS[-1]
     a, b = rng.standard_normal((2, n, n))
     least = _best(partial(np.matmul, a, b), deadline)
-    # A product's seconds grow with the cube of its extent; two kinds of seven are to be timed.
+    # A product's seconds grow with the cube of its extent; both kinds are timed so often.
     share = deadline.seconds / (2 * _REPETITIONS)
     n = next((one for one in _EXTENTS if least * (one / n) ** 3 <= share), n)
     rows = n // 4
@@ -99,11 +113,12 @@ def measure_blas(deadline: Deadline) -> tuple[float, float]:
     out = np.empty_like(a)
     square = flat = float("inf")
     for number in range(_REPETITIONS + 1):
-        seconds = _seconds(partial(np.matmul, a, b, out=out)) / n
-        flat = min(flat, _seconds(partial(np.matmul, a[:rows], b, out=out[:rows])) / rows)
-        square = min(square, seconds)
-        if number and not deadline.seconds:
-            break
+        whole = _seconds(partial(np.matmul, a, b, out=out)) / n
+        part = _seconds(partial(np.matmul, a[:rows], b, out=out[:rows])) / rows
+        if number:  # the first turn warms up
+            square, flat = min(square, whole), min(flat, part)
+            if not deadline.seconds:
+                break
     # Seconds of a row grow as 1 + side_half / rows + side_half / n.
     slower = flat / square
     side_half = (slower - 1) / (1 / rows + 1 / n - slower * 2 / n)

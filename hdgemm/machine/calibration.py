@@ -197,7 +197,7 @@ def measure(
         return deadline
 
     read, write = measure_disk(folder, begin("disk"))
-    gemm, side_half = measure_blas(begin("BLAS"))
+    gemm, side_half = measure_blas(threads, begin("BLAS"))
     seconds = begin("drawing").seconds
     # Where BLAS is slow, as on a busy machine, the cores draw blocks without a measurement.
     drawing = measure_drawing(threads, seconds) if gemm * seconds > LEAST_FLOPS else 1.0

@@ -25,7 +25,7 @@ def test_a_slow_blas_is_measured_with_a_small_product(monkeypatch):
         shapes.append(a.shape)
 
     monkeypatch.setattr(benchmarks.np, "matmul", matmul)
-    measure_blas(Deadline(0.0))
+    measure_blas(1, Deadline(0.0))
     assert max(rows for rows, _ in shapes) == 256
     assert len(shapes) <= 6
 
