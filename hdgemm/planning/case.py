@@ -51,6 +51,9 @@ class Case:
         Bytes for slots and staging alone: bounce buffers and checks are subtracted.
     machine
         Rates with which shapes are priced.
+    whole_units
+        Each work unit has all rows of its A tiles: a device with memory of its own computes the
+        ABFT checksums of an A tile while it is uploaded, over all its rows.
     """
 
     problem: Problem
@@ -58,6 +61,7 @@ class Case:
     strategy: str
     limits: Limits
     machine: Machine = field(default_factory=Machine)
+    whole_units: bool = False
 
     @property
     def overlap(self) -> Overlap:
@@ -88,7 +92,9 @@ def case_for(
             on_device -= checking_bytes(on_device)
     # Free memory beyond the limit changes no plan, and must not change the key of a cached one.
     machine = replace(machine, host_bytes=share)
-    return Case(problem, device, options.strategy, Limits(host, on_device), machine)
+    whole_units = options.checks_tiles and not device.unified
+    limits = Limits(host, on_device)
+    return Case(problem, device, options.strategy, limits, machine, whole_units)
 
 
 def bounce_bytes(problem: Problem, limit: int) -> int:

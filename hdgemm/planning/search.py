@@ -97,7 +97,7 @@ def _smallest(case: Case) -> Shape:
 
 def _shortlist(case: Case, shapes: Shapes) -> list[Shape]:
     """Price all shapes, the better ones also halved, the best with each number of halvings."""
-    halvings = _HALVINGS if case.overlap.loads else (0,)
+    halvings = _HALVINGS if case.overlap.loads and not case.whole_units else (0,)
     bound = price(case, shapes.halved(0)).merits()
     better = np.argsort(bound, kind="stable")[:_BETTER]
     shapes, bound = shapes.take(better), bound[better]
@@ -206,7 +206,7 @@ def _forced_shapes(case: Case, tile: Tile) -> Iterator[Shape]:
         if not overlap.loads and (a, b) != (1, 1):
             a, b, c = 1, 1, 2 if overlap.stores else 1  # noqa: PLW2901 - nothing to hold ahead
         shape = Shape((mb, nb, kb), kb, kb, (min(a, a_all), min(b, b_all), min(c, c_all)))
-        if overlap.stores and not overlap.loads:
+        if overlap.stores and not overlap.loads and not case.whole_units:
             blocked = replace(shape, blocks=BLOCKS)
             fits = least_need(case, blocked).fits(case)
             if kb >= problem.k and mb % case.device.granularity[0] == 0 and fits:
@@ -219,7 +219,8 @@ def _blocked(case: Case, shape: Shape) -> Shape:
     mb, nb, kb = shape.tile
     overlap, gm = case.overlap, case.device.granularity[0]
     block = ceil_div(mb, BLOCKS * gm) * gm
-    if overlap.loads or not overlap.stores or kb < case.problem.k or block >= mb:
+    blocks = overlap.stores and not overlap.loads and not case.whole_units
+    if not blocks or kb < case.problem.k or block >= mb:
         return shape
     blocked = replace(shape, tile=(block, nb, kb), blocks=BLOCKS, slots=(*shape.slots[:2], 2))
     return blocked if least_need(case, blocked).fits(case) else shape

@@ -12,6 +12,7 @@ from hdgemm.errors import InputError, WrongTileError
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.planning.case import checking_bytes
 from tests.reference import DTYPES, assert_close_in_eps
 from tests.cli.test_commands import hdgemm as command
@@ -170,3 +171,24 @@ def test_thousands_of_clean_tiles_raise_no_alarm():
     assert found["alarms"] == 0
     assert found["worst"] <= 1
     assert all(kind["tiles"] > 0 for kind in found["by_kind"].values())
+
+
+@pytest.mark.parametrize("strategy", ["double-buffering", "data-reuse", "data-placement"])
+@pytest.mark.parametrize("device", ["opencl:1", "recording"])
+def test_plans_of_the_planner_are_checked_on_devices_with_memory_of_their_own(
+    monkeypatch, device, strategy
+):
+    """A plan that ends in smaller units has A tiles with more rows than a unit."""
+    if device == "recording":
+        monkeypatch.setattr(
+            "hdgemm.run.session.open_device", lambda name, *_: RecordingDevice(name=name)
+        )
+    rng = np.random.default_rng(6)
+    a, b, c = (rng.standard_normal((300, 300)) for _ in range(3))
+    out = c.copy()
+    options = Options(
+        devices=device, host_memory="20MB", device_memory="4MB", verify="tiles", strategy=strategy
+    )
+    report = hdgemm.multiply(a, b, beta=0.5, c=out, out=out, options=options)
+    assert_close_in_eps(out, a, b, beta=0.5, c=c)
+    assert report.checks.tiles == report.plan["units"]
