@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are whole."""
+"""Files that appear under their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import os
 import resource
 import secrets
 import shutil
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from pathlib import Path
+from typing import Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
-from hdgemm.matrices.files import sync
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import BlockFile, sync
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-#: What `posix_fallocate` says where the file system has no such thing.
+#: Errors of `posix_fallocate` on file systems that do not support it.
 _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 M = TypeVar("M", bound=Matrix)
@@ -32,11 +31,11 @@ class Draft(Generic[M]):
     path
         The name it is to have.
     part
-        The name it has until then, in the same folder.
+        Its name until then, in the same folder.
     matrix
-        What is being written, row-major.
+        The matrix that is written, row-major.
     trans
-        `matrix` is the transpose of what a reader of the file will see.
+        `matrix` is the transpose of the matrix that a reader of the file will see.
     """
 
     def __init__(self, path: Path, part: Path, matrix: M, *, trans: bool = False) -> None:
@@ -91,15 +90,25 @@ class Draft(Generic[M]):
         self.discard()
 
 
+class FileDraft(Draft[FileMatrix]):
+    """A draft in one file, which may have no name until it is published."""
+
+    def _give_name(self) -> None:
+        if not self.part.exists():
+            self.matrix.file.link(self.part)
+        super()._give_name()
+
+
 def aside(path: Path) -> Path:
-    """Return a name in the same folder that nothing has."""
+    """Return an unused name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) -> Path:
-    """Create a file aside that begins with `header` and has space for `nbytes`; return its name.
+def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) -> BlockFile:
+    """Create a file aside that begins with `header` and has space for `nbytes`.
 
-    `part` is that name, where it must be known later: what has it is removed.
+    `part` is its name, where that must be known later; a file of that name is removed. Without, the
+    file has no name where the file system can do that: even a killed process leaves nothing of it.
 
     Raises
     ------
@@ -110,23 +119,32 @@ def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) ->
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
-    if part is None:
-        part = aside(path)
-    else:
-        part.unlink(missing_ok=True)
     try:
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd, part = _create(path, part)
     except OSError as error:
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
     try:
         allocate(fd, 0, nbytes)
         os.pwrite(fd, header, 0)
     except OSError as error:
-        part.unlink()
-        raise no_space(path, nbytes, error) from error
-    finally:
         os.close(fd)
-    return part
+        part.unlink(missing_ok=True)
+        raise no_space(path, nbytes, error) from error
+    return BlockFile(part, writable=True, fd=fd)
+
+
+def _create(path: Path, part: Path | None) -> tuple[int, Path]:
+    """Return a new file's descriptor, and the name that it has or may get."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if part is None:
+        part = aside(path)
+        try:
+            Path("/proc/self/fd").stat()  # needed to name the file
+            return os.open(path.parent, flags | os.O_TMPFILE, 0o666), part
+        except OSError:
+            pass  # no unnamed files here; other causes appear again below
+    part.unlink(missing_ok=True)
+    return os.open(part, flags | os.O_CREAT | os.O_EXCL, 0o666), part
 
 
 def allocate(fd: int, offset: int, nbytes: int) -> None:

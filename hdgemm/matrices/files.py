@@ -89,6 +89,8 @@ class BlockFile:
         Open it for writing too.
     direct
         Bypass the page cache where the file system can; False never does.
+    fd
+        The descriptor of a file that is open already, and may have no name.
 
     Raises
     ------
@@ -96,20 +98,23 @@ class BlockFile:
         When it cannot be opened or is not a regular file.
     """
 
-    def __init__(self, path: Path, *, writable: bool = False, direct: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, writable: bool = False, direct: bool = True, fd: int | None = None
+    ) -> None:
         self.path = path
         self._fd = self._direct_fd = -1
         mode = os.O_RDWR if writable else os.O_RDONLY
-        self._fd = open_regular(path, mode)
+        self._fd = open_regular(path, mode) if fd is None else fd
         status = os.fstat(self._fd)
         self.identity = (status.st_dev, status.st_ino)
         # No read-ahead: an edge of a few bytes must not bring in its neighbourhood.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
-        self._direct_fd = self._open_direct(mode) if direct else -1
+        name = path if fd is None else Path(f"/proc/self/fd/{fd}")
+        self._direct_fd = self._open_direct(name, mode) if direct else -1
 
-    def _open_direct(self, mode: int) -> int:
+    def _open_direct(self, name: Path, mode: int) -> int:
         try:
-            return os.open(self.path, mode | os.O_DIRECT | os.O_CLOEXEC)
+            return os.open(name, mode | os.O_DIRECT | os.O_CLOEXEC)
         except OSError:
             return -1
 
@@ -184,6 +189,15 @@ class BlockFile:
             raise self._error("make durable", 0, self.size(), error) from error
         if not self.direct:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def link(self, path: Path) -> None:
+        """Give the file a name that no file has; raises OSError."""
+        folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # Relative to a folder, `os.link` follows the link that the descriptor is there.
+            os.link(str(self._fd), path, src_dir_fd=folder)
+        finally:
+            os.close(folder)
 
     def close(self) -> None:
         """Close the descriptors; closing twice is fine."""

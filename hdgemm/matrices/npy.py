@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.matrices.draft import Draft, reserve
+from hdgemm.matrices.draft import FileDraft, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, open_regular
 from hdgemm.matrices.layout import check_dtype
@@ -164,8 +164,8 @@ def create_npy(
     dtype: DTypeLike,
     order: str = "C",
     part: Path | None = None,
-) -> Draft[FileMatrix]:
-    """Begin a new .npy file, with its space reserved, under a temporary name in the same folder.
+) -> FileDraft:
+    """Begin a new .npy file, with its space reserved, without a name or under a temporary one.
 
     Its data starts at byte 4096, where direct I/O needs no detour; `numpy.load` reads it like any.
 
@@ -194,9 +194,7 @@ def create_npy(
     header = packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"
     rows, cols = shape if order == "C" else shape[::-1]
 
-    def open_matrix(part: Path) -> FileMatrix:
-        return FileMatrix(BlockFile(part, writable=True), (rows, cols), stored, ALIGNMENT)
-
     path = path.resolve()  # a link keeps its name, its target is replaced
-    part = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part)
-    return Draft(path, part, open_matrix(part), trans=order == "F")
+    file = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part)
+    matrix = FileMatrix(file, (rows, cols), stored, ALIGNMENT)
+    return FileDraft(path, file.path, matrix, trans=order == "F")

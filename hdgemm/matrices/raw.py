@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.draft import Draft, reserve
+from hdgemm.matrices.draft import FileDraft, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.layout import check_dtype
@@ -71,19 +71,21 @@ def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[
     InputError
         When it is missing or too short for the layout.
     """
+    return _matrix(BlockFile(path, writable=writable), layout), layout.order == "F"
+
+
+def _matrix(file: BlockFile, layout: RawLayout) -> FileMatrix:
     dtype = np.dtype(layout.dtype)
-    check_dtype(dtype, str(path))
-    flipped = layout.order == "F"
-    rows, cols = layout.shape[::-1] if flipped else layout.shape
-    file = BlockFile(path, writable=writable)
+    rows, cols = layout.shape[::-1] if layout.order == "F" else layout.shape
     try:
-        return FileMatrix(file, (rows, cols), dtype, layout.offset), flipped
+        check_dtype(dtype, str(file.path))
+        return FileMatrix(file, (rows, cols), dtype, layout.offset)
     except BaseException:
         file.close()
         raise
 
 
-def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> Draft[FileMatrix]:
+def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> FileDraft:
     """Begin a new file of this layout, with its space reserved; bytes before the data are zero.
 
     `part` is the name it has until it is published, None for any.
@@ -97,6 +99,5 @@ def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> Draft
     check_dtype(dtype, str(path))
     path = path.resolve()
     rows, cols = layout.shape
-    part = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize), part)
-    matrix, flipped = open_raw(part, layout, writable=True)
-    return Draft(path, part, matrix, trans=flipped)
+    file = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize), part)
+    return FileDraft(path, file.path, _matrix(file, layout), trans=layout.order == "F")

@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
-from hdgemm.matrices.draft import reserve
+from hdgemm.matrices.draft import aside, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
 from hdgemm.matrices.layout import check_dtype
@@ -157,12 +157,13 @@ def make_chunk(path: Path, chunk: tuple[int, int], dtype: np.dtype[Any], fill: A
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     nbytes = chunk[0] * chunk[1] * dtype.itemsize
-    part = reserve(path, b"", nbytes)
-    if fill != 0:
-        file = BlockFile(part, writable=True)
-        file.write(0, np.full(chunk, fill, dtype).reshape(-1).view(np.uint8))
+    file = reserve(path, b"", nbytes, aside(path))
+    try:
+        if fill != 0:
+            file.write(0, np.full(chunk, fill, dtype).reshape(-1).view(np.uint8))
+        file.path.replace(path)
+    finally:
         file.close()
-    part.replace(path)
 
 
 def _source(folder: Path) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def interrupted(folder, *arguments, ready, by=signal.SIGINT):
     )
     try:
         deadline = time.monotonic() + 60
-        while not ready() and process.poll() is None and time.monotonic() < deadline:
+        while not ready(process) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         # Into the run: its lanes are up, and some tiles are stored.
         time.sleep(0.5)
@@ -59,7 +60,18 @@ def interrupted(folder, *arguments, ready, by=signal.SIGINT):
 
 
 def part_file(folder):
-    return lambda: any(path.suffix == ".part" for path in folder.rglob("*"))
+    """Return a function that tells whether a process has begun to write an output."""
+
+    def ready(process):
+        opened = Path(f"/proc/{process.pid}/fd")
+        try:
+            names = [os.fspath(path.readlink()) for path in opened.iterdir()]
+        except OSError:
+            return False
+        unnamed = any(name.startswith(f"{folder}/#") for name in names)
+        return unnamed or any(path.suffix == ".part" for path in folder.rglob("*"))
+
+    return ready
 
 
 @pytest.mark.parametrize("out", ["d.npy", "d.zarr::group/D", "d.h5::D"])
@@ -82,14 +94,24 @@ def test_a_new_file_does_not_appear(matrices, out, by, code, words):
     assert contents(matrices) == before
 
 
+@pytest.mark.parametrize("out", ["d.npy", f"d.bin::{N}x{N}:float64", "a.npy"])
+def test_a_killed_process_leaves_nothing(matrices, out):
+    before = contents(matrices)
+    code, _ = interrupted(
+        matrices, "c.npy", "b.npy", "--out", out, ready=part_file(matrices), by=signal.SIGKILL
+    )
+    assert code == -signal.SIGKILL
+    assert contents(matrices) == before
+
+
 def test_a_draft_that_a_checkpoint_keeps_survives_sigterm(matrices):
     journal = matrices / ".d.npy.hdgemm-journal"
     code, _ = interrupted(
         matrices, "a.npy", "b.npy", "--out", "d.npy", "--checkpoint",
-        ready=lambda: journal.exists() and journal.stat().st_size > 0, by=signal.SIGTERM,
+        ready=lambda _: journal.exists() and journal.stat().st_size > 0, by=signal.SIGTERM,
     )  # fmt: skip
     assert code == 143
-    assert part_file(matrices)()
+    assert list(matrices.glob(".d.npy.*.part"))
     assert journal.exists()
 
 
