@@ -149,7 +149,7 @@ def test_only_whole_files_get_their_name(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 2)))
     with create_npy(tmp_path / "x.npy", (9, 9), "f8") as draft:
         draft.matrix.write(0, 0, np.zeros((9, 9)))
-        assert len(list(tmp_path.iterdir())) == 2
+        assert np.load(tmp_path / "x.npy").shape == (2, 2)
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.ones((2, 2)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
     draft = create_npy(tmp_path / "x.npy", (9, 9), "f8")
@@ -157,6 +157,31 @@ def test_only_whole_files_get_their_name(tmp_path):
     draft.discard()
     assert np.load(tmp_path / "x.npy").shape == (9, 9)
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_file_systems_without_unnamed_files(tmp_path, monkeypatch):
+    real = os.open
+
+    def without(path, flags, *rest, **more):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", without)
+    with create_npy(tmp_path / "x.npy", (9, 9), "f8") as draft:
+        assert [path.name for path in tmp_path.iterdir()] == [draft.part.name]
+    assert not list(tmp_path.iterdir())
+    with create_npy(tmp_path / "x.npy", (9, 9), "f8") as draft:
+        draft.matrix.write(0, 0, np.ones((9, 9)))
+        draft.publish()
+    assert (np.load(tmp_path / "x.npy") == 1).all()
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((2, 2)))
+    with create_npy(tmp_path / "y.npy", (9, 9), "f8") as draft:
+        draft.publish()
+    assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "y.npy").stat().st_mode
 
 
 def test_a_name_that_cannot_be(tmp_path):

@@ -124,6 +124,7 @@ def test_the_file_that_was_to_be_replaced_is_left_as_it_was(matrices, beta):
     assert contents(matrices) == before
 
 
+@pytest.mark.filterwarnings("ignore:the product is expected to take")
 def test_cancelling_from_another_thread(matrices):
     before = contents(matrices)
     cancel, begun = threading.Event(), threading.Event()
