@@ -181,7 +181,7 @@ def test_plans_of_the_planner_are_checked_on_devices_with_memory_of_their_own(
     """A plan that ends in smaller units has A tiles with more rows than a unit."""
     if device == "recording":
         monkeypatch.setattr(
-            "hdgemm.run.session.open_device", lambda name, *_: RecordingDevice(name=name)
+            "hdgemm.run.session.open_device", lambda name, *_, **__: RecordingDevice(name=name)
         )
     rng = np.random.default_rng(6)
     a, b, c = (rng.standard_normal((300, 300)) for _ in range(3))
