@@ -58,6 +58,32 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     assert finished(server.http, checked, 60)["report"]["passed"] is False
 
 
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        ({}, {"host_memory": "4MB"}),
+        ({"c": {"path": "c0.npy"}, "beta": 0.5}, {"host_memory": "4MB", "threads": 1}),
+        ({}, {"host_memory": "5MB", "verify": "tiles"}),
+        ({"trans_a": True, "a": {"path": "at.npy"}}, {"host_memory": "4MB"}),
+        ({}, {}),
+    ],
+    ids=["files", "beta", "tiles", "transposed", "default-memory"],
+)
+def test_the_plan_of_a_dry_run_is_the_plan_that_runs(
+    server: Live, inputs: dict[str, Any], options: dict[str, Any]
+) -> None:
+    root = server.settings.roots[0]
+    np.save(root / "c0.npy", np.ones((700, 600)))
+    np.save(root / "at.npy", np.load(root / "a.npy").T.copy())
+    body = {"inputs": {"a": A, "b": B, "options": options, **inputs}}
+    at = "/v1/processes/gemm/execution"
+    planned = server.http.post(at, json={**body, "dry_run": True}).json()["plan"]
+    job = finished(server.http, server.http.post(at, json=body).json()["jobID"], 120)
+    assert job["status"] == "successful", job["error"]
+    assert job["plan"] == planned
+    assert job["report"]["plan"] == planned
+
+
 def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> None:
     body = {"inputs": {"a": A, "b": B, "options": {"host_memory": 1000}}}
     refused = server.http.post("/v1/processes/gemm/execution", json=body)
