@@ -93,7 +93,7 @@ class Attempt:
 
     def _profile(self, options: Options, watch: Watch) -> Outcome:
         inputs, folder = self._job.inputs, self._folder / "profiling"
-        shutil.rmtree(folder, ignore_errors=True)  # a killed attempt's
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed attempt
         folder.mkdir()
         call = ProfileCall(
             device=inputs["device"], simulate=inputs["simulate"], quick=inputs["quick"],

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
+from hdgemm.planning.search import MOST_STEPS
 
 
 def _number(value: object) -> object:
@@ -119,7 +120,10 @@ class JobOptions(Strict):
     strategy: Literal["initial", "double-buffering", "data-reuse", "data-placement", "hybrid"] = (
         "data-placement"
     )
-    tile: Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None = None
+    tile: Annotated[
+        Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None,
+        Field(description=f"Extents along m, n and k, which make at most {MOST_STEPS} steps."),
+    ] = None
     verify: bool | Literal["tiles"] = False
 
 

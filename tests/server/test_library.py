@@ -93,6 +93,13 @@ def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> No
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
+def test_tiles_of_one_element_are_refused_by_their_number(server: Live) -> None:
+    body = {"inputs": {"a": A, "b": B, "options": {"tile": [1, 1, 1]}}, "dry_run": True}
+    refused = server.http.post("/v1/processes/gemm/execution", json=body)
+    assert refused.status_code == 422
+    assert "steps" in refused.json()["detail"]
+
+
 def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
     with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=60) as answer:
