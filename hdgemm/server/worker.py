@@ -268,6 +268,7 @@ class Worker:
             with self._database.write() as conn:
                 message = "its worker was shut down; queued again"
                 child.held.hand_back(conn, self._database.now(conn), message, crashed=False)
+            self._log_end(child, child.process.returncode)
         with self._database.write() as conn:
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == self.name))
         log.info("worker %s: left", self.name)

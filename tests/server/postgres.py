@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own on 127.0.0.1, started at first use where it is installed.
+"""A PostgreSQL server of the tests' own on 127.0.0.1, started at first use if it is installed.
 
 ``HDGEMM_TEST_POSTGRES=1`` gives every service of the tests (and of `bench.service_*`) an empty
 database of its own there, in place of SQLite: see `new_database`.
@@ -13,10 +13,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: The switch.
 POSTGRES = "HDGEMM_TEST_POSTGRES"
@@ -39,15 +44,15 @@ def new_database() -> str:
     NoPostgresError
         Where PostgreSQL is not installed, or would not run as this user.
     """
-    server, name = _server(), f"t{secrets.token_hex(8)}"
+    server, name = _server()[0], f"t{secrets.token_hex(8)}"
     with psycopg.connect(server % "postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     return server % name
 
 
 @cache
-def _server() -> str:
-    """Start the server; return its databases' URL with a place for their name."""
+def _server() -> tuple[str, tuple[str | Path, ...]]:
+    """Start the server; return its databases' URL with a place for their name, and the command."""
     binaries = _programs()
     folder = Path(tempfile.mkdtemp(prefix="hdgemm-pg-"))
     secret, data, port = secrets.token_hex(16), folder / "data", _free_port()
@@ -64,9 +69,21 @@ def _server() -> str:
         f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= "
         "-c fsync=off -c max_connections=400"
     )
-    _run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
+    start = (binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
+    _run(*start)
     atexit.register(_stop, binaries, folder)
-    return f"postgresql://hdgemm:{secret}@127.0.0.1:{port}/%s"
+    return f"postgresql://hdgemm:{secret}@127.0.0.1:{port}/%s", start
+
+
+@contextmanager
+def outage() -> Iterator[None]:
+    """Stop the server as a crash does; start it again on leaving."""
+    _, start = _server()
+    _run(start[0], "-D", start[2], "-w", "-m", "immediate", "stop")
+    try:
+        yield
+    finally:
+        _run(*start)
 
 
 def _stop(binaries: Path, folder: Path) -> None:

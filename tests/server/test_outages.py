@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,8 @@ from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.migrations import versions
+from hdgemm.server.numpy_backend import DELAY
+from tests.server import postgres
 from tests.server.harness import (
     REPOSITORY,
     InProcess,
@@ -30,6 +35,7 @@ from tests.server.harness import (
     postgres_url,
     submit,
     upload,
+    wait_until,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +75,77 @@ def test_a_database_that_is_away_is_503_everywhere(tmp_path: Path) -> None:
                 assert answer.json()["type"] == "/problems/database-busy"
         service.database.engine = working
         away.close()
+
+
+def test_a_database_that_crashes_is_waited_for(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, database_url=postgres_url())
+    np.save(settings.roots[0] / "a.npy", np.eye(30))
+    with live(settings, **{DELAY: "0.1"}) as server:
+        ids = [submit(server.http, a=A, b=A, name=str(number)) for number in range(3)]
+        wait_until(lambda: server.http.get("/v1/jobs?status=running").json()["jobs"])
+        until = time.monotonic() + 3.0
+        with postgres.outage():
+            while time.monotonic() < until:
+                for at in ("/v1/jobs", f"/v1/jobs/{ids[0]}", "/readyz"):
+                    assert server.http.get(at).status_code == 503
+                refused = server.http.post(GEMM, json={"inputs": {"a": A, "b": A}})
+                assert refused.status_code == 503
+        for job_id in ids:
+            wait_until(lambda: server.http.get("/readyz").status_code == 200)
+            assert finished(server.http, job_id, 120)["status"] == "successful"
+
+
+def test_finished_jobs_expire(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, retention_seconds=5.0)
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    with live(settings) as server:
+        kept = submit(server.http, a=A, b=A)
+        named = submit(server.http, a=A, b=A, output={"path": "c.npy"})
+        job = finished(server.http, kept)
+        times = [datetime.fromisoformat(job[name]) for name in ("finished", "expires")]
+        assert times[1] - times[0] == timedelta(seconds=5)
+        for job_id in (kept, named):
+            wait_until(lambda at=f"/v1/jobs/{job_id}": server.http.get(at).status_code == 404)
+        wait_until(lambda: not settings.job_dir(kept).exists())
+        assert (settings.roots[0] / "c.npy").exists()
+
+
+def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    with live(settings) as server:
+        job_id = submit(server.http, a=A, b=A, priority=3)
+        log = settings.data_dir / "serve.log"
+        wait_until(lambda: "job_end" in log.read_text(encoding="utf-8"))
+    text = log.read_text(encoding="utf-8")
+    assert "alembic" not in text
+    lines = [json.loads(line[line.index("{") :]) for line in text.splitlines() if job_id in line]
+    assert [line["event"] for line in lines] == ["job_start", "job_end"]
+    assert (lines[0]["priority"], lines[0]["attempt"], lines[0]["owner"]) == (3, 1, "")
+    assert (lines[1]["status"], lines[1]["exit"]) == ("successful", 0)
+    assert lines[1]["seconds"] > 0
+
+
+def test_a_submit_asks_the_same_of_the_database_however_many_jobs_wait(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    statements: list[str] = []
+    with application(settings) as app:
+        client, engine = InProcess(app), app.state.service.database.engine
+        sa.event.listen(
+            engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+        )
+        counts = []
+        for _ in range(12):
+            statements.clear()
+            submit(client, a=A, b=A)
+            counts.append(len(statements))
+        assert len(set(counts[1:])) == 1
+        assert sum("GROUP BY" in text for text in statements) == 1
+        statements.clear()
+        body = {"inputs": {"a": A, "b": A}, "dry_run": True}
+        assert client.post(GEMM, json=body).status_code == 200
+        assert not [text for text in statements if "FROM jobs" in text]
 
 
 @pytest.fixture
