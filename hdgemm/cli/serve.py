@@ -120,9 +120,14 @@ def check_devices(names: Sequence[str]) -> None:
         Which says why a device cannot be used.
     """
     from hdgemm.errors import DeviceError, InputError
-    from hdgemm.pipeline.devices.registry import open_device
+    from hdgemm.pipeline.devices.registry import list_devices, open_device
 
-    for name in names:
+    others = [name for name in names if name != "host"]
+    usable = {info.name for info in list_devices() if info.usable} if others else set()
+    for name in others:
+        # A device that is listed is not opened: its driver would hold memory for this process.
+        if name.partition("/")[0] in usable:
+            continue
         try:
             open_device(name).close()
         except DeviceError as error:
