@@ -68,7 +68,7 @@ class WrongProductError(Exception):
 
 @dataclass
 class Run:
-    """One run of the benchmark, whose results are written after every measurement.
+    """One run of the benchmark; its results are written after every measurement.
 
     Parameters
     ----------

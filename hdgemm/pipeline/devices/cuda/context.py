@@ -1,4 +1,4 @@
-"""One GPU's context: made current around driver calls, each of whose errors is translated here."""
+"""One GPU's context: makes it current around driver calls, and translates their errors."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Completion
 
 #: Seconds after which a new reference event is taken: CUDA gives elapsed times as float32
-#: milliseconds, whose last bit is 4 microseconds after a minute.
+#: milliseconds, with a resolution of 4 microseconds after a minute.
 _ANCHOR_SECONDS: Final = 60.0
 _ANCHOR_TRIES: Final = 5
 

@@ -36,7 +36,7 @@ class Interface:
 
 
 class Exporter:
-    """An array that speaks DLPack only, and says that it lies on a GPU."""
+    """An array with DLPack only, on a GPU."""
 
     def __init__(self, array, device=(2, 0)):
         self.array = array
@@ -69,7 +69,7 @@ class Torch(Interface):
 
 
 class CpuTensor:
-    """As PyTorch's: the attribute exists, and refuses."""
+    """As PyTorch's: the attribute exists, and reading it raises AttributeError."""
 
     @property
     def __cuda_array_interface__(self):
@@ -79,7 +79,7 @@ class CpuTensor:
         return (1, 0)
 
 
-def test_who_is_on_a_gpu():
+def test_arrays_on_a_gpu_are_recognised():
     x = np.zeros((2, 2))
     assert is_device_array(Interface(x))
     assert is_device_array(Exporter(x))

@@ -94,7 +94,7 @@ def read_too_early(order):
 
 
 def test_the_stand_in_shows_a_missing_dependency():
-    """Else the tests above would prove nothing."""
+    """Without this, the tests above would prove nothing."""
     assert overwritten_too_early("ahead:2") != 1.0
     assert np.isnan(read_too_early("lazy"))
 
@@ -151,7 +151,7 @@ def test_completions_of_another_kind_are_waited_for_on_the_host():
 
 
 def test_only_waiting_and_freeing_block_the_host():
-    """The compute stream must never idle because the host stopped to look."""
+    """The host must not block while it enqueues."""
     bench = Bench()
     tiles = [bench.tile(name, 2, 2) for name in "ABC"]
     source = bench.staged(np.eye(2))
@@ -166,7 +166,7 @@ def test_only_waiting_and_freeing_block_the_host():
     assert not blocking & set(bench.names())
 
 
-def test_rows_of_larger_arrays_travel_by_pitch():
+def test_rows_of_larger_arrays_are_copied_by_pitch():
     bench = Bench()
     x = random((6, 10), "float64")
     big = bench.staged(x)
@@ -331,7 +331,7 @@ def test_out_of_host_memory_has_the_numbers():
         (OPENED - MB, "dgemm"),
     ],
 )
-def test_no_room_to_open_is_told_once_and_everything_is_given_back(device_bytes, call):
+def test_too_little_memory_to_open_is_one_error_and_nothing_stays_held(device_bytes, call):
     standin = StandIn(device_bytes=device_bytes)
     with driven_by(standin.api()), pytest.raises(DoesNotFitError) as caught:
         open_device("cuda:0")
@@ -426,7 +426,7 @@ def test_two_gpus_have_memory_and_errors_of_their_own():
     second.allocate(1)
 
 
-def test_a_late_failure_reaches_whoever_waits_and_everything_can_be_freed():
+def test_a_late_failure_reaches_the_waiting_call_and_everything_can_be_freed():
     bench = Bench(faults=[Fault("dgemm", 0, 719, late=True)])
     tiles = [bench.tile(name, 2, 2) for name in "ABC"]
     up = bench.device.upload(bench.staged(np.eye(2)), whole(tiles[0]), [])

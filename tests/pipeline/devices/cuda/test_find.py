@@ -12,7 +12,7 @@ from hdgemm.errors import DeviceUnavailableError, DoesNotFitError
 from hdgemm.machine.assumed import H200, assumed
 from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
 from hdgemm.pipeline.devices.cuda.driver import Driver
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
+from hdgemm.pipeline.devices.cuda.standin import Fault, Properties, StandIn
 from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
 
@@ -81,13 +81,13 @@ def test_one_bad_gpu_does_not_hide_the_others():
 
 def test_volta_needs_the_wheel_for_cuda_12():
     volta = (7, 0)
-    with driven_by(StandIn(compute_capability=volta).api()):
+    with driven_by(StandIn(properties=Properties(volta)).api()):
         (info,) = list_devices()
         assert not info.usable
         assert "compute capability 7.0: install hdgemm[cuda12]" in info.note
         with pytest.raises(DeviceUnavailableError, match=r"cuda:0 cannot be used.*cuda12"):
             open_device("cuda:0")
-    with driven_by(StandIn(compute_capability=volta, version=12090).api()):
+    with driven_by(StandIn(properties=Properties(volta, version=12090)).api()):
         assert list_devices()[0].usable
         open_device("cuda:0").close()
 
@@ -95,7 +95,7 @@ def test_volta_needs_the_wheel_for_cuda_12():
 def test_a_gpu_with_few_double_precision_units_is_not_planned_for_as_an_h200():
     rates = []
     for ratio in (2, 64):
-        with driven_by(StandIn(fp64_ratio=ratio).api()):
+        with driven_by(StandIn(properties=Properties(fp64_ratio=ratio)).api()):
             spec = open_device("cuda:0").spec
         rates.append(assumed(spec).flop_rate("float64"))
         assert assumed(spec).flop_rate("float32") == H200.flop_rate("float32")

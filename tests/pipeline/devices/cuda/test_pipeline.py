@@ -1,4 +1,4 @@
-"""Whole plans on a CUDA device whose driver runs streams in unkind orders."""
+"""Whole plans on a CUDA device, with streams in every order that CUDA allows."""
 
 import gc
 from contextlib import closing
@@ -101,7 +101,7 @@ def test_every_plan_comes_out_right_in_every_order(
 
 @pytest.mark.parametrize("direct", ["A", "B", "AB", "C", "ABC"])
 @pytest.mark.parametrize("order", ["lazy", "ahead:2", "ahead:3", "ahead:4"])
-def test_page_locked_operands_travel_without_staging(direct, order):
+def test_page_locked_operands_move_without_staging(direct, order):
     run = Run((40, 50, 60), (16, 16, 16), trans=(True, False), direct=direct)
     timeline = run.on(StandIn(order=order))
     run.check()
@@ -126,7 +126,7 @@ def test_the_bytes_that_the_driver_copies_are_the_plans(strategy):
     assert standin.count("dgemm") == len(run.plan.steps)
 
 
-def test_the_mult_lane_enqueues_ahead_and_never_stops_the_stream():
+def test_the_mult_lane_enqueues_the_next_kernel_before_the_last_one_ends():
     """While inputs are there, the next kernel is enqueued before the last one is waited for."""
     run, standin = Run((64, 64, 64), (16, 16, 16), slots=(4, 4, 2)), StandIn()
     run.on(standin)

@@ -13,7 +13,7 @@ from hdgemm.blas import multiply
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.options import STRATEGIES
 from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.cuda.standin import StandIn
+from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
 from tests.pipeline.devices.cuda.test_arrays import FakeCupy
 from tests.reference import DTYPES, assert_close_in_eps
@@ -124,6 +124,18 @@ def test_work_that_still_fills_an_operand_is_waited_for_in_every_run(standin, mo
     del pending
 
 
+@pytest.mark.filterwarnings("ignore:cuda:RuntimeWarning")
+def test_a_gpu_that_fails_in_the_middle_leaves_its_tiles_to_the_other():
+    standin = StandIn(devices=2, faults=[Fault("dgemm", 6, 719, late=True)])
+    a, b = random((400, 300), "float64", 1), random((300, 350), "float64", 2)
+    out = np.empty((400, 350))
+    with driven_by(standin.api()):
+        options = replace(SMALL, devices=("cuda:0", "cuda:1"))
+        report = multiply(a, b, out=out, options=options)
+    assert_close_in_eps(out, a, b)
+    assert sum(share.failed for share in report.split.shares.values()) == 1
+
+
 def test_a_product_goes_to_the_gpu_its_operands_lie_on(standin):
     a = random((20, 20), "float64")
     x = OnGpu(standin, a, device=1)
@@ -159,7 +171,7 @@ def test_page_locked_arrays_skip_staging(standin, strategy, beta):
     assert report.plan["paths"] == {"A": "direct", "B": "direct", "C": c_path}
 
 
-def test_too_little_device_memory_is_told_with_the_numbers(standin):
+def test_too_little_device_memory_is_an_error_with_the_numbers(standin):
     tight = Options(devices="cuda:0", host_memory="8MB", device_memory=1000)
     with pytest.raises(DoesNotFitError) as caught:
         hdgemm.matmul(np.ones((300, 300)), np.ones((300, 300)), options=tight)

@@ -1,4 +1,4 @@
-"""Device memory that is gone when a plan asks for it: planned again with what is free, or told."""
+"""Device memory that another process takes after planning: planned again, or an error."""
 
 import gc
 import logging

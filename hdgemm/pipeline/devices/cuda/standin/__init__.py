@@ -7,6 +7,6 @@ out in whole pieces of 2 MiB, and work runs as late, and in as unfavourable an o
 allows. Its speed means nothing.
 """
 
-from hdgemm.pipeline.devices.cuda.standin.standin import Call, Fault, StandIn
+from hdgemm.pipeline.devices.cuda.standin.standin import Call, Fault, Properties, StandIn
 
-__all__ = ["Call", "Fault", "StandIn"]
+__all__ = ["Call", "Fault", "Properties", "StandIn"]

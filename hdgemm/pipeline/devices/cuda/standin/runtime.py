@@ -41,8 +41,8 @@ class Runtime:
         """Return the functions by CuPy's names."""
         streams, memory = self._standin.streams, self._standin.memory
         return {
-            "driverGetVersion": lambda: self._standin.version,
-            "runtimeGetVersion": lambda: self._standin.version,
+            "driverGetVersion": lambda: self._standin.properties.version,
+            "runtimeGetVersion": lambda: self._standin.properties.version,
             "getDeviceCount": lambda: self._devices,
             "getDevice": lambda: self._standin.current.index,
             "setDevice": self._set_device,
@@ -87,8 +87,8 @@ class Runtime:
         self._check_device(device)
         return {
             "name": b"stand-in",
-            "major": self._standin.compute_capability[0],
-            "minor": self._standin.compute_capability[1],
+            "major": self._standin.properties.compute_capability[0],
+            "minor": self._standin.properties.compute_capability[1],
             "multiProcessorCount": 1,
             "asyncEngineCount": 2,
             "totalGlobalMem": self._standin.memory.info(device)[1],
@@ -98,7 +98,7 @@ class Runtime:
         self._check_device(device)
         if attrib != _FP64_RATIO:
             raise CUDARuntimeError(INVALID_VALUE, f"attribute {attrib}")
-        return self._standin.fp64_ratio
+        return self._standin.properties.fp64_ratio
 
     def _malloc(self, size: int) -> int:
         return self._standin.memory.allocate(size, DEVICE, self._index)

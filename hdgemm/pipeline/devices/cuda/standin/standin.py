@@ -60,6 +60,14 @@ class Fault(NamedTuple):
         return number == self.number or (self.persistent and number > self.number)
 
 
+class Properties(NamedTuple):
+    """Properties of all GPUs, and the version of CUDA as the driver writes it."""
+
+    compute_capability: tuple[int, int] = (9, 0)
+    fp64_ratio: int = 2
+    version: int = 13000
+
+
 class Current(threading.local):
     """The GPU, the pushed contexts and the stream that are current in this thread."""
 
@@ -80,18 +88,18 @@ class StandIn:
     Parameters
     ----------
     order, seed
-        In which order streams run; see `Streams`.
+        The order in which streams run; see `Streams`.
     devices
-        How many GPUs there are.
+        The number of GPUs.
     device_bytes, host_bytes
         Device memory of each, and host memory that can be page-locked.
-    compute_capability, fp64_ratio, version
-        Properties of the GPUs, and the version of CUDA as the driver writes it.
+    properties
+        Of all GPUs.
     faults
         Calls that fail.
     pageable
-        Take host memory that is not page-locked in asynchronous copies, as CUDA does, which then
-        copies it before the call returns. The library never relies on it.
+        Take host memory that is not page-locked in asynchronous copies, as CUDA does. The library
+        never relies on it.
     """
 
     def __init__(
@@ -102,17 +110,13 @@ class StandIn:
         devices: int = 1,
         device_bytes: int = 1 << 30,
         host_bytes: int = 1 << 30,
-        compute_capability: tuple[int, int] = (9, 0),
-        fp64_ratio: int = 2,
-        version: int = 13000,
+        properties: Properties = Properties(),
         faults: Sequence[Fault] = (),
         pageable: bool = False,
     ) -> None:
         self.calls: list[Call] = []
         self.memory = Memory(devices, device_bytes, host_bytes)
-        self.compute_capability = compute_capability
-        self.fp64_ratio = fp64_ratio
-        self.version = version
+        self.properties = properties
         #: GPUs that have a context.
         self.contexts: set[int] = set()
         self.streams = Streams(order, seed)
@@ -228,7 +232,7 @@ class StandIn:
 
 
 class StandInStream:
-    """As `cupy.cuda.Stream`: a handle, current within a ``with`` block, gone with the object."""
+    """As `cupy.cuda.Stream`: current within a ``with`` block, destroyed with the object."""
 
     def __init__(self, standin: StandIn) -> None:
         self._standin = standin
