@@ -13,8 +13,8 @@ from hdgemm.errors import CancelledRunError, DeviceError, HdgemmError
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
-from hdgemm.pipeline.executor import run_feed, run_plan
 from hdgemm.pipeline.dynamic_schedule import Batch
+from hdgemm.pipeline.executor import run_feed, run_plan
 from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands

@@ -14,7 +14,6 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from hdgemm.errors import InputError
@@ -22,6 +21,7 @@ from hdgemm.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
 #: Part of NumPy that is linked to its BLAS.

@@ -136,7 +136,7 @@ class Device(Protocol):
         """Bytes that a tile of these stored extents takes in a slot."""
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory; raise `DoesNotFitError` with the numbers if there is too little."""
+        """Allocate device memory, or raise `DoesNotFitError` with the numbers."""
 
     def allocate_staging(self, nbytes: int) -> HostBuffer:
         """Allocate host memory that DMA can reach."""

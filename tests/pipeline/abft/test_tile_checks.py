@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from hdgemm.errors import WrongTileError
 from hdgemm.pipeline.devices import host
-from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
+from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.recording import RecordingDevice, flip_bit
-from tests.reference import DTYPES
 from tests.pipeline.abft.tile_case import LADDER, Case
+from tests.reference import DTYPES
 
 plans = {
     "extents": st.tuples(*[st.sampled_from([1, 2, 3, 5, 7, 11, 13])] * 3),

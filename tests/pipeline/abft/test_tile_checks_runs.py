@@ -10,13 +10,13 @@ import hdgemm
 from bench.tile_checks import clean
 from hdgemm.errors import InputError, WrongTileError
 from hdgemm.options import Options
-from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.planning.case import checking_bytes
-from tests.reference import DTYPES, assert_close_in_eps
 from tests.cli.test_commands import hdgemm as command
 from tests.pipeline.abft.tile_case import draw
+from tests.reference import DTYPES, assert_close_in_eps
 
 CHECKED = Options(verify="tiles", devices="host")
 

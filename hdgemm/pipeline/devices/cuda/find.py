@@ -224,10 +224,12 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaDevice:
         raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
     driver = Driver(api, index)
     try:
-        if why := _why_unsupported(api, driver.facts()):
-            raise DeviceUnavailableError(f"{name} cannot be used: {why}")
-        return CudaDevice(driver, memory_bytes)
+        why = _why_unsupported(api, driver.facts())
+        device = None if why else CudaDevice(driver, memory_bytes)
     except DeviceUnavailableError:
         raise
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error
+    if device is None:
+        raise DeviceUnavailableError(f"{name} cannot be used: {why}")
+    return device

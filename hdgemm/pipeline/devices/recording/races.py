@@ -100,4 +100,4 @@ class RaceCheck:
 
 def _merged(one: VectorClock, other: VectorClock) -> VectorClock:
     (a, b, c), (x, y, z) = one, other
-    return a if a > x else x, b if b > y else y, c if c > z else z
+    return max(x, a), max(y, b), max(z, c)

@@ -135,10 +135,13 @@ class StandIn:
         blas = self._named(self._blas.names(), CUBLASError)
         contexts = SimpleNamespace(
             push=self._recorded("cuCtxPushCurrent", self._push, CUDADriverError),
-            pop=lambda: self.current.contexts.pop(),
+            pop=self._pop,
         )
         stream = self._recorded("Stream", lambda: StandInStream(self), CUDARuntimeError)
         return CudaApi("a stand-in", runtime, blas, stream, contexts, self.memory.address_range)
+
+    def _pop(self) -> None:
+        self.current.contexts.pop()
 
     def _push(self, index: int) -> None:
         self.current.contexts.append(index)
