@@ -68,6 +68,9 @@ class Properties(NamedTuple):
     version: int = 13000
 
 
+_HOPPER: Final = Properties()
+
+
 class Current(threading.local):
     """The GPU, the pushed contexts and the stream that are current in this thread."""
 
@@ -110,7 +113,7 @@ class StandIn:
         devices: int = 1,
         device_bytes: int = 1 << 30,
         host_bytes: int = 1 << 30,
-        properties: Properties = Properties(),
+        properties: Properties = _HOPPER,
         faults: Sequence[Fault] = (),
         pageable: bool = False,
     ) -> None:
