@@ -1,1 +1,1 @@
-"""What can be read and written by rectangles: arrays, files."""
+"""Stored matrices and views: arrays, .npy, raw, HDF5, Zarr, object stores."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.filematrix import FileMatrix
 
     #: Returns chunk ``(i, j)``, opened as long as the stack lives; None where it was never stored.
-    #: The flag says that it is to be written, and must then be made.
+    #: The flag asks for a chunk to write, which is made if it is missing.
     OpenChunk = Callable[[tuple[int, int], ExitStack, bool], FileMatrix | None]
 
 #: Chunks that are moved, and their files open, at a time.
@@ -32,7 +32,7 @@ class ChunkFiles(Matrix):
     Parameters
     ----------
     name
-        What an error calls it.
+        The name in error messages.
     shape, chunk
         Rows and columns of the matrix and of each chunk.
     dtype
@@ -108,7 +108,7 @@ class ChunkFiles(Matrix):
         try:
             return self._open_chunk(index, stack, write)
         except InputError as error:
-            # The matrix was sound when the run began: this is its store failing under it.
+            # The matrix was complete when it was opened: its store fails during the run.
             raise MatrixIOError(
                 f"chunk {index} of {self.name}: {error}", path=self.name, offset=0, length=0
             ) from error

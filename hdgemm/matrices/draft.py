@@ -164,7 +164,7 @@ def allocate(fd: int, offset: int, nbytes: int) -> None:
 
 
 def require_space(path: Path, nbytes: int) -> None:
-    """Raise unless `nbytes` more are free where `path` is to be, and one file may be so long.
+    """Raise unless `nbytes` are free on the disk of `path`, and one file may be so long.
 
     For stores that would find out by filling the disk, or in the middle of a change to a file.
     """

@@ -35,8 +35,8 @@ REQUEST: Final = 8 << 20
 _GROUP: Final = 1 << 20
 #: Bytes a bounce buffer can take from any offset, its two ragged blocks allowed for.
 _BOUNCE_SPAN: Final = BOUNCE_SIZE - 2 * ALIGNMENT
-#: Bytes between rows that are rather read and thrown away than skipped: about what another
-#: request costs the disk and the cores that multiply meanwhile.
+#: Gaps between rows of up to so many bytes are read and dropped: that costs the disk and the cores
+#: about as much as another request.
 GAP: Final = 96 << 10
 
 
@@ -113,7 +113,7 @@ class FileMatrix(Matrix):
         return self.offset + row * self.pitch + col * self.dtype.itemsize
 
     def phase(self, row: int, col: int) -> int:
-        """Bytes past a 4096-byte boundary at which this element lies in the file."""
+        """Return this element's file offset modulo 4096."""
         return self._position(row, col) % ALIGNMENT
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
@@ -217,7 +217,7 @@ class FileMatrix(Matrix):
             start = stop
 
     def _in_place(self, line: _Line) -> bool:
-        """Say whether the file's bytes are the memory's bytes, where direct I/O can reach them."""
+        """Return whether a line can be moved without conversion and without a bounce buffer."""
         memory = line.memory
         return (
             memory.dtype == self.dtype

@@ -1,4 +1,4 @@
-"""One file, read and written at offsets: directly past the page cache where that is possible.
+"""One file, read and written at offsets, past the page cache where that is possible.
 
 A span is cut at 4096-byte boundaries. Its aligned interior goes to the disk by O_DIRECT; its
 ragged edges, less than a block each, go through the page cache. The two meet coherently: a block
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
 #: edges of a direct request would cost more than copying.
 SHORT: Final = 256 << 10
-#: Errors by which a file system says that it does not do direct I/O, or not like this.
+#: Errors of file systems that do not support direct I/O, or not with this alignment.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -132,7 +132,7 @@ class BlockFile:
         return os.fstat(self._fd)
 
     def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
-        """Say whether this memory can take or give the span at `offset` without a bounce."""
+        """Return whether the span at `offset` moves to or from this memory without a bounce."""
         if not self.direct or memory.nbytes < SHORT:
             return True
         return (address(memory) - offset) % ALIGNMENT == 0
@@ -228,7 +228,7 @@ class BlockFile:
                 return 0
             verb = "read" if call is os.preadv else "write"
             raise self._error(verb, offset, memory.size, error) from error
-        # What is left of a short request goes through the page cache, which says why.
+        # The rest of a short request goes through the page cache, which reports the error.
         return moved
 
     def _read_cached(self, offset: int, memory: NDArray[np.uint8]) -> None:

@@ -1,4 +1,4 @@
-"""New HDF5 datasets, contiguous and at a place in the file that direct I/O can reach."""
+"""New HDF5 datasets: contiguous, at an offset that is aligned for direct I/O."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Mapping:
     mode
         As `numpy.memmap`'s: ``"r"``, ``"r+"``, ``"w+"`` or ``"c"``.
     mapped
-        Its `flush` writes out what was changed through the mapping.
+        Its `flush` writes changed pages to the file.
     """
 
     path: Path
@@ -92,8 +92,8 @@ def _maps() -> list[str]:
 
 
 def _named_identity(name: list[str], inode: int) -> tuple[int, int] | None:
-    """Return what `os.stat` says of a mapped file: some file systems have a device number of
-    their own in the maps.
+    """Return device and inode of a mapped file as `os.stat` has them: some file systems show
+    another device number in the maps.
     """
     try:
         status = Path(name[0]).stat()

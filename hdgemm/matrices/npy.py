@@ -1,4 +1,4 @@
-"""NumPy's .npy files: headers read without trusting them, files made whole or not at all."""
+"""NumPy's .npy files: checked headers, and new files that appear when they are complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST_HEADER: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What a header says; `offset` is where the data starts, in bytes."""
+    """The fields of a header; `offset` is the first byte of the data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -44,7 +44,7 @@ def open_objects(place: Location, *, writable: bool = False) -> Matrix:
     try:
         array = zarr.open_array(store=store, path=place.item, mode="r+" if writable else "r")
     except Exception as error:
-        # What obstore raises has no base of its own, and zarr passes it on.
+        # obstore's errors have no common base class.
         raise InputError(
             f"cannot open {place} as a Zarr array: {error}", path=str(place)
         ) from error
@@ -90,12 +90,12 @@ class _ObjectsDraft(Draft["Matrix"]):
 
 
 def create_objects(place: Location, shape: tuple[int, int], dtype: DTypeLike) -> Draft[Matrix]:
-    """Begin a new uncompressed array (format 3) that is there when it is published.
+    """Begin a new uncompressed array (format 3) that readers find when it is published.
 
     Raises
     ------
     InputError
-        When something has the name already: it could not be kept until the new array is whole.
+        When the name is taken: the old array could not be kept until the new one is complete.
     """
     zarr = load_zarr()
     stored = np.dtype(dtype)

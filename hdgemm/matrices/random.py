@@ -1,4 +1,4 @@
-"""Random matrices on disk, as large as one likes, in little memory."""
+"""Random matrices of any size on disk, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.files import BlockFile
 
-#: Elements that one generator makes. Part of what a seed means: another number, other matrices.
+#: Elements of one generator. Another number would give other matrices for the same seed.
 _BLOCK: Final = 1 << 18
 
 
@@ -35,7 +35,7 @@ def random_matrix(
     Parameters
     ----------
     path
-        Replaced, when whole, if it exists.
+        A file of this name is replaced when the new one is complete.
     m, n
         Rows and columns.
     seed

@@ -44,7 +44,7 @@ class RectangleMatrix(Matrix):
     store
         Indexed by pairs of slices.
     name
-        What an error calls it.
+        The name in error messages.
     chunk
         Rows and columns of a chunk: blocks are cut on its grid, so that no chunk is decoded twice
         for one rectangle.
@@ -114,7 +114,7 @@ class RectangleMatrix(Matrix):
     def _chunk_around(
         self, row: int, col: int, extents: tuple[int, ...]
     ) -> tuple[slice, slice] | None:
-        """Return the chunk that a rectangle is a part of; None where it is whole, or in several."""
+        """Return the chunk that contains a rectangle; None for a whole chunk, and for several."""
         found = []
         for first, extent, step, end in zip(
             (row, col), extents, self.chunk or (1, 1), self.shape, strict=True
@@ -155,7 +155,7 @@ class RectangleMatrix(Matrix):
             self._flush()
 
     def close(self) -> None:
-        """Close what was opened for this matrix."""
+        """Close the file that was opened for this matrix."""
         if self._close is not None:
             self._close()
             self._close = None

@@ -1,4 +1,4 @@
-"""Opening and creating matrices by name, whatever their format."""
+"""Opening and creating matrices of every format by location."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     Returns
     -------
     Matrix or None
-        None for what is none of these.
+        None for any other object.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _has_rectangles(x: Any) -> bool:
 
 
 def _is(x: Any, module: str, name: str) -> bool:
-    """Say whether `x` is of a library's class, without importing the library."""
+    """Return whether `x` is an instance of a library's class, without importing the library."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(x, kind)
 
@@ -139,7 +139,7 @@ def create_matrix(
     part: Path | None = None,
     order: str = "C",
 ) -> Draft[Any]:
-    """Begin a new matrix that gets its name when it is published, its space reserved.
+    """Begin a new matrix, with its space reserved, that gets its name when it is published.
 
     Publishing replaces a matrix of that name: a whole file, one dataset of an HDF5 file, one array
     of a Zarr store. `part` is its name until then, beside the final one; None for any. `order` is
@@ -179,12 +179,12 @@ def create_matrix(
 
 
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:
-    """Go on with the draft that `create_matrix` made with this `part`, in another process.
+    """Resume a draft that another process began with `create_matrix` and this `part`.
 
     Raises
     ------
     InputError
-        When it is not what was made.
+        When the draft has another format or shape.
     """
     if place.format == "zarr":
         return reopen_zarr(place.path, place.item, part)

@@ -1,4 +1,4 @@
-"""A small shared pool of threads that moves pieces of matrices, fairly between its callers.
+"""A shared thread pool that moves pieces of matrices and serves its callers in turn.
 
 Reading and writing release the interpreter's lock, so a handful of threads is enough to keep a
 disk or the memory bus busy while other cores multiply.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ALIGNMENT: Final = 4096
 #: Threads that read and write files, in the whole process.
 DISK_THREADS: Final = 4
-#: Bytes of the buffer through which one thread moves what cannot be moved in place.
+#: Bytes of the buffer in which one thread converts or aligns data.
 BOUNCE_SIZE: Final = 4 << 20
 #: Bytes of host memory that moving matrices may hold beyond the callers' own, in all.
 BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
@@ -54,7 +54,7 @@ def address(memory: NDArray[Any]) -> int:
 
 
 class _Transfer:
-    """The pieces of one call: those not begun yet, how many run, and the first error."""
+    """The pieces of one call: those that wait, the number that run, and the first error."""
 
     def __init__(self, pieces: Iterable[Callable[[Bounce], None]]) -> None:
         self.pieces: Iterator[Callable[[Bounce], None]] = iter(pieces)
@@ -131,7 +131,7 @@ class Pool:
             del piece, transfer, error
 
     def _end(self, transfer: _Transfer) -> None:
-        """Begin no more pieces of this transfer; called with the lock held."""
+        """Start no more pieces of this transfer; called with the lock held."""
         transfer.pieces = iter(())
         if transfer in self._transfers:
             self._transfers.remove(transfer)

@@ -29,7 +29,7 @@ CHUNK: Final = (1024, 1024)
 
 
 class _ArrayDraft(Draft["Matrix"]):
-    """An array in a folder aside, renamed as a whole; an array that had the name is removed.
+    """An array in a folder aside, which is renamed; an array that had the name is removed.
 
     `new_groups` are the folders of groups that were made for it, from the outside in.
     """
