@@ -60,11 +60,11 @@ class OperationSource(ABC):
     stages: Sequence[Stage]
 
     @abstractmethod
-    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterable[Op]:
+    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterable[Op]:
         """Return one stage's operations, in order.
 
-        Before it blocks until more are known, it calls `settle`, which makes the lane wait for
-        its enqueued operations: others may depend on their end.
+        Before it blocks until more are known, it calls `finish` until that returns False: the
+        lane waits for its oldest enqueued operation, since others can depend on its end.
         """
 
     def finished(self, op: Op) -> None:  # noqa: B027  (a fixed schedule needs none)
@@ -82,7 +82,7 @@ class FixedSchedule(OperationSource):
         self._schedule = build_schedule(plan)
         self.stages = [stage for stage, ops in self._schedule.items() if ops]
 
-    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterable[Op]:  # noqa: ARG002
+    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterable[Op]:  # noqa: ARG002
         """Return one stage's operations."""
         return self._schedule[stage]
 
@@ -117,17 +117,16 @@ class DynamicSchedule(OperationSource):
         self._drawing = False
         self._closed = False
 
-    def ops(self, stage: Stage, settle: Callable[[], object]) -> Iterator[Op]:
+    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterator[Op]:
         """Yield a stage's operations in order; draw units when they run out."""
         ops, number = self._builder.schedule[stage], 0
         while True:
             while number < len(ops):  # appending to a list is atomic: no lock
                 yield ops[number]
                 number += 1
-            # Only its own lane reports a unit as multiplied, and `draw` can block until all is
-            # stored: so no lane blocks here with enqueued operations.
-            settle()
-            if not self._extend(ops, number):
+            # A lane reports its operations itself, and `draw` can block until all is stored: no
+            # lane blocks here with enqueued operations.
+            if not finish() and not self._extend(ops, number):
                 return
 
     def _extend(self, ops: list[Op], number: int) -> bool:

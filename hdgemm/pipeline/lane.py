@@ -7,7 +7,6 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.timeline import Event, Timeline
 
@@ -21,12 +20,9 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.sync import Progress
     from hdgemm.pipeline.timeline import Observer
 
-#: The most unfinished operations that a lane enqueues on a device: enough that the device does
-#: not wait for the host, few enough that cancelling is quick.
-DEPTH: Final = 4
-#: Unfinished operations that remain after a lane with `DEPTH` of them has waited. The device
-#: stays busy, and the lane wakes once for several operations.
-REFILL: Final = 2
+#: The most unfinished operations that a lane leaves enqueued on a device: one that is executed and
+#: two that wait, so that the device does not wait for the host.
+DEPTH: Final = 3
 
 
 class EventLog:
@@ -100,9 +96,10 @@ class Lane:
     def run(self) -> None:
         """Execute all operations; an error stops all lanes."""
         try:
-            for op in self._source.ops(self.stage, self._settle):
+            for op in self._source.ops(self.stage, self._finish):
                 self._execute(op)
-            self._settle()
+            while self._finish():
+                pass
         except BaseException as error:  # noqa: BLE001  (raised by the executor)
             self._stop(error)
 
@@ -123,21 +120,17 @@ class Lane:
             return
         self._progress.issue(op, completion)
         self._enqueued.append((op, completion, start))
-        if len(self._enqueued) >= DEPTH:
-            self._settle(REFILL)
+        if len(self._enqueued) > DEPTH:
+            self._finish()
 
-    def _settle(self, remaining: int = 0) -> None:
-        """Wait until at most `remaining` operations are enqueued, and record the finished ones."""
-        if len(self._enqueued) > remaining:
-            # The device executes them in order: after this one the earlier ones do not block.
-            try:
-                self._enqueued[-remaining - 1][1].wait()
-            except DeviceError:
-                remaining = 0  # an earlier operation can have failed first: see all of them
-        while len(self._enqueued) > remaining:
-            op, completion, start = self._enqueued.popleft()
-            completion.wait()
-            start, end = completion.interval() or (start, time.perf_counter())
-            self._log.record(op, start, end)
-            self._progress.retire(op)
-            self._source.finished(op)
+    def _finish(self) -> bool:
+        """Wait for the oldest enqueued operation and record it; False if there is none."""
+        if not self._enqueued:
+            return False
+        op, completion, start = self._enqueued.popleft()
+        completion.wait()
+        start, end = completion.interval() or (start, time.perf_counter())
+        self._log.record(op, start, end)
+        self._progress.retire(op)
+        self._source.finished(op)
+        return True

@@ -333,6 +333,33 @@ def test_units_drawn_one_by_one_compute_the_same_bits(unified):
     device.close()
 
 
+def test_a_unit_is_drawn_while_the_one_before_multiplies():
+    case = Case((13, 11, 9), (3, 4, 9))
+    third_drawn, multiplied = threading.Event(), []
+
+    class Feed(PlanFeed):
+        def draw(self):
+            batch = super().draw()
+            if batch is not None and batch.unit.number == 2:
+                third_drawn.set()
+            return batch
+
+    def pace(kind, amount):
+        if kind == "gemm":
+            multiplied.append(kind)
+            # The second unit multiplies until the third is drawn, which takes the first one's end.
+            assert len(multiplied) != 2 or third_drawn.wait(60.0)
+        return 0.0
+
+    device = RecordingDevice(pace=pace)
+    case.out = case.c.copy()
+    store = ArrayMatrix(case.out)
+    operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
+    run_feed(case.plan, Feed(case.plan), device, operands, alpha=case.alpha)
+    case.check()
+    device.close()
+
+
 def test_a_fault_ends_a_run_whose_feed_would_go_on():
     case = Case((13, 11, 9), (3, 4, 2))
     device = RecordingDevice(fault=Fault(20))
