@@ -1,4 +1,4 @@
-"""The executor against NumPy, with tiny tiles, injected faults, and a device that finds races."""
+"""The executor against NumPy: tiny tiles, injected faults, and a device that detects races."""
 
 import gc
 import threading
@@ -297,7 +297,7 @@ def test_other_dtypes_and_conjugation_on_the_way(dtype, conj):
 
 
 class PlanFeed:
-    """Gives a plan's own units, one at a time."""
+    """Gives the units of a plan, one at a time."""
 
     def __init__(self, plan):
         self.plan = plan

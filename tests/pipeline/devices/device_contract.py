@@ -1,4 +1,4 @@
-"""What every device must do, whatever it is made of: subclass, give a `device` fixture, inherit."""
+"""Tests that every device passes: subclass `DeviceContract` and define the `device` fixture."""
 
 import numpy as np
 import pytest
@@ -15,9 +15,9 @@ def random(rng, shape, dtype):
 
 
 class DeviceContract:
-    """Each test takes its own memory and gives it back."""
+    """Each test allocates its own memory and frees it."""
 
-    #: Whether C may be written into staging by the kernel, as the ladder's first steps do.
+    #: Whether the kernel can write C into staging, as the first strategies do.
     writes_staging = True
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""The contract, on the devices that every machine has."""
+"""The contract on the devices that every machine has, and the checks of the recording device."""
 
 import numpy as np
 import pytest

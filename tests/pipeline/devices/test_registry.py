@@ -1,7 +1,8 @@
-"""Devices by name: what an automatic choice asks, and what it does not."""
+"""Devices by name, and the drivers that an automatic choice of a device asks."""
 
 import pytest
 
+from hdgemm.errors import DeviceUnavailableError
 from hdgemm.pipeline.devices import cuda, opencl, registry
 from hdgemm.pipeline.devices.opencl import platforms
 from hdgemm.pipeline.devices.registry import DeviceInfo, first_accelerator
@@ -59,3 +60,11 @@ def test_every_listed_device_has_a_name_and_a_reason_where_it_is_unusable():
     for info in registry.list_devices():
         assert info.name
         assert info.usable or info.note
+
+
+@pytest.mark.parametrize(
+    "name", ["", "host:1", "cuda:", "cuda:x", "opencl:x", "abacus", "cuda:999"]
+)
+def test_a_device_that_is_not_there_is_refused(name):
+    with pytest.raises(DeviceUnavailableError):
+        registry.open_device(name)
