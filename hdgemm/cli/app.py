@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from importlib import import_module
@@ -65,6 +66,10 @@ for _name in CLIENT:
 
 def main() -> None:
     """Run the command line and exit with a code of docs/cli.md."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # File names need not be text in the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")
     try:
         exit_code = app(prog_name="hdgemm", standalone_mode=False)
     except _Stopped as stopped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 class _DatasetDraft(Draft[FileMatrix]):
     """A dataset under a temporary name in a file that has others: it is renamed within it."""
 
-    def __init__(self, path: Path, item: str, part: str, matrix: FileMatrix) -> None:
+    def __init__(
+        self, path: Path, item: str, part: str, matrix: FileMatrix, new_groups: list[str]
+    ) -> None:
         super().__init__(path, path, matrix)
         self._item, self._part_item = item, part
+        self._new_groups = new_groups
 
     def _give_name(self) -> None:
         with LIBRARY_LOCK, open_file(self.path, "r+") as file:
@@ -37,6 +40,9 @@ class _DatasetDraft(Draft[FileMatrix]):
     def _remove(self) -> None:
         with LIBRARY_LOCK, open_file(self.path, "r+") as file:
             file.pop(self._part_item, None)
+            for group in self._new_groups:
+                if group in file and not len(file[group]):
+                    del file[group]
 
 
 def create_hdf5(
@@ -70,9 +76,10 @@ def create_hdf5(
         check_regular(path)
         folder, _, last = item.rpartition("/")
         part_item = f"{folder}/{aside(Path(last)).name}"
+        new_groups = _missing_groups(path, item)
         offset = _allocate(path, "r+", part_item, shape, stored)
         matrix = FileMatrix(BlockFile(path, writable=True), shape, stored, offset)
-        draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix)
+        draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix, new_groups)
     else:
         part = part or aside(path)
         part.unlink(missing_ok=True)
@@ -80,6 +87,12 @@ def create_hdf5(
         draft = Draft(path, part, FileMatrix(BlockFile(part, writable=True), shape, stored, offset))
     _reserve(draft, offset)
     return draft
+
+
+def _missing_groups(path: Path, item: str) -> list[str]:
+    """Return the groups that an item needs and the file does not have, from the inside out."""
+    with LIBRARY_LOCK, open_file(path, "r") as file:
+        return [str(group) for group in PurePosixPath(item).parents if str(group) not in file]
 
 
 def _reserve(draft: Draft[FileMatrix], offset: int) -> None:

@@ -225,6 +225,17 @@ def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "B.npy"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_file_names_that_the_terminal_cannot_show(files, monkeypatch, encoding):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    folder, _ = files
+    name = os.fsdecode(b"caf\xe9.npy")
+    done = hdgemm("multiply", "A.npy", "B.npy", "--out", name, "--checkpoint", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert hdgemm("verify", "A.npy", "B.npy", name, cwd=folder).returncode == 0
+    failed(hdgemm("verify", "A.npy", "B.npy", "missing" + name, cwd=folder), 2, "No such file")
+
+
 def test_help_waits_for_no_heavy_import(tmp_path):
     code = (
         "import sys; sys.argv = ['hdgemm', '--help']\n"

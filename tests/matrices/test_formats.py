@@ -510,6 +510,17 @@ def test_a_full_disk_leaves_nothing_of_a_zarr_array(tmp_path, monkeypatch, name)
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_an_abandoned_dataset_leaves_no_groups(tmp_path):
+    dataset(tmp_path / "x.h5", numbers((5, 5)))
+    size = (tmp_path / "x.h5").stat().st_size
+    for item in ("deep/er/C", "group/new/C", "group/C"):
+        create_matrix(f"{tmp_path}/x.h5::{item}", (2000, 2000), "f8").discard()
+        with h5py.File(tmp_path / "x.h5") as file:
+            assert list(file) == ["group"]
+            assert list(file["group"]) == ["A"]
+        assert (tmp_path / "x.h5").stat().st_size < size + (1 << 16)
+
+
 def test_a_zarr_store_in_a_folder_that_is_missing(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         create_matrix(f"{tmp_path}/missing/c.zarr::C", (64, 64), "f8")
