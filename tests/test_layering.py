@@ -31,6 +31,7 @@ LEVELS = {
     "simulation": 9,
     "blas": 10,
     "preflight": 10,
+    "linalg": 11,
     "device_check": 11,
     "profiling": 11,
     "client": 12,

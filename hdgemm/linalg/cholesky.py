@@ -1,0 +1,238 @@
+"""Cholesky factorisation out of core: `cholesky`, `cho_factor`, `cho_solve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.linalg.fortran import gemm, potrf, rank_k, trsm
+from hdgemm.linalg.planning import Columns
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
+from hdgemm.linalg.slabs import Recorder, Slab, SlabPipeline
+from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, open_square
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.slabs import Block
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+#: Columns that LAPACK factors at once; wider slabs are halved.
+_LEAF: Final = 512
+
+
+def cholesky(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Return the Cholesky factor of a Hermitian positive definite matrix of any size.
+
+    A = L·L^H for ``lower=True``, A = U^H·U otherwise. One triangle of A is read and multiplied,
+    never both. Files pass through memory in slabs of columns (of rows for U) that fit
+    `Options.host_memory`.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the
+        location of a file. Only the triangle that `lower` names is read.
+    lower
+        Read the lower triangle and compute L; otherwise the upper one and U.
+    overwrite_a
+        Without `out`, the factor may be stored in place of `a`, also where `a` is a file. A
+        factorisation that fails then leaves `a` half overwritten.
+    check_finite
+        Raise `InputError` at the first NaN or Inf of the triangle.
+    out
+        An array, a stored matrix or view, or the location of a file, which appears when it is
+        complete; None for a new array. New .npy files are column-major for L, row-major for U,
+        so that slabs are contiguous.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces slabs of nb columns and stream
+        blocks of kb columns. The computation runs on the host.
+    session, progress, observer, cancel
+        As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
+        store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
+
+    Returns
+    -------
+    array
+        The factor, zero in the other triangle; `out` where that is an array or a matrix, a
+        read-only memmap for the location of a .npy file.
+
+    Raises
+    ------
+    LinAlgError
+        When A is not positive definite: `order` is that of the leading minor. It is a
+        `SingularMatrixError`; nothing is published.
+    InputError
+        When A is not square, or not finite: `row` and `col`.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
+    """
+    call = _Call(lower, check_finite, clean=True, watch=Watch(progress, observer, cancel))
+    return call.run(a, out, overwrite_a, options, session)
+
+
+def cho_factor(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> tuple[Any, bool]:
+    """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
+
+    Parameters and errors are those of `cholesky`; the elements of the other triangle are
+    undefined where `c` is an `out` that exists already, or `a` itself.
+    """
+    call = _Call(lower, check_finite, clean=False, watch=Watch(progress, observer, cancel))
+    return call.run(a, out, overwrite_a, options, session), lower
+
+
+class _Call:
+    """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
+
+    def __init__(self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch) -> None:
+        self._lower, self._check_finite = bool(lower), check_finite
+        self._clean, self._watch = clean, watch
+
+    def run(
+        self, a: Any, out: Any, overwrite_a: bool, options: Any, session: Session | None
+    ) -> Any:
+        source = open_square(a)
+        order = "F" if self._lower else "C"
+        with (
+            host_session(session, options) as (opened, chosen),
+            destination(out, a, source, order=order, overwrite_a=overwrite_a) as target,
+            input_unchanged(source, target.stored),
+        ):
+            matrix, factor = self._turned(source), self._turned(target.stored)
+            array = in_memory(factor, source.dtype.newbyteorder("="))
+            if array is not None:
+                self._factor_array(matrix, array)
+            else:
+                plan = plan_for("cholesky", matrix, factor, opened, chosen, self._watch)
+                recorder = Recorder(self._watch, plan.flops)
+                check = self._check if self._check_finite else None
+                with SlabPipeline(matrix, factor, plan, recorder, check) as pipeline:
+                    self._factor_slabs(pipeline)
+                self._clear(target, factor, plan.slabs)
+                recorder.finish()
+        return target.result()
+
+    def _turned(self, matrix: StoredMatrix) -> StoredMatrix:
+        return matrix if self._lower else matrix.T
+
+    def _check(self, slab: Slab) -> None:
+        check_finite_slab(slab, triangle=True, transposed=not self._lower)
+
+    def _factor_array(self, matrix: StoredMatrix, array: NDArray[Any]) -> None:
+        """Factor in a column-major array, which the result is."""
+        n = len(array)
+        recorder = Recorder(self._watch, _flops(0, n, n, array.dtype))
+        for first in range(0, n, _LEAF):
+            place = Columns(first, min(first + _LEAF, n), first)
+            slab = Slab(0, place, array[first:, first : place.last])
+            with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
+                matrix[first:, first : place.last].read(slab.array)
+            if self._check_finite:
+                self._check(slab)
+        _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+        for column in range(1, n if self._clean else 0):
+            array[:column, column] = 0
+        recorder.finish()
+
+    def _factor_slabs(self, pipeline: SlabPipeline) -> None:
+        recorder = pipeline.recorder
+        for slab in pipeline.slabs():
+            for number, block in enumerate(pipeline.earlier(slab), 1):
+                rows, width = slab.array.shape
+                flops = _flops(block.place.width, width, rows, slab.array.dtype)
+                with recorder.operation("mult1", slab.number, flops=flops, block=number):
+                    _update(slab.array, block)
+            _factor_panel(slab, recorder)
+            for column in range(1, slab.place.width):
+                slab.array[:column, column] = 0
+
+    def _clear(self, target: Destination, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
+        """Store zeros above the diagonal of a matrix that existed before."""
+        if self._clean and not target.new:
+            for slab in slabs:
+                factor[: slab.first, slab.first : slab.last] = np.zeros((), factor.dtype)
+
+
+def _flops(depth: int, width: int, rows: int, dtype: np.dtype[Any]) -> int:
+    """Count the operations on a trapezoid: an update of some depth, or (0) its factorisation."""
+    if depth:
+        pairs = depth * (width * (rows - width) + width * (width + 1) / 2)
+    else:
+        pairs = width**3 / 6 + width**2 * (rows - width) / 2
+    return int(flops_per_multiply_add(dtype.name) * pairs)
+
+
+def _update(slab: NDArray[Any], block: Block) -> None:
+    """Subtract the product of earlier columns with their rows at the slab's diagonal."""
+    width = slab.shape[1]
+    rank_k(-1.0, block.array[:width], slab[:width])
+    gemm(-1.0, block.array[width:], block.array[:width], slab[width:], trans_b="C")
+
+
+def _factor_panel(slab: Slab, recorder: Recorder) -> None:
+    """Factor a slab in memory: recursively, so that most of the work is in large products."""
+
+    def factor(part: NDArray[Any], first: int) -> None:
+        rows, width = part.shape
+        if width > _LEAF:
+            half = width // 2
+            factor(part[:, :half], first)
+            left, right = part[half:, :half], part[half:, half:]
+            flops = _flops(half, width - half, rows - half, part.dtype)
+            with recorder.operation("mult1", slab.number, flops=flops):
+                rank_k(-1.0, left[: width - half], right[: width - half])
+                gemm(-1.0, left[width - half :], left[: width - half], right[width - half :],
+                     trans_b="C")  # fmt: skip
+            factor(right, first + half)
+            return
+        with recorder.operation("mult1", slab.number, flops=_flops(0, width, rows, part.dtype)):
+            order = potrf(part[:width])
+            if order:
+                raise SingularMatrixError(
+                    f"a is not positive definite: its leading minor of order {first + order} is "
+                    "not",
+                    order=first + order,
+                )
+            trsm(part[:width], part[width:], side="R", trans="C")
+
+    factor(slab.array, slab.place.first)

@@ -1,0 +1,159 @@
+"""BLAS and LAPACK routines on column-major arrays with a leading dimension, called by address.
+
+The wrappers of `scipy.linalg.blas` copy operands that are parts of a larger array. Calls by the
+addresses that SciPy publishes for Cython copy nothing and release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from scipy.linalg import cython_blas, cython_lapack
+
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+#: First letter of a routine's name, by the dtype's character.
+_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
+#: The largest integer that the routines take.
+_LARGEST: Final = 2**31 - 1
+
+
+def gemm(
+    alpha: float,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    *,
+    trans_a: str = "N",
+    trans_b: str = "N",
+) -> None:
+    """Compute C := C + alpha·op(A)·op(B); op is N, T (transposed) or C (conjugate transposed)."""
+    m, n = c.shape
+    k = a.shape[1] if trans_a == "N" else a.shape[0]
+    if not (m and n and k):
+        return
+    _call(
+        cython_blas, "gemm", c.dtype, trans_a, trans_b, m, n, k, _scalar(alpha, c), a, _lead(a),
+        b, _lead(b), _scalar(1.0, c), c, _lead(c),
+    )  # fmt: skip
+
+
+def rank_k(alpha: float, a: NDArray[Any], c: NDArray[Any]) -> None:
+    """Compute C := C + alpha·A·A^H for the lower triangle of C (syrk; herk if complex)."""
+    n, k = a.shape
+    if not (n and k):
+        return
+    name = "herk" if c.dtype.kind == "c" else "syrk"
+    real = c.real.dtype.type
+    _call(
+        cython_blas, name, c.dtype, "L", "N", n, k, np.array(real(alpha)), a, _lead(a),
+        np.array(real(1.0)), c, _lead(c),
+    )  # fmt: skip
+
+
+def trsm(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    *,
+    side: str = "L",
+    lower: bool = True,
+    trans: str = "N",
+    unit: bool = False,
+) -> None:
+    """Solve op(A)·X = B (side L) or X·op(A) = B (side R) for a triangular A; X overwrites B."""
+    m, n = b.shape
+    if not (m and n):
+        return
+    _call(
+        cython_blas, "trsm", b.dtype, side, "L" if lower else "U", trans, "U" if unit else "N",
+        m, n, _scalar(1.0, b), a, _lead(a), b, _lead(b),
+    )  # fmt: skip
+
+
+def potrf(a: NDArray[Any]) -> int:
+    """Overwrite the lower triangle of A by its Cholesky factor.
+
+    Returns the order of the first leading minor that is not positive definite, 0 without one.
+    """
+    info = ctypes.c_int()
+    if len(a):
+        _call(cython_lapack, "potrf", a.dtype, "L", len(a), a, _lead(a), info)
+    return info.value
+
+
+def getrf(a: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
+    """Overwrite A (m×n, m ≥ n) by its LU factors with partial pivoting.
+
+    Returns the 0-based interchanges, and the 1-based index of the first pivot that is exactly
+    zero, 0 without one.
+    """
+    m, n = a.shape
+    pivots = np.zeros(min(m, n), np.intc)
+    info = ctypes.c_int()
+    if m and n:
+        _call(cython_lapack, "getrf", a.dtype, m, n, a, _lead(a), pivots, info)
+    return pivots.astype(np.int64) - 1, info.value
+
+
+def laswp(a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0) -> None:
+    """Interchange row ``first + i`` of A with row ``pivots[i]``, for i = 0, 1, ... in order."""
+    cols = a.shape[1]
+    if not (len(pivots) and cols):
+        return
+    # LAPACK reads the pivot of row k at position k of the vector.
+    padded = np.zeros(first + len(pivots), np.intc)
+    padded[first:] = pivots + 1
+    _call(
+        cython_lapack, "laswp", a.dtype, cols, a, _lead(a), first + 1, first + len(pivots), padded,
+        1,
+    )  # fmt: skip
+
+
+def _scalar(value: complex, like: NDArray[Any]) -> NDArray[Any]:
+    return np.array(value, like.dtype)
+
+
+def _lead(a: NDArray[Any]) -> int:
+    """Return the leading dimension: elements from one column to the next."""
+    rows, cols = a.shape
+    if rows > 1 and a.strides[0] != a.itemsize:
+        raise InputError(f"a column-major array is needed, got strides {a.strides}")
+    return a.strides[1] // a.itemsize if cols > 1 else max(1, rows)
+
+
+def _call(module: Any, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
+    _routine(module, _LETTERS[dtype.char] + name)(*map(_by_address, arguments))
+
+
+def _by_address(value: Any) -> Any:
+    """Return one argument as Fortran takes it."""
+    if isinstance(value, np.ndarray):
+        # The arrays are arguments of the caller, which keeps them alive during the call.
+        return ctypes.c_void_p(value.__array_interface__["data"][0])
+    if isinstance(value, str):
+        return value.encode("ascii")
+    if isinstance(value, int):
+        if value > _LARGEST:
+            raise InputError(f"an extent of {value:,} is more than LAPACK takes ({_LARGEST:,})")
+        return ctypes.byref(ctypes.c_int(value))
+    return ctypes.byref(value)
+
+
+@cache
+def _routine(module: Any, name: str) -> Callable[..., None]:
+    """Take a routine's address from the table that SciPy publishes for Cython."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype = ctypes.c_char_p
+    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    capsule = module.__pyx_capi__[name]
+    return ctypes.CFUNCTYPE(None)(api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule)))

@@ -1,0 +1,114 @@
+"""What all factorisations share: the session, the machine's rates, the plan, the checks."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning import SlabPlan, plan_slabs
+from hdgemm.machine.limits import default_host_bytes, thread_limit
+from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.run.session import session_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.linalg.planning import Kind
+    from hdgemm.linalg.slabs import Slab
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+
+@contextmanager
+def host_session(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
+    """Hold a session for one factorisation, which computes on the host.
+
+    Raises
+    ------
+    InputError
+        When the options name another device.
+    """
+    with thread_limit(), session_for(session, options) as (opened, chosen):
+        if chosen.devices not in ("auto", "host", ("auto",), ("host",)):
+            raise InputError(
+                f"factorisations run on the host, but devices is {chosen.devices!r}: "
+                "choose devices='host'"
+            )
+        with opened.running(chosen):
+            yield opened, chosen
+
+
+def plan_for(
+    kind: Kind,
+    a: StoredMatrix,
+    out: StoredMatrix,
+    session: Session,
+    options: Options,
+    watch: Watch,
+) -> SlabPlan:
+    """Return the slabs for one factorisation, planned with the rates of this machine.
+
+    `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
+    not used.
+    """
+    n = a.shape[0]
+    dtype = a.dtype.newbyteorder("=").name
+    staged = OperandSpec(False, "file", "staged", a.dtype.itemsize)
+    problem = Problem(n, n, max(1, n // 3), dtype, staged, staged, staged)
+    machine = session.machine(DeviceSpec(), problem, _folder(out, a), options.threads, watch)
+    _, width, block = options.tile or (None, None, None)
+    return plan_slabs(
+        kind, n, dtype, options.host_bytes or default_host_bytes(), machine,
+        width=width, block=block, overlap=out.chunks is None,
+    )  # fmt: skip
+
+
+def _folder(*matrices: StoredMatrix) -> Path | None:
+    """Return the folder of the first matrix that lies in a file."""
+    for stored in matrices:
+        home = stored.operand.matrix.home
+        if home is not None:
+            return home if home.is_dir() else home.parent
+    return None
+
+
+@contextmanager
+def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
+    """Raise on leaving when the file of A changed meanwhile."""
+    if out is a:
+        yield
+        return
+    with unchanged({"A": a.operand}, out.operand.matrix):
+        yield
+
+
+def check_finite_slab(slab: Slab, *, triangle: bool = False, transposed: bool = False) -> None:
+    """Raise `InputError` with the position of the first NaN or Inf of a slab.
+
+    Parameters
+    ----------
+    triangle
+        Look at the lower triangle only.
+    transposed
+        The slab is one of the transpose of the caller's matrix.
+    """
+    for index in range(slab.place.width):
+        first = slab.place.first + index - slab.place.top if triangle else 0
+        column = slab.array[first:, index]
+        finite = np.isfinite(column)
+        if finite.all():
+            continue
+        offset = int(np.argmin(finite))
+        row, col = slab.place.top + first + offset, slab.place.first + index
+        row, col = (col, row) if transposed else (row, col)
+        raise InputError(
+            f"a has {column[offset]} at row {row}, column {col}: it must not contain infs or NaNs",
+            row=row, col=col,
+        )  # fmt: skip

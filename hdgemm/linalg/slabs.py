@@ -1,0 +1,240 @@
+"""Slabs of a matrix in memory: loaded, updated by streamed earlier columns, stored.
+
+Input and output run in threads of their own. A slab buffer is loaded as soon as the slab that it
+held is stored; a stream block is read while the block before it is multiplied.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from hdgemm.errors import CancelledRunError
+from hdgemm.linalg.planning import STREAM_BUFFERS, leading
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.pipeline.timeline import Event
+from hdgemm.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.planning import Columns, SlabPlan
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.progress import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """A slab in memory: `array` has the rows from ``place.top`` on, column-major."""
+
+    number: int
+    place: Columns
+    array: NDArray[Any]
+
+
+class Block(NamedTuple):
+    """Earlier columns in memory, a part of slab `slab`; `array` has the rows from `top` on."""
+
+    slab: int
+    place: Columns
+    array: NDArray[Any]
+
+
+class Recorder:
+    """Reports operations to the observer, and progress by floating-point operations."""
+
+    def __init__(self, watch: Watch, flops: int) -> None:
+        self._watch = watch
+        self._flops = flops
+        self._done = 0
+        self._counts: dict[str, int] = {}
+        self._busy: dict[Stage, float] = {}
+        self._lock = threading.Lock()
+        self._began = time.perf_counter()
+        self._next = self._began
+
+    def check_cancel(self) -> None:
+        """Raise `CancelledRunError` when the caller has asked to stop."""
+        if self._watch.cancelled:
+            raise CancelledRunError("the factorisation was cancelled; nothing was published")
+
+    @contextmanager
+    def operation(
+        self, stage: Stage, slab: int, *, nbytes: int = 0, flops: int = 0, block: int = 0
+    ) -> Iterator[None]:
+        """Time one operation; stages are load1 (reads), mult1 (computes) and store2 (writes)."""
+        self.check_cancel()
+        start = time.perf_counter()
+        yield
+        end = time.perf_counter()
+        snapshot = None
+        with self._lock:
+            number = self._counts[stage] = self._counts.get(stage, -1) + 1
+            self._done += flops
+            self._busy[stage] = self._busy.get(stage, 0.0) + end - start
+            if self._watch.progress is not None and end >= self._next:
+                self._next = end + 0.1
+                snapshot = self._snapshot(end)
+        if self._watch.observer is not None:
+            began = self._began
+            self._watch.observer(
+                Event("host", stage, number, slab, block, start - began, end - began, nbytes, flops)
+            )
+        if snapshot is not None and self._watch.progress is not None:
+            self._watch.progress(snapshot)
+
+    def _snapshot(self, now: float) -> Progress:
+        elapsed = now - self._began
+        part = min(1.0, self._done / self._flops) if self._flops else 1.0
+        return Progress(
+            percent=100.0 * part,
+            gflops=self._done / elapsed / 1e9 if elapsed > 0 else 0.0,
+            elapsed=elapsed,
+            eta=elapsed * (1.0 - part) / part if part > 0 else None,
+            limit=max(self._busy.items(), key=lambda item: item[1])[0] if self._busy else None,
+            steps=self._counts.get("mult1", -1) + 1,
+            total_steps=0,
+            phase="factoring",
+        )
+
+    def finish(self) -> None:
+        """Report the end of a factorisation that succeeded."""
+        if self._watch.progress is not None:
+            self._done = self._flops
+            self._watch.progress(self._snapshot(time.perf_counter()))
+
+
+class SlabPipeline:
+    """Context in which the slabs of a plan pass through memory once, from left to right.
+
+    Parameters
+    ----------
+    a
+        The matrix to be factored.
+    out
+        Where the factor is stored, and where earlier columns are read from; `a` itself in place.
+    plan
+        Slabs, blocks and buffers.
+    recorder
+        Told of every operation.
+    check
+        Called with each slab when it is loaded, in a thread of the pipeline.
+    """
+
+    def __init__(
+        self,
+        a: StoredMatrix,
+        out: StoredMatrix,
+        plan: SlabPlan,
+        recorder: Recorder,
+        check: Callable[[Slab], None] | None = None,
+    ) -> None:
+        self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
+        self._check = check
+        self._dtype = np.dtype(plan.dtype)
+        self._loads: dict[int, Future[Slab]] = {}
+        self._stores: dict[int, Future[None]] = {}
+        widest = max((self._buffer_bytes(slab) for slab in plan.slabs), default=0)
+        self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
+        self._stream_buffers: list[NDArray[np.uint8]] = []
+        if len(plan.slabs) > 1:
+            most = leading(plan.n, plan.n, plan.itemsize) * plan.itemsize * plan.block
+            self._stream_buffers = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
+        # Slab loads, slab stores and the reads of the stream, at once.
+        self._pool = ThreadPoolExecutor(2 + STREAM_BUFFERS, "hdgemm-slab")
+
+    def __enter__(self) -> Self:
+        for number in range(self.plan.slab_buffers):
+            self._begin_load(number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        # Views of the buffers may outlive the pipeline in tracebacks; the memory should not.
+        self._slab_buffers, self._stream_buffers = [], []
+        self._loads.clear()
+
+    def slabs(self) -> Iterator[Slab]:
+        """Yield each slab when it is loaded; store it when the caller asks for the next one."""
+        for number in range(len(self.plan.slabs)):
+            slab = self._loads.pop(number).result()
+            yield slab
+            self._stores[number] = self._pool.submit(self._store, slab)
+            self._begin_load(number + self.plan.slab_buffers)
+        for store in self._stores.values():
+            store.result()
+
+    def earlier(self, slab: Slab) -> Iterator[Block]:
+        """Yield the stored columns left of a slab, from left to right; each until the next one."""
+        places = list(self.plan.blocks(slab.number))
+        reads: deque[Future[Block]] = deque()
+        for index in range(len(places) + 1):
+            while len(reads) < STREAM_BUFFERS and index + len(reads) < len(places):
+                number = index + len(reads)
+                reads.append(
+                    self._pool.submit(self._read_block, slab.number, number, *places[number])
+                )
+            if reads:
+                yield reads.popleft().result()
+
+    def _begin_load(self, number: int) -> None:
+        if number < len(self.plan.slabs):
+            self._loads[number] = self._pool.submit(self._load, number)
+
+    def _load(self, number: int) -> Slab:
+        before = self._stores.get(number - self.plan.slab_buffers)
+        if before is not None:  # submitted earlier, so that a thread runs it already
+            before.result()
+        place = self.plan.slabs[number]
+        memory = self._slab_buffers[number % self.plan.slab_buffers]
+        slab = Slab(number, place, self._array(memory, place))
+        with self.recorder.operation("load1", number, nbytes=self.plan.nbytes(place)):
+            self._a[place.top :, place.first : place.last].read(slab.array)
+        if self._check is not None:
+            self._check(slab)
+        return slab
+
+    def _store(self, slab: Slab) -> None:
+        place = slab.place
+        with self.recorder.operation("store2", slab.number, nbytes=self.plan.nbytes(place)):
+            self._out[place.top :, place.first : place.last] = slab.array
+
+    def _read_block(self, slab: int, number: int, earlier: int, place: Columns) -> Block:
+        self._stores[earlier].result()
+        block = Block(
+            earlier, place, self._array(self._stream_buffers[number % STREAM_BUFFERS], place)
+        )
+        with self.recorder.operation(
+            "load1", slab, nbytes=self.plan.nbytes(place), block=number + 1
+        ):
+            self._out[place.top :, place.first : place.last].read(block.array)
+        return block
+
+    def _buffer_bytes(self, place: Columns) -> int:
+        return self._lead(place) * place.width * self.plan.itemsize
+
+    def _lead(self, place: Columns) -> int:
+        return leading(self.plan.n - place.top, self.plan.n, self.plan.itemsize)
+
+    def _array(self, memory: NDArray[np.uint8], place: Columns) -> NDArray[Any]:
+        """Lay out columns in a buffer, at the phase that they have in the output."""
+        matrix = self._out.operand.matrix
+        phase = matrix.phase(place.first, place.top) if self._out.order == "F" else 0
+        array: NDArray[Any] = np.ndarray(
+            (self.plan.n - place.top, place.width),
+            self._dtype,
+            memory.data,
+            0 if phase % self.plan.itemsize else phase,
+            (self.plan.itemsize, self._lead(place) * self.plan.itemsize),
+        )
+        return array

@@ -1,0 +1,147 @@
+"""Operands and results of the calls: matrices opened, files published when they are complete."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import HdgemmError, InputError
+from hdgemm.matrices.layout import SUPPORTED
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open as open_stored
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.stores import create_matrix, is_stored
+from hdgemm.product.aliasing import overlaps, same_elements
+from hdgemm.product.arguments import check_out_dtype, check_shape
+from hdgemm.product.target import check_location, is_location, single
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
+    """A matrix has no such factor, or a system no unique solution.
+
+    `order` is that of the first leading minor that is not positive definite, or the 1-based
+    index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
+    """
+
+
+def open_matrix(x: Any) -> StoredMatrix:
+    """Open an operand for reading; lists and arrays of integers become float64, as in SciPy.
+
+    Raises
+    ------
+    InputError
+        When it is no matrix, or a file that is missing or truncated.
+    """
+    if isinstance(x, StoredMatrix):
+        return x
+    if not (is_location(x) or is_stored(x)):
+        x = np.asarray(x)
+        if x.dtype.kind in "iub":
+            x = x.astype(np.float64)
+    return open_stored(x)
+
+
+def open_square(x: Any, what: str = "a") -> StoredMatrix:
+    """Open an operand and check that it is square."""
+    matrix = open_matrix(x)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{what} must be square, it has shape {matrix.shape}", shape=matrix.shape)
+    return matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The matrix that a result is stored in.
+
+    Parameters
+    ----------
+    stored
+        Opened for writing.
+    given
+        The array or matrix that the caller gets; None for a location.
+    location
+        The location that the caller gave; None without one.
+    new
+        It was made for this call: elements that are not stored are zero.
+    """
+
+    stored: StoredMatrix
+    given: Any = None
+    location: Location | None = None
+    new: bool = False
+
+    def result(self) -> Any:
+        """Return what the caller gets: a .npy file as a read-only memmap, as `hdgemm.matmul`."""
+        if self.location is None:
+            return self.given
+        if self.location.format == "npy":
+            return np.load(self.location.path, mmap_mode="r")
+        return open_stored(self.location)
+
+
+@contextmanager
+def destination(
+    out: Any, a: Any, source: StoredMatrix, *, order: str, overwrite_a: bool
+) -> Iterator[Destination]:
+    """Yield where a result goes; a new file gets its name on leaving without an error.
+
+    Parameters
+    ----------
+    out
+        As the caller gave it; None for a new array, or for `a` where `overwrite_a` allows that.
+    a, source
+        The operand as the caller gave it, and opened.
+    order
+        ``"F"`` or ``"C"``, for new arrays and .npy files.
+    """
+    out = single(out)
+    dtype = source.dtype.newbyteorder("=")
+    if out is None and overwrite_a and _takes_result(a):
+        with open_stored(a, "r+") as stored:
+            yield Destination(stored, a, parse_location(a) if is_location(a) else None)
+    elif out is None:
+        array = np.zeros(source.shape, dtype, order)  # type: ignore[call-overload]
+        yield Destination(open_stored(array, "r+"), array, new=True)
+    elif is_location(out):
+        place = parse_location(out)
+        check_location(place, a, None)
+        order = order if place.format == "npy" else "C"
+        with create_matrix(place, source.shape, dtype, order=order) as draft:
+            yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
+            draft.publish()
+    else:
+        with open_stored(out, "r+") as stored:
+            _check_out(stored, source, dtype)
+            yield Destination(stored, out)
+
+
+def _takes_result(a: Any) -> bool:
+    """Say whether an operand that may be overwritten can hold the result."""
+    if isinstance(a, np.ndarray):
+        return a.flags.writeable and a.dtype.newbyteorder("=").name in SUPPORTED
+    return is_location(a) or is_stored(a)
+
+
+def _check_out(stored: StoredMatrix, source: StoredMatrix, dtype: np.dtype[Any]) -> None:
+    check_shape(stored.shape, source.shape, "out")
+    check_out_dtype(stored.dtype, dtype)
+    mine, other = stored.operand, source.operand
+    if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
+        raise InputError("out overlaps a without being the same matrix: choose another one")
+
+
+def in_memory(stored: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the column-major array that a matrix is, None where LAPACK cannot work in it."""
+    operand = stored.operand
+    if operand.matrix.array is None or operand.matrix.dtype != dtype:
+        return None
+    array = operand.matrix.array.T if operand.trans else operand.matrix.array
+    return array if array.flags.f_contiguous and array.flags.aligned else None
