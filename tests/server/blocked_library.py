@@ -1,20 +1,35 @@
-"""A library of the tests whose planning never ends, as a file system that does not answer."""
+"""Libraries of the tests whose planning blocks, as a file system that does not answer."""
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.server.numpy_backend import NumpyLibrary
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import Demand, Problem
 
+#: Names the file that `CancellableLibrary` makes when a planning is cancelled.
+MARK = "HDGEMM_TEST_MARK"
+
 
 class BlockedLibrary(NumpyLibrary):
-    """Plans for ever, deaf to cancellation."""
+    """Plans without end, and ignores cancellation."""
 
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         threading.Event().wait()
         raise AssertionError
+
+
+class CancellableLibrary(NumpyLibrary):
+    """Plans until it is cancelled."""
+
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
+        cancel.wait()
+        Path(os.environ[MARK]).touch()
+        raise CancelledRunError("planning was cancelled")

@@ -19,6 +19,7 @@ from hdgemm.options import Options
 from hdgemm.server import paths
 from hdgemm.server.backend import PlannedOperand, Problem
 from hdgemm.server.planner import Planner
+from tests.server.blocked_library import MARK
 from tests.server.harness import InProcess, application, live, make_settings, wait_until
 
 if TYPE_CHECKING:
@@ -69,6 +70,22 @@ def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(30)
         assert server.process.returncode == 0
+
+
+def test_planning_is_cancelled_when_the_client_disconnects(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, library="tests.server.blocked_library:CancellableLibrary")
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    inputs = {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}
+    mark = tmp_path / "mark"
+    with live(settings, "--no-worker", **{MARK: str(mark)}) as server:
+        for dry_run in (True, False):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(
+                    server.url + GEMM, json={"inputs": inputs, "dry_run": dry_run}, timeout=1.0
+                )
+            wait_until(mark.exists)
+            mark.unlink()
+        assert server.http.get("/v1/jobs").json()["jobs"] == []
 
 
 def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:

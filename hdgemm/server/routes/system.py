@@ -99,6 +99,7 @@ def describe_system(service: TheService, account: TheAccount) -> dict[str, Any]:
         "disk": {"total": disk.total, "used": disk.used, "free": disk.free},
         "account": {"name": account.name, "max_jobs": account.max_jobs,
                     "max_bytes": account.max_bytes, "rate": account.rate,
+                    "max_priority": account.max_priority,
                     "unfinished_jobs": unfinished},
     }  # fmt: skip
 
