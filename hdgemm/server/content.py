@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response, StreamingResponse
 
 from hdgemm.server.problems import ProblemError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.npy import NpyHeader
 
 _CHUNK: Final = 1 << 20
+#: Threads that read contents: a file system that does not answer must not block all others.
+_READERS: Final = CapacityLimiter(32)
 #: The largest piece that is answered at once, in bytes.
 MAX_PIECE: Final = 64 << 20
 
@@ -67,8 +69,9 @@ def stream_file(request: Request, file: io.FileIO, sha256: str, name: str) -> Re
 async def _read(file: io.FileIO, start: int, stop: int) -> AsyncIterator[bytes]:
     with file:
         while start < stop:
+            length = min(_CHUNK, stop - start)
             chunk = await to_thread.run_sync(
-                os.pread, file.fileno(), min(_CHUNK, stop - start), start
+                os.pread, file.fileno(), length, start, limiter=_READERS
             )
             if not chunk:
                 # Ending short of Content-Length breaks the connection, which the client notices.

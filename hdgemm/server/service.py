@@ -136,6 +136,7 @@ class Service:
         self.streams = EventStreams(self, settings.max_streams, settings.max_streams_per_token)
         self.files = ThreadLimit(16, 5.0, "files")
         self.plans = ThreadLimit(4, 20.0, "the planner")
+        self.hashes = ThreadLimit(8, 600.0, "checksums")
         self.public_host = urlsplit(settings.public_url).netloc
         self._always_ask = always_ask
         self._accounts: dict[str, tuple[float, Account | None]] = {}

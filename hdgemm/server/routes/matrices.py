@@ -158,9 +158,11 @@ def _acknowledge(
 
 @router.post("/matrices/{matrix_id}/complete", response_model=None,
              responses={**_INFO, **responses(404, 409)})  # fmt: skip
-def complete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
-    """Check that all is there and what was announced; from then on it never changes."""
-    matrix, received = _load(service, matrix_id, account)
+async def complete_matrix(
+    matrix_id: MatrixId, service: TheService, account: TheAccount
+) -> JSONResponse:
+    """Check that the content is complete and as announced; from then on it never changes."""
+    matrix, received = await to_thread.run_sync(_load, service, matrix_id, account)
     if matrix.completed is None:
         if matrix.size and received != [(0, matrix.size)]:
             raise ProblemError(
@@ -168,11 +170,15 @@ def complete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccoun
                 size=matrix.size,
             )  # fmt: skip
         path = uploads.content_path(matrix_id, service.settings)
-        etag = uploads.check_content(matrix, path)
-        with service.database.write() as conn:
-            uploads.complete(conn, matrix_id, etag, service.database.now(conn))
-        matrix, received = _load(service, matrix_id, account)
+        etag = await service.hashes.run(uploads.check_content, matrix, path)
+        await to_thread.run_sync(_complete, service, matrix_id, etag)
+        matrix, received = await to_thread.run_sync(_load, service, matrix_id, account)
     return JSONResponse(service.documents.matrix(matrix, received))
+
+
+def _complete(service: Service, matrix_id: str, etag: str) -> None:
+    with service.database.write() as conn:
+        uploads.complete(conn, matrix_id, etag, service.database.now(conn))
 
 
 @router.head("/matrices/{matrix_id}/content", include_in_schema=False)

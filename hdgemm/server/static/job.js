@@ -38,6 +38,7 @@ function facts(info) {
       ["Limited by", info.report.limit ?? "–"]);
   }
   if (info.error) entries.push([`Error (${info.error.origin})`, info.error.detail]);
+  if (info.expires) entries.push(["Deleted after", time(info.expires)]);
   if (info.output?.path) entries.push(["Result", info.output.path]);
   return pairs("Facts", entries);
 }
