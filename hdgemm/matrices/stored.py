@@ -9,6 +9,7 @@ import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.base import Operand
+from hdgemm.matrices.transfer import aligned_bytes
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -120,7 +121,7 @@ class StoredMatrix:
         """
         operand = self.operand
         if out is None:
-            out = np.empty(self.shape, self.dtype.newbyteorder("="), self.order)  # type: ignore[call-overload]
+            out = _empty(operand)
         if out.shape != self.shape:
             raise InputError(f"out has shape {out.shape}, the matrix {self.shape}")
         _check_cast(self.dtype, out.dtype, "out")
@@ -236,6 +237,18 @@ def _span(key: Any, extent: int) -> tuple[int, int]:
         f"a view is a rectangle of slices with step 1, such as M[0:1000, 50:], got {key!r}; "
         "read it with numpy.asarray for any other indexing"
     )
+
+
+def _empty(operand: Operand) -> NDArray[Any]:
+    """Return memory for all elements, at the phase of the file, so that reads need no bounce."""
+    matrix, dtype = operand.matrix, operand.matrix.dtype.newbyteorder("=")
+    phase = matrix.phase(0, 0)
+    memory = aligned_bytes(
+        matrix.shape[0] * matrix.shape[1] * dtype.itemsize,
+        phase if phase % dtype.itemsize == 0 else 0,
+    )
+    stored: NDArray[Any] = memory.view(dtype).reshape(matrix.shape)
+    return stored.T if operand.trans else stored
 
 
 def _check_cast(found: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
@@ -291,6 +292,20 @@ def test_views_as_arrays(stored):
     assert repr(m[1:3].T) == (
         f"<StoredMatrix [0:70, 1:3] of {m.operand.matrix.name!r}: 70×2 float64, order C, mode r+>"
     )
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_whole_rows_and_columns_are_read_without_a_bounce(tmp_path, monkeypatch, order):
+    x = np.asarray(numbers((900, 700)), order=order)
+    np.save(tmp_path / "x.npy", x)
+    with hdgemm.open(tmp_path / "x.npy") as m:
+        if not m.operand.matrix.file.direct:
+            pytest.skip("no direct I/O here")
+        monkeypatch.setattr(FileMatrix, "_read_band", None)
+        part = np.s_[101:, :] if order == "C" else np.s_[:, 101:]
+        for view, wanted in ((m, x), (m[part], x[part])):
+            np.testing.assert_array_equal(np.asarray(view), wanted)
+            np.testing.assert_array_equal(np.asarray(view.T), wanted.T)
 
 
 def test_what_is_no_rectangle_is_refused(stored):
