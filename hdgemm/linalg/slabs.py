@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.linalg.planning import STREAM_BUFFERS, leading
+from hdgemm.linalg.planning import STREAM_BUFFERS, Columns, leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 from hdgemm.pipeline.timeline import Event
 from hdgemm.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.planning import Columns, SlabPlan
+    from hdgemm.linalg.planning import SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
@@ -142,7 +142,6 @@ class SlabPipeline:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
         self._check = check
         self._dtype = np.dtype(plan.dtype)
-        self._loads: dict[int, Future[Slab]] = {}
         self._stores: dict[int, Future[None]] = {}
         widest = max((self._buffer_bytes(slab) for slab in plan.slabs), default=0)
         self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
@@ -154,24 +153,47 @@ class SlabPipeline:
         self._pool = ThreadPoolExecutor(2 + STREAM_BUFFERS, "hdgemm-slab")
 
     def __enter__(self) -> Self:
-        for number in range(self.plan.slab_buffers):
-            self._begin_load(number)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        # Views of the buffers may outlive the pipeline in tracebacks; the memory should not.
+        # Tracebacks may keep this object; its buffers are freed here.
         self._slab_buffers, self._stream_buffers = [], []
-        self._loads.clear()
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield each slab when it is loaded; store it when the caller asks for the next one."""
-        for number in range(len(self.plan.slabs)):
-            slab = self._loads.pop(number).result()
+        """Yield each slab of A when it is loaded; store it when the caller asks for the next."""
+        return self._pass(self._a, self.plan.slabs, self._check)
+
+    def below(self) -> Iterator[Slab]:
+        """Yield the rows of `out` below each slab's own ones, and store them again."""
+        n = self.plan.n
+        places = [Columns(first, last, last) for first, last, _ in self.plan.slabs if last < n]
+        return self._pass(self._out, places, None)
+
+    def _pass(
+        self,
+        source: StoredMatrix,
+        places: Sequence[Columns],
+        check: Callable[[Slab], None] | None,
+    ) -> Iterator[Slab]:
+        """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
+        loads: dict[int, Future[Slab]] = {}
+        stores = self._stores = {}
+
+        def begin_load(number: int) -> None:
+            if number < len(places):
+                before = stores.get(number - self.plan.slab_buffers)
+                slab = Slab(number, places[number], self._slab_array(number, places[number]))
+                loads[number] = self._pool.submit(self._load, source, slab, before, check)
+
+        for number in range(self.plan.slab_buffers):
+            begin_load(number)
+        for number in range(len(places)):
+            slab = loads.pop(number).result()
             yield slab
-            self._stores[number] = self._pool.submit(self._store, slab)
-            self._begin_load(number + self.plan.slab_buffers)
-        for store in self._stores.values():
+            stores[number] = self._pool.submit(self._store, slab)
+            begin_load(number + self.plan.slab_buffers)
+        for store in stores.values():
             store.result()
 
     def earlier(self, slab: Slab) -> Iterator[Block]:
@@ -187,21 +209,21 @@ class SlabPipeline:
             if reads:
                 yield reads.popleft().result()
 
-    def _begin_load(self, number: int) -> None:
-        if number < len(self.plan.slabs):
-            self._loads[number] = self._pool.submit(self._load, number)
-
-    def _load(self, number: int) -> Slab:
-        before = self._stores.get(number - self.plan.slab_buffers)
+    def _load(
+        self,
+        source: StoredMatrix,
+        slab: Slab,
+        before: Future[None] | None,
+        check: Callable[[Slab], None] | None,
+    ) -> Slab:
+        """Fill a slab's buffer when the slab that it held is stored."""
         if before is not None:  # submitted earlier, so that a thread runs it already
             before.result()
-        place = self.plan.slabs[number]
-        memory = self._slab_buffers[number % self.plan.slab_buffers]
-        slab = Slab(number, place, self._array(memory, place))
-        with self.recorder.operation("load1", number, nbytes=self.plan.nbytes(place)):
-            self._a[place.top :, place.first : place.last].read(slab.array)
-        if self._check is not None:
-            self._check(slab)
+        place = slab.place
+        with self.recorder.operation("load1", slab.number, nbytes=self.plan.nbytes(place)):
+            source[place.top :, place.first : place.last].read(slab.array)
+        if check is not None:
+            check(slab)
         return slab
 
     def _store(self, slab: Slab) -> None:
@@ -219,6 +241,9 @@ class SlabPipeline:
         ):
             self._out[place.top :, place.first : place.last].read(block.array)
         return block
+
+    def _slab_array(self, number: int, place: Columns) -> NDArray[Any]:
+        return self._array(self._slab_buffers[number % self.plan.slab_buffers], place)
 
     def _buffer_bytes(self, place: Columns) -> int:
         return self._lead(place) * place.width * self.plan.itemsize

@@ -1,0 +1,239 @@
+"""LU factorisation out of core with partial pivoting: `lu_factor`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.fortran import gemm, getrf, laswp, trsm
+from hdgemm.linalg.planning import Columns
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
+from hdgemm.linalg.slabs import Recorder, Slab, SlabPipeline
+from hdgemm.linalg.storage import destination, in_memory, open_square
+from hdgemm.matrices.draft import aside
+from hdgemm.matrices.files import sync_file
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.slabs import Block
+    from hdgemm.matrices.location import Location
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+
+def lu_factor(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    pivoting: str = "partial",
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> tuple[Any, NDArray[np.int64]]:
+    """Return ``(lu, piv)``, the LU factorisation P·A = L·U of a square matrix of any size.
+
+    The pivot of each column is its largest element over all remaining rows, as in LAPACK,
+    whatever the slabs.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the
+        location of a file.
+    overwrite_a
+        Without `out`, the factors may be stored in place of `a`, also where `a` is a file. A
+        factorisation that fails then leaves `a` half overwritten.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    pivoting
+        ``"partial"``.
+    out
+        An array, a stored matrix or view, or the location of a file, which appears when it is
+        complete; None for a new array. New .npy files are column-major. For a .npy or raw file
+        the pivots are saved beside it, as ``LU.piv.npy`` for ``LU.npy``.
+    options, session, progress, observer, cancel
+        As in `cholesky`.
+
+    Returns
+    -------
+    lu : array
+        U in the upper triangle and the unit lower triangular L, without its diagonal, below; as
+        `cholesky` returns its factor.
+    piv : array of int64
+        Row i was interchanged with row ``piv[i]``. `scipy.linalg.lu_solve` takes both.
+
+    Warns
+    -----
+    LinAlgWarning
+        When a pivot is exactly zero; the factorisation goes on, as SciPy's.
+
+    Raises
+    ------
+    InputError
+        When A is not square, or not finite: `row` and `col`.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
+    """
+    lu, pivots, zero = factor(
+        a, out, Watch(progress, observer, cancel), options, session,
+        overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
+    )  # fmt: skip
+    if zero:
+        warnings.warn(
+            f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=2
+        )
+    return lu, pivots
+
+
+def factor(
+    a: Any,
+    out: Any,
+    watch: Watch,
+    options: Any,
+    session: Session | None,
+    *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    pivoting: str = "partial",
+) -> tuple[Any, NDArray[np.int64], int]:
+    """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
+    if pivoting != "partial":
+        raise InputError(f"pivoting must be 'partial', got {pivoting!r}")
+    source = open_square(a)
+    with (
+        host_session(session, options) as (opened, chosen),
+        destination(out, a, source, order="F", overwrite_a=overwrite_a) as target,
+        input_unchanged(source, target.stored),
+    ):
+        array = in_memory(target.stored, source.dtype.newbyteorder("="))
+        if array is not None:
+            pivots, zero = _factor_array(source, array, watch, check_finite=check_finite)
+        else:
+            plan = plan_for("lu", source, target.stored, opened, chosen, watch)
+            recorder = Recorder(watch, plan.flops)
+            check = check_finite_slab if check_finite else None
+            with SlabPipeline(source, target.stored, plan, recorder, check) as pipeline:
+                pivots, zero = _factor_slabs(pipeline)
+                _interchange_stored(pipeline, pivots)
+            recorder.finish()
+        if target.location is not None:
+            _save_pivots(target.location, pivots)
+    return target.result(), pivots, zero
+
+
+def _factor_array(
+    source: StoredMatrix, array: NDArray[Any], watch: Watch, *, check_finite: bool
+) -> tuple[NDArray[np.int64], int]:
+    """Factor in a column-major array, which the result is."""
+    n = len(array)
+    recorder = Recorder(watch, _flops(n, n, 0, array.dtype))
+    slab = Slab(0, Columns(0, n, 0), array)
+    with recorder.operation("load1", 0, nbytes=array.nbytes):
+        source.read(array)
+    if check_finite:
+        check_finite_slab(slab)
+    found = _factor_panel(slab, recorder)
+    recorder.finish()
+    return found
+
+
+def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
+    recorder, slabs = pipeline.recorder, pipeline.plan.slabs
+    pivots = np.zeros(pipeline.plan.n, np.int64)
+    zero = 0
+    for slab in pipeline.slabs():
+        interchanged = -1
+        for number, block in enumerate(pipeline.earlier(slab), 1):
+            place = block.place
+            flops = _flops(pipeline.plan.n - place.first, place.width, slab.place.width,
+                           slab.array.dtype)  # fmt: skip
+            with recorder.operation("mult1", slab.number, flops=flops, block=number):
+                # Rows of a stored slab are in the order in which the slab was factored.
+                if block.slab != interchanged:
+                    interchanged = block.slab
+                    first, last, _ = slabs[interchanged]
+                    laswp(slab.array, pivots[first:last], first)
+                _update(slab.array, block)
+        first, last, _ = slab.place
+        found, info = _factor_panel(slab, recorder)
+        pivots[first:last] = found + first
+        zero = zero or (info and info + first)
+    return pivots, zero
+
+
+def _update(slab: NDArray[Any], block: Block) -> None:
+    """Compute the rows of U beside a block of L, and subtract their product below."""
+    first, last, _ = block.place
+    width = last - first
+    trsm(block.array[:width], slab[first:last], unit=True)
+    gemm(-1.0, block.array[width:], slab[first:last], slab[last:])
+
+
+def _factor_panel(slab: Slab, recorder: Recorder) -> tuple[NDArray[np.int64], int]:
+    """Factor the rows of a slab from its diagonal on; pivots are relative to the first of them."""
+    panel = slab.array[slab.place.first :]
+    flops = _flops(len(panel), slab.place.width, 0, panel.dtype)
+    with recorder.operation("mult1", slab.number, flops=flops):
+        return getrf(panel)
+
+
+def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
+    """Count the operations of a panel's update of some columns, or (0) of its factorisation."""
+    if columns:
+        pairs = columns * width * (rows - width / 2)
+    else:
+        pairs = width**2 * rows / 2 - width**3 / 6
+    return int(flops_per_multiply_add(dtype.name) * pairs)
+
+
+def _interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
+    """Apply the interchanges of later slabs to the rows of L in earlier ones."""
+    for slab in pipeline.below():
+        top = slab.place.top
+        with pipeline.recorder.operation("mult1", slab.number):
+            laswp(slab.array, pivots[top:] - top)
+
+
+def pivots_path(location: Location) -> Path | None:
+    """Return where the pivots of stored factors are; None for an item of a store."""
+    if location.format not in ("npy", "raw"):
+        return None
+    return location.path.resolve().with_suffix(".piv.npy")
+
+
+def _save_pivots(location: Location, pivots: NDArray[np.int64]) -> None:
+    path = pivots_path(location)
+    if path is None:
+        return
+    part = aside(path)
+    try:
+        with part.open("xb") as stream:
+            np.save(stream, pivots)
+        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
+    finally:
+        part.unlink(missing_ok=True)
+    sync_file(path)
