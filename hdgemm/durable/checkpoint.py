@@ -1,6 +1,4 @@
-"""One durable run: begun, taken up again, finished.
-
-What is durable before what:
+"""One durable run: started, resumed, finished. Order of what becomes durable.
 
 1. the draft (its space, its name) and the redo log, before the journal's first record;
 2. a slab in the redo log, before C is overwritten (a C that is updated in place);
@@ -91,6 +89,7 @@ class Checkpoint:
         self._redo: RedoLog | None = None
         self._done: dict[Rect, int] = {}
         self._damaged = self._kept = self._tiles = 0
+        self._shared = False
         self.finished = False
         self._journal = Journal(journal)
         try:
@@ -225,6 +224,7 @@ class Checkpoint:
         self._start(plans)
         self._depth = redo_size(plans)[1] - 1
         self._kept = self._tiles = len(self._done)
+        self._shared = True
         return sorted(self._done)
 
     def _start(self, plans: Sequence[Plan]) -> None:
@@ -245,7 +245,7 @@ class Checkpoint:
 
     @contextmanager
     def recording(self, matrix: Matrix) -> Iterator[Matrix]:
-        """Give C as store2 is to write it; what it wrote is recorded on leaving, come what may."""
+        """Yield C for store2; the pieces that it writes are recorded, also after errors."""
         recorder = JournaledMatrix(
             matrix, self._journal, done=self._done, depth=self._depth, redo=self._redo
         )
@@ -253,6 +253,8 @@ class Checkpoint:
             yield recorder
         finally:
             recorder.close()
+            # Tiles that devices draw are counted when they are stored.
+            self._tiles += recorder.written if self._shared else 0
 
     def finish(self) -> None:
         """Publish C, and note that the run is finished."""

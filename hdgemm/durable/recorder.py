@@ -65,6 +65,8 @@ class JournaledMatrix(Wrapper):
         self._free = list(range(redo.count)) if redo is not None else []
         self._changed = threading.Condition()
         self._pending: list[_Written] = []
+        #: Pieces that this run has stored.
+        self.written = 0
         self._writing = 0
         self._recording = 0
         self._closing = False
@@ -106,6 +108,7 @@ class JournaledMatrix(Wrapper):
             self._writing -= 1
             if written is not None:
                 self._pending.append(written)
+                self.written += 1
             self._changed.notify_all()
 
     def _check(self) -> None:

@@ -68,6 +68,7 @@ def test_an_interrupted_run_is_resumed(machine, files, stop_at):
     assert_close_in_eps(np.load(files / "out.npy"), a, b)
     computed = sum(share.elements for share in report.split.shares.values())
     assert report.resumption.kept <= stop_at + 8
+    assert report.resumption.tiles > report.resumption.kept
     assert computed <= N * N
     assert (computed < N * N) == (report.resumption.kept > 0)
 
