@@ -3,6 +3,19 @@
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import SlabPlan, plan_slabs
+from hdgemm.linalg.solve import cho_solve, lu_solve, solve
 from hdgemm.linalg.storage import SingularMatrixError
+from hdgemm.linalg.triangular import solve_triangular
 
-__all__ = ["SingularMatrixError", "SlabPlan", "cho_factor", "cholesky", "lu_factor", "plan_slabs"]
+__all__ = [
+    "SingularMatrixError",
+    "SlabPlan",
+    "cho_factor",
+    "cho_solve",
+    "cholesky",
+    "lu_factor",
+    "lu_solve",
+    "plan_slabs",
+    "solve",
+    "solve_triangular",
+]

@@ -103,8 +103,12 @@ def getrf(a: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     return pivots.astype(np.int64) - 1, info.value
 
 
-def laswp(a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0) -> None:
-    """Interchange row ``first + i`` of A with row ``pivots[i]``, for i = 0, 1, ... in order."""
+def laswp(
+    a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0, *, reverse: bool = False
+) -> None:
+    """Interchange row ``first + i`` of A with row ``pivots[i]``, for i = 0, 1, ... in order, or in
+    reverse order.
+    """
     cols = a.shape[1]
     if not (len(pivots) and cols):
         return
@@ -113,7 +117,7 @@ def laswp(a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0) -> None:
     padded[first:] = pivots + 1
     _call(
         cython_lapack, "laswp", a.dtype, cols, a, _lead(a), first + 1, first + len(pivots), padded,
-        1,
+        -1 if reverse else 1,
     )  # fmt: skip
 
 

@@ -89,7 +89,13 @@ class Destination:
 
 @contextmanager
 def destination(
-    out: Any, a: Any, source: StoredMatrix, *, order: str, overwrite_a: bool
+    out: Any,
+    a: Any,
+    source: StoredMatrix,
+    *,
+    order: str,
+    overwrite_a: bool,
+    dtype: np.dtype[Any] | None = None,
 ) -> Iterator[Destination]:
     """Yield where a result goes; a new file gets its name on leaving without an error.
 
@@ -101,9 +107,11 @@ def destination(
         The operand as the caller gave it, and opened.
     order
         ``"F"`` or ``"C"``, for new arrays and .npy files.
+    dtype
+        Of the result; None for that of the operand.
     """
     out = single(out)
-    dtype = source.dtype.newbyteorder("=")
+    dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
     if out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hdgemm
+from hdgemm.linalg import (
+    cho_factor,
+    cho_solve,
+    lu_factor,
+    lu_solve,
+    solve,
+    solve_triangular,
+    triangular,
+)
+from tests.linalg.matrices import (
+    DTYPES,
+    SOUND,
+    norm1,
+    positive_definite,
+    random_matrix,
+    widened,
+)
+
+OP = {"N": lambda a: a, "T": lambda a: a.T, "C": lambda a: a.conj().T}
+SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
+
+
+@pytest.fixture(autouse=True)
+def narrow_blocks(monkeypatch):
+    monkeypatch.setattr(triangular, "_MOST_COLUMNS", 4)
+
+
+def eps_of(dtype):
+    return np.finfo(dtype).eps
+
+
+def assert_solved(a, x, b, dtype):
+    assert np.asarray(x).dtype == dtype
+    assert np.shape(x) == np.shape(b)
+    error = norm1(np.atleast_2d(widened(a) @ widened(np.asarray(x)) - widened(np.asarray(b))))
+    unit = norm1(a) * norm1(np.atleast_2d(x)) * eps_of(dtype) / 2 * max(1, len(a))
+    assert error <= SOUND * unit
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(0, 23), columns=st.integers(0, 4), dtype=st.sampled_from(DTYPES),
+    lower=st.booleans(), unit=st.booleans(), trans=st.sampled_from("NTC"),
+    order=st.sampled_from("CF"), strided=st.booleans(),
+)  # fmt: skip
+def test_triangular_systems(n, columns, dtype, lower, unit, trans, order, strided):
+    a = random_matrix(n, n, dtype, seed=1) + (2 * n * np.eye(n)).astype(dtype)
+    b = random_matrix(n, columns, dtype, seed=2)
+    triangle = np.tril(a) if lower else np.triu(a)
+    if unit:
+        a = a / max(1, n)
+        triangle = (np.tril(a, -1) if lower else np.triu(a, 1)) + np.eye(n).astype(dtype)
+    poisoned = np.where(np.tri(n, dtype=bool) == lower, a, np.nan).astype(dtype)
+    np.fill_diagonal(poisoned, np.diagonal(a))
+    matrix = np.asarray(poisoned, order=order)
+    if strided:
+        matrix = np.repeat(np.repeat(matrix, 2, axis=0), 2, axis=1)[::2, ::2]
+    x = solve_triangular(matrix, b, trans, lower, unit)
+    assert_solved(OP[trans](triangle.astype(dtype)), x, b, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cholesky_and_lu_solve_from_files(tmp_path, dtype):
+    a = positive_definite(29, dtype)
+    b = random_matrix(29, 3, dtype, seed=4)
+    for lower in (True, False):
+        c, _ = cho_factor(a, lower, out=tmp_path / "L.npy", options=SLABS)
+        assert_solved(a, cho_solve((c, lower), b), b, np.dtype(dtype))
+        assert_solved(a, cho_solve((tmp_path / "L.npy", lower), b[:, 0]), b[:, 0], np.dtype(dtype))
+    a = random_matrix(29, 29, dtype, seed=5)
+    factors = lu_factor(a, out=tmp_path / "LU.npy", options=SLABS)
+    for trans, code in enumerate("NTC"):
+        x = lu_solve(factors, b, trans)
+        assert_solved(OP[code](a), x, b, np.dtype(dtype))
+        expected = scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), b, trans)
+        np.testing.assert_allclose(x, expected, rtol=1e5 * eps_of(dtype), atol=1e5 * eps_of(dtype))
+
+
+def test_b_larger_than_memory_passes_in_groups_of_columns(tmp_path):
+    n = 50
+    a, b = random_matrix(n, n, "float64"), random_matrix(n, 2000, "float64", seed=1)
+    np.save(tmp_path / "B.npy", b)
+    factors = lu_factor(a)
+    events = []
+    x = lu_solve(
+        factors, tmp_path / "B.npy", out=tmp_path / "X.npy",
+        options=hdgemm.Options(host_memory="300kB"), observer=events.append,
+    )  # fmt: skip
+    assert isinstance(x, np.memmap)
+    assert_solved(a, x, b, np.dtype("float64"))
+    # Each group is solved with both triangles, in blocks of four columns.
+    assert len(events) > 2 * 13 * 2
+    with pytest.raises(hdgemm.DoesNotFitError):
+        lu_solve(factors, b, out=tmp_path / "X.npy", options=hdgemm.Options(host_memory="300B"))
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "pos", "sym", "upper triangular", "lower triangular"])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_solve(tmp_path, assume_a, in_file):
+    a = positive_definite(31, "float64")
+    if assume_a == "gen":
+        a = random_matrix(31, 31, "float64")
+    if "triangular" in assume_a:
+        a = np.triu(a) if assume_a.startswith("upper") else np.tril(a)
+    b = random_matrix(31, 2, "float64", seed=1)
+    source = a
+    if in_file:
+        source = tmp_path / "A.npy"
+        np.save(source, a)
+    for transposed in (False, True):
+        x = solve(source, b, assume_a=assume_a, transposed=transposed, options=SLABS)
+        assert_solved(a.T if transposed else a, x, b, np.dtype("float64"))
+    x = solve(source, b[:, 0], assume_a=assume_a, out=np.zeros(31), options=SLABS)
+    assert_solved(a, x, b[:, 0], np.dtype("float64"))
+    # The scratch file is gone, and A is as it was.
+    assert [p.name for p in tmp_path.iterdir()] == (["A.npy"] if in_file else [])
+    if in_file:
+        np.testing.assert_array_equal(np.load(source), a)
+
+
+def test_mixed_dtypes_are_promoted():
+    a, b = random_matrix(9, 9, "float32"), random_matrix(9, 2, "complex128")
+    x = solve(a, b)
+    assert x.dtype == np.complex128
+    assert norm1(a @ x - b) < 1e-3
+    assert solve([[2, 0], [0, 4]], [2, 4]).tolist() == [1.0, 1.0]
+
+
+def test_singular_matrices_are_errors(tmp_path):
+    a = random_matrix(23, 23, "float64")
+    a[:, 11] = 0
+    np.save(tmp_path / "A.npy", a)
+    for source in (a, tmp_path / "A.npy"):
+        with pytest.raises(scipy.linalg.LinAlgError, match="pivot 12 ") as caught:
+            solve(source, np.ones(23), options=SLABS)
+        assert caught.value.order == 12
+        with pytest.raises(scipy.linalg.LinAlgError, match="number 12 "):
+            solve_triangular(source, np.ones(23))
+        with pytest.raises(scipy.linalg.LinAlgError, match="order"):
+            solve(source, np.ones(23), assume_a="pos", options=SLABS)
+    assert [p.name for p in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_wrong_arguments_are_refused():
+    a, b = np.eye(5), np.ones(5)
+    cases = (
+        lambda: solve(a, np.ones(4)),
+        lambda: solve(a, b, assume_a="banded"),
+        lambda: solve(a + 1j * a, b, assume_a="pos", transposed=True),
+        lambda: solve(a, np.array([1, np.nan, 1, 1, 1])),
+        lambda: solve_triangular(a, b, trans=3),
+        lambda: lu_solve((a, np.arange(4)), b),
+        lambda: lu_solve((a, np.arange(5)), b, trans=7),
+        lambda: cho_solve((a[:3], True), b),
+    )
+    for case in cases:
+        with pytest.raises(hdgemm.InputError):
+            case()
