@@ -15,7 +15,8 @@ from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.fortran import laswp
 from hdgemm.linalg.lu import factor
 from hdgemm.linalg.storage import SingularMatrixError, open_square
-from hdgemm.linalg.triangular import Triangle, solve_stored, solve_triangular
+from hdgemm.linalg.triangle_solver import Triangle
+from hdgemm.linalg.triangular import solve_stored, solve_triangular
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.triangular import TriangleSolver
+    from hdgemm.linalg.triangle_solver import TriangleSolver
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer

@@ -12,7 +12,7 @@ from hdgemm.linalg import (
     lu_solve,
     solve,
     solve_triangular,
-    triangular,
+    triangle_solver,
 )
 from tests.linalg.matrices import (
     DTYPES,
@@ -29,7 +29,7 @@ SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
 
 @pytest.fixture(autouse=True)
 def narrow_blocks(monkeypatch):
-    monkeypatch.setattr(triangular, "_MOST_COLUMNS", 4)
+    monkeypatch.setattr(triangle_solver, "_MOST_COLUMNS", 4)
 
 
 def eps_of(dtype):
