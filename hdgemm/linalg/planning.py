@@ -218,14 +218,13 @@ class _Shape(NamedTuple):
         """Bytes of the narrowest slabs and their stream, with those of transfers."""
         width = min(self.width or 1, self.n)
         held = self.buffers * (self.column_bytes(self.n) * width + ALIGNMENT) + self.stream_bytes
-        return held + min(BOUNCE_BYTES, held // 7 + 1)
+        return held + BOUNCE_BYTES
 
 
 def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     """Cut the columns into slabs that fill `part` of the memory; None where none fits."""
     n, stream = shape.n, shape.stream_bytes
-    bounce = min(BOUNCE_BYTES, memory // 8)
-    budget = memory - bounce - shape.buffers * ALIGNMENT
+    budget = memory - BOUNCE_BYTES - shape.buffers * ALIGNMENT
     if shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(n) <= budget:
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
@@ -241,7 +240,7 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         first += width
     if shape.buffers > max(1, len(slabs)):
         return None
-    held = shape.buffers * (largest + ALIGNMENT) + stream + bounce
+    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + BOUNCE_BYTES
     return SlabPlan(shape.kind, n, shape.dtype, tuple(slabs), shape.block, shape.buffers, held)
 
 

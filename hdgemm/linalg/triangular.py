@@ -85,12 +85,13 @@ def solve_stored(
 def _columns(n: int, dtype: np.dtype[Any], memory: int, most: int) -> int:
     """Return how many columns of B fit beside the stream, which has a quarter of the memory."""
     column = max(1, n * dtype.itemsize)
-    room = memory - memory // 4 - min(BOUNCE_BYTES, memory // 8)
+    room = memory - memory // 4 - BOUNCE_BYTES
     if room < column:
+        requested = (column + BOUNCE_BYTES) * 4 // 3 + 1
         raise DoesNotFitError(
-            f"one column of b needs {column} bytes beside the stream; host_memory is {memory}: "
-            f"raise it to {2 * column}",
-            requested=2 * column, available=memory, missing=2 * column - memory,
+            f"one column of b and the stream need {requested} bytes; host_memory is {memory}: "
+            f"raise it by {requested - memory} bytes",
+            requested=requested, available=memory, missing=requested - memory,
         )  # fmt: skip
     return min(most, room // column)
 

@@ -1,0 +1,198 @@
+"""Factorisations from file to file under a real memory limit, against SciPy in RAM, by turns.
+
+    python -m bench.linalg --n 16384 --memory 1.5GB [--routines cholesky lu_factor] [--repeats 3]
+
+Every turn measures DGEMM and SciPy's routine in RAM in one process without a limit, then hdgemm's
+from file to file in a process inside a memory cgroup of the limit + 300 MB (needs root; without it
+there is no limit). Ratios are of LAPACK's operation counts per second. The factors are checked by
+HPL's residual of one system, which must be below 16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness import (
+    ROOT,
+    MemoryCgroup,
+    data_folder,
+    drop_cached,
+    environment,
+    run,
+    save,
+    spread,
+)
+from hdgemm.options import parse_size
+
+#: What a process needs besides the run's own memory: the interpreter, NumPy, SciPy, BLAS.
+ALLOWANCE = 300 * 10**6
+#: HPL accepts ||A·x - b|| / (eps·(||A||·||x|| + ||b||)·n) below this, in infinity norms.
+SOUND = 16.0
+
+
+def flops(routine: str, n: int) -> float:
+    """Return LAPACK's operation count."""
+    return {"gemm": 2.0, "cholesky": 1 / 3, "lu_factor": 2 / 3}[routine] * n**3
+
+
+def test_matrix(path: Path, n: int) -> None:
+    """Write a symmetric positive definite matrix, by blocks of rows."""
+    rng = np.random.default_rng(n)
+    vector = rng.standard_normal(n)
+    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, n))
+    for first in range(0, n, 1024):
+        rows = np.arange(first, min(first + 1024, n))[:, np.newaxis]
+        columns = np.arange(n)
+        out[first : first + 1024] = vector[rows] * vector + np.cos(rows - columns)
+        out[rows[:, 0], rows[:, 0]] += n
+    out.flush()
+
+
+def in_ram(routine: str, n: int) -> dict[str, float]:
+    """Return GFLOP/s of DGEMM and of SciPy's routine on arrays in RAM, warmed up."""
+    import scipy.linalg
+
+    call = getattr(scipy.linalg, routine)
+    a = np.asfortranarray(np.random.default_rng(0).random((n, n)))
+    a += a.T
+    a[np.arange(n), np.arange(n)] += n
+    c = np.empty((n, n))
+    np.matmul(a[: n // 4], a, out=c[: n // 4])
+    call(a[: n // 4, : n // 4])
+    began = time.perf_counter()
+    np.matmul(a, a, out=c)
+    middle = time.perf_counter()
+    del c
+    call(a, overwrite_a=True, check_finite=False)
+    ended = time.perf_counter()
+    return {
+        "gemm": flops("gemm", n) / (middle - began) / 1e9,
+        "scipy": flops(routine, n) / (ended - middle) / 1e9,
+    }
+
+
+def from_file(routine: str, folder: Path, memory: int) -> dict[str, Any]:
+    """Factor A.npy into F.npy within `memory` bytes; return seconds by stage and in all."""
+    import hdgemm.linalg
+
+    events: list[Any] = []
+    began = time.perf_counter()
+    getattr(hdgemm.linalg, routine)(
+        folder / "A.npy", out=folder / "F.npy", observer=events.append,
+        options=hdgemm.Options(host_memory=memory, devices="host"),
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    stages: dict[str, dict[str, float]] = {}
+    for event in events:
+        stage = stages.setdefault(event.stage, {"seconds": 0.0, "bytes": 0, "operations": 0})
+        stage["seconds"] += event.end - event.start
+        stage["bytes"] += event.nbytes
+        stage["operations"] += 1
+    return {"seconds": seconds, "stages": stages}
+
+
+def residual(routine: str, folder: Path, memory: int) -> dict[str, float]:
+    """Solve one system with the stored factors; return seconds and HPL's ratio."""
+    import hdgemm.linalg
+
+    options = hdgemm.Options(host_memory=memory, devices="host")
+    n = hdgemm.open(folder / "A.npy").shape[0]
+    b = np.random.default_rng(1).random((n, 1)) - 0.5
+    began = time.perf_counter()
+    if routine == "cholesky":
+        x = hdgemm.linalg.cho_solve((folder / "F.npy", False), b, options=options)
+    else:
+        pivots = np.load(folder / "F.piv.npy")
+        x = hdgemm.linalg.lu_solve((folder / "F.npy", pivots), b, options=options)
+    seconds = time.perf_counter() - began
+    norm = 0.0
+    error = np.empty_like(b)
+    with hdgemm.open(folder / "A.npy") as a:
+        for first in range(0, n, 512):
+            rows = a[first : first + 512, :].read()
+            norm = max(norm, float(np.abs(rows).sum(axis=1).max()))
+            error[first : first + 512] = rows @ x - b[first : first + 512]
+    unit = 2.0**-53 * (norm * np.abs(x).max() + np.abs(b).max()) * n
+    return {"solve_seconds": seconds, "hpl_ratio": float(np.abs(error).max() / unit)}
+
+
+def turn(command: list[str], memory: int | None, time_limit: float) -> dict[str, Any]:
+    """Run this module in a process of its own, inside a cgroup where there is a limit."""
+    whole = [sys.executable, "-m", "bench.linalg", *command]
+    if memory is None or os.geteuid() != 0:
+        outcome = run(whole, timeout=time_limit)
+    else:
+        with MemoryCgroup(memory + ALLOWANCE) as cgroup:
+            outcome = cgroup.run(whole, timeout=time_limit)
+    if outcome.status != "done":
+        return {"status": outcome.status, "last_words": outcome.stderr.strip().splitlines()[-1:]}
+    result: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    return {"status": "done", "cgroup_peak_bytes": outcome.peak_bytes} | result
+
+
+def measure(routine: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure one routine by turns; print and return what was found."""
+    ram_n = args.ram_n or min(args.n, 8192)
+    ours: list[dict[str, Any]] = []
+    peers: list[dict[str, Any]] = []
+    for _ in range(args.repeats):
+        peers.append(turn(["--turn", "ram", routine, "--n", str(ram_n)], None, args.time_limit))
+        drop_cached([folder / "A.npy", folder / "F.npy"])
+        file = ["--turn", "file", routine, "--folder", str(folder), "--memory", str(args.memory)]
+        ours.append(turn(file, args.memory, args.time_limit))
+        print(routine, peers[-1], ours[-1], flush=True)
+    speeds = [flops(routine, args.n) / x["seconds"] / 1e9 for x in ours if x["status"] == "done"]
+    result: dict[str, Any] = {"hdgemm": ours, "in_ram": peers, "in_ram_n": ram_n}
+    if speeds and all(peer["status"] == "done" for peer in peers):
+        for name in ("gemm", "scipy"):
+            ratios = [ours / peer[name] for ours, peer in zip(speeds, peers, strict=False)]
+            result[f"of_{name}"] = spread(ratios)
+            print(f"{routine}: {spread(ratios)['median']:.3f} of in-RAM {name} (median)")
+    return result
+
+
+def main() -> None:
+    """Measure all routines and write bench/results/linalg.json; or take one turn."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=4096)
+    parser.add_argument("--ram-n", type=int, help="order of the matrices in RAM, at most 8192")
+    parser.add_argument("--memory", type=parse_size, default=parse_size("100MB"))
+    parser.add_argument("--routines", nargs="+", default=["cholesky", "lu_factor"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of one turn")
+    parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
+    parser.add_argument("--name", default="linalg", help="of the result")
+    parser.add_argument("--turn", nargs=2, metavar=("KIND", "ROUTINE"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.turn:
+        kind, routine = args.turn
+        if kind == "ram":
+            print(json.dumps(in_ram(routine, args.n)))
+            return
+        done = from_file(routine, args.folder, args.memory)
+        print(json.dumps(done | residual(routine, args.folder, args.memory)))
+        return
+    where = environment()
+    with data_folder(args.data) as folder:
+        test_matrix(folder / "A.npy", args.n)
+        results = {routine: measure(routine, folder, args) for routine in args.routines}
+    save(args.name, {"n": args.n, "host_memory": args.memory, **results}, where)
+    worst = max(
+        (x.get("hpl_ratio", 0.0) for result in results.values() for x in result["hdgemm"]),
+        default=0.0,
+    )
+    if worst >= SOUND:
+        raise SystemExit(f"a factorisation is wrong: HPL's ratio is {worst}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Memory of a factorisation, measured from outside: the process's peak resident set."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+N = 2000
+LIMIT = 30_000_000
+#: Pages of the interpreter and of BLAS that only the second run touches.
+SLACK = 6_000_000
+
+_SCRIPT = """
+import resource, sys
+import numpy as np
+import hdgemm, hdgemm.linalg
+folder, routine, memory, warm = sys.argv[1:]
+call = getattr(hdgemm.linalg, routine)
+call(folder + "/small.npy", out=folder + "/W.npy", options=hdgemm.Options(host_memory="40MB"))
+if warm == "no":
+    call(folder + "/A.npy", out=folder + "/F.npy", options=hdgemm.Options(host_memory=int(memory)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize("routine", ["cholesky", "lu_factor"])
+def test_host_memory_is_never_exceeded(tmp_path, routine):
+    a = np.random.default_rng(0).standard_normal((N, N))
+    a = a + a.T + 4 * N * np.eye(N)
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "small.npy", a[:300, :300])
+    # Freed blocks go back to the system, so that the two processes compare.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    peaks = []
+    for warm in ("yes", "no"):
+        command = [sys.executable, "-c", _SCRIPT, str(tmp_path), routine, str(LIMIT), warm]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment, cwd=Path.cwd()
+        )
+        peaks.append(int(done.stdout))
+    # The matrix takes 32 MB: held whole, beside the 16 MiB of transfers, it would exceed this.
+    assert peaks[1] - peaks[0] < LIMIT + SLACK
