@@ -160,7 +160,6 @@ def plan_extents(
         For extents below 1 or a dtype that BLAS does not have.
     """
     m, n, k = extents
-    m, n, k = extents
     if min(m, n, k) < 1:
         raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
     kind = np.dtype(dtype)
