@@ -1,4 +1,4 @@
-"""Where lanes take operations from: a fixed schedule, or one that is extended during the run.
+"""Where lanes take operations from: the units of a plan, or units drawn during the run.
 
 Several devices that share a product, and runs that react to measurements, draw their work units
 one by one.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hdgemm.pipeline.plan import STAGES
-from hdgemm.pipeline.schedule import ScheduleBuilder, build_schedule
+from hdgemm.pipeline.schedule import ScheduleBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hdgemm.pipeline.plan import Load, Plan, Stage, Step, WorkUnit
     from hdgemm.pipeline.schedule import Ledger, Op
@@ -46,7 +46,7 @@ class Feed(Protocol):
 
 
 class OperationSource(ABC):
-    """The operations of all stages, for the lanes.
+    """The operations of all stages, for the lanes; scheduled unit by unit during the run.
 
     Attributes
     ----------
@@ -56,16 +56,31 @@ class OperationSource(ABC):
         Stages that can have operations.
     """
 
-    ledger: Ledger
     stages: Sequence[Stage]
 
-    @abstractmethod
-    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterable[Op]:
-        """Return one stage's operations, in order.
+    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._builder = ScheduleBuilder(plan, ledger)
 
-        Before it blocks until more are known, it calls `finish` until that returns False: the
-        lane waits for its oldest enqueued operation, since others can depend on its end.
+    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterator[Op]:
+        """Yield one stage's operations, in order.
+
+        Parameters
+        ----------
+        finish
+            Makes the lane wait for its oldest enqueued operation; False if there is none.
         """
+        ops, number = self._builder.schedule[stage], 0
+        while True:
+            while number < len(ops):  # appending to a list is atomic: no lock
+                yield ops[number]
+                number += 1
+            if not self._extend(ops, number, finish):
+                return
+
+    @abstractmethod
+    def _extend(self, ops: list[Op], number: int, finish: Callable[[], bool]) -> bool:
+        """Schedule more when a lane has executed `number` operations; False at the end."""
 
     def finished(self, op: Op) -> None:  # noqa: B027  (a fixed schedule needs none)
         """Take note of a finished operation; called by the lanes."""
@@ -75,16 +90,28 @@ class OperationSource(ABC):
 
 
 class FixedSchedule(OperationSource):
-    """The operations of a plan, all known beforehand."""
+    """The operations of a plan.
+
+    They are scheduled when a lane needs them, so that a run starts without delay.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        self.ledger = plan
-        self._schedule = build_schedule(plan)
-        self.stages = [stage for stage, ops in self._schedule.items() if ops]
+        super().__init__(plan, plan)
+        self._units = iter(plan.units)
+        self._lock = threading.Lock()
+        self._schedule_unit()
+        # The first unit loads both operands and stores: it has operations of every stage.
+        self.stages = [stage for stage, ops in self._builder.schedule.items() if ops]
 
-    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterable[Op]:  # noqa: ARG002
-        """Return one stage's operations."""
-        return self._schedule[stage]
+    def _extend(self, ops: list[Op], number: int, finish: Callable[[], bool]) -> bool:  # noqa: ARG002
+        with self._lock:
+            return number < len(ops) or self._schedule_unit()
+
+    def _schedule_unit(self) -> bool:
+        unit = next(self._units, None)
+        if unit is not None:
+            self._builder.append(unit)
+        return unit is not None
 
 
 @dataclass
@@ -108,8 +135,8 @@ class DynamicSchedule(OperationSource):
     """
 
     def __init__(self, plan: Plan, feed: Feed) -> None:
-        self.ledger: _GrowingLedger = _GrowingLedger()
-        self._builder = ScheduleBuilder(plan, self.ledger)
+        self._drawn = _GrowingLedger()
+        super().__init__(plan, self._drawn)
         self.stages = STAGES  # lanes of stages without operations end with the others
         self._feed = feed
         self._changed = threading.Condition()
@@ -117,20 +144,11 @@ class DynamicSchedule(OperationSource):
         self._drawing = False
         self._closed = False
 
-    def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterator[Op]:
-        """Yield a stage's operations in order; draw units when they run out."""
-        ops, number = self._builder.schedule[stage], 0
-        while True:
-            while number < len(ops):  # appending to a list is atomic: no lock
-                yield ops[number]
-                number += 1
-            # A lane reports its operations itself, and `draw` can block until all is stored: no
-            # lane blocks here with enqueued operations.
-            if not finish() and not self._extend(ops, number):
-                return
-
-    def _extend(self, ops: list[Op], number: int) -> bool:
-        """Block until there are more than `number` operations; False when there will be none."""
+    def _extend(self, ops: list[Op], number: int, finish: Callable[[], bool]) -> bool:
+        # A lane reports its operations itself, and `draw` can block until all is stored: no lane
+        # blocks here with enqueued operations.
+        if finish():
+            return True
         with self._changed:
             while number >= len(ops) and not self._closed and not self._may_draw():
                 self._changed.wait()
@@ -141,7 +159,7 @@ class DynamicSchedule(OperationSource):
         return True
 
     def _may_draw(self) -> bool:
-        return not self._drawing and len(self.ledger.units) - self._multiplied < AHEAD
+        return not self._drawing and len(self._drawn.units) - self._multiplied < AHEAD
 
     def _draw(self) -> None:
         batch = None
@@ -157,14 +175,14 @@ class DynamicSchedule(OperationSource):
                 self._changed.notify_all()
 
     def _append(self, batch: Batch) -> None:
-        self.ledger.loads += batch.loads
-        self.ledger.steps += batch.steps
-        self.ledger.units.append(batch.unit)
+        self._drawn.loads += batch.loads
+        self._drawn.steps += batch.steps
+        self._drawn.units.append(batch.unit)
         self._builder.append(batch.unit)
 
     def finished(self, op: Op) -> None:
         """Count multiplied units, so that the next can be drawn."""
-        if op.stage == "mult1" and op.step == self.ledger.units[op.unit].last:
+        if op.stage == "mult1" and op.step == self._drawn.units[op.unit].last:
             with self._changed:
                 self._multiplied += 1
                 self._changed.notify_all()
