@@ -167,7 +167,8 @@ def _addresses(gemm: Gemm) -> tuple[int, int]:
 class GemmQueue:
     """Products in order of submission, and the threads that draw and multiply their blocks.
 
-    The threads live until `close`.
+    The threads live until `close`. Each has one packing buffer of BLAS, at most 4 MB here, as the
+    threads of threaded BLAS have.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hdgemm
 from hdgemm.pipeline.devices import host, host_blas, host_tuning
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
@@ -172,16 +173,19 @@ def test_the_machines_calibration_decides(ratio, draws, tmp_path, monkeypatch):
 
 
 class Slow:
-    """Gemm.run that takes its time, fails where it is told, and counts the blocks."""
+    """Gemm.run that counts blocks and takes its time; it fails, or signals the process, if told."""
 
-    def __init__(self, monkeypatch, fail=False):
+    def __init__(self, monkeypatch, fail=False, signals_at=-1):
         self.blocks, self.running, self.fail = 0, 0, fail
         right = Gemm.run
 
         def run(gemm):
             self.blocks += 1
             self.running += 1
-            time.sleep(0.02)
+            if self.blocks == signals_at:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            # After the signal, the main thread has time to see it.
+            time.sleep(0.5 if self.blocks >= signals_at > 0 else 0.01)
             if self.fail:
                 raise MemoryError("no memory for a block")
             right(gemm)
@@ -203,14 +207,13 @@ def test_an_error_in_a_block_reaches_the_one_who_waits(monkeypatch):
 
 
 def test_an_interrupted_wait_drops_the_blocks_that_nobody_has_drawn(monkeypatch):
-    slow = Slow(monkeypatch)
+    slow = Slow(monkeypatch, signals_at=3)
     # SIGINT may be ignored in this process.
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
         x, c = np.ones((4000, 500)), np.zeros((4000, 4000))
         device = HostDevice(threads=2)
         completion = device.gemm(1.0, whole(x), whole(x.T.copy()), 0.0, whole(c), ())
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(KeyboardInterrupt):
             completion.wait()
         assert slow.running == 0
@@ -219,6 +222,47 @@ def test_an_interrupted_wait_drops_the_blocks_that_nobody_has_drawn(monkeypatch)
         assert slow.blocks == found < len(cut(4000, 4000, 8))
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+ON_HOST = hdgemm.Options(devices="host")
+
+
+def settings():
+    return [setting.get() for setting in host_blas._settings()]
+
+
+def test_concurrent_products_leave_the_callers_setting():
+    before, found = settings(), {}
+    rng = np.random.default_rng(5)
+    operands = [normal(rng, (800, 20), "float64") for _ in range(3)]
+
+    def multiply(number):
+        x = operands[number]
+        found[number] = [hdgemm.matmul(x, x.T, options=ON_HOST) for _ in range(5)]
+
+    threads = [threading.Thread(target=multiply, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert settings() == before
+    for x, products in ((operands[number], found[number]) for number in range(3)):
+        assert_close_in_eps(products[0], x, x.T)
+        assert all(np.array_equal(product, products[0]) for product in products)
+
+
+def test_an_interrupted_product_in_ram_writes_nothing_afterwards(monkeypatch):
+    slow, before = Slow(monkeypatch, signals_at=3), settings()
+    handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        x, c = np.ones((3000, 100)), np.zeros((3000, 3000))
+        with pytest.raises(KeyboardInterrupt):
+            hdgemm.matmul(x, x.T, out=c, options=ON_HOST)
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert slow.running == 0
+    assert settings() == before
+    assert slow.blocks < len(cut(3000, 3000, 8))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
