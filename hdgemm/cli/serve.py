@@ -63,7 +63,7 @@ def command(
     retention: Retention = None,
 ) -> None:
     """Serve multiplications as jobs over HTTP, with a page at /."""
-    from hdgemm.server.serving import Listener, serve
+    from hdgemm.server.http_server import Listener, serve
 
     _log_to_stderr()
     settings = make_settings(

@@ -180,7 +180,7 @@ def reserved(conn: sa.Connection) -> Reserved:
     query = (
         sa.select(Job.owner, Job.volume, sa.func.count(), sa.func.sum(Job.disk_bytes))
         .where(Job.status.in_(UNFINISHED))
-        .group_by(Job.owner, Job.volume)
+        .group_by(Job.status, Job.owner, Job.volume)  # the order of the index
     )
     count: dict[str, int] = {}
     disk: dict[str | None, int] = {}

@@ -12,7 +12,7 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.server import tokens
-from hdgemm.server.serving import check_may_serve
+from hdgemm.server.http_server import check_may_serve
 from hdgemm.server.tokens import Account
 from tests.server.harness import InProcess, Live, application, live, make_settings, submit, upload
 

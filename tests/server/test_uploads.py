@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hdgemm.server.parts import PartWriter
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.receiving import PartWriter
 from hdgemm.server.tables import StoredMatrix
 from tests.server.harness import (
     InProcess,

@@ -14,8 +14,8 @@ from hdgemm.server import jobs, paths, quotas, references, uploads
 from hdgemm.server.content import stream_file
 from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
+from hdgemm.server.parts import PartWriter, announced_digest, part_range
 from hdgemm.server.problems import ProblemError, responses
-from hdgemm.server.receiving import PartWriter, announced_digest, part_range
 from hdgemm.server.routes.jobs import MOST_LISTED, Cursor, Limit, make_cursor, read_cursor
 from hdgemm.server.routes.results import STREAMED, Span, rectangle
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
