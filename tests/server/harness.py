@@ -1,4 +1,4 @@
-"""What the service's tests share: a service in this process, and real ones beside it."""
+"""Fixtures of the service's tests: a service in this process, and real server processes."""
 
 from __future__ import annotations
 
@@ -140,14 +140,14 @@ def start(
 
 
 def wait_until(ready: Callable[[], Any], seconds: float = 60.0, every: float = 0.05) -> Any:
-    """Return the first true answer; fail when none comes."""
+    """Return the first true answer; fail when there is none in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(httpx.TransportError):
             if answer := ready():
                 return answer
         time.sleep(every)
-    raise AssertionError(f"nothing came of it in {seconds} seconds")
+    raise AssertionError(f"no true answer within {seconds} seconds")
 
 
 class Live:

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, quotas, rates, origins; and clients that are slow, endless or broken."""
+"""Access: tokens, quotas, rates, origins; and clients that are slow, endless or broken."""
 
 from __future__ import annotations
 

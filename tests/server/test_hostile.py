@@ -1,4 +1,4 @@
-"""What a hostile or careless client sends: refused with a problem document, and nothing is left."""
+"""Hostile and malformed requests are refused with a problem document and leave nothing."""
 
 from __future__ import annotations
 

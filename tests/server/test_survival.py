@@ -1,4 +1,4 @@
-"""Real servers, workers and job processes, killed where it hurts; nothing is lost or wrong."""
+"""Crash tests: real servers, workers and job processes are killed or stopped."""
 
 from __future__ import annotations
 
