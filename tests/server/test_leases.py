@@ -128,7 +128,7 @@ def test_reservations_are_added_up_by_the_database(database: Database) -> None:
         assert jobs.writer_of(conn, "/x/8.npy") is None
     assert held.jobs == {"a": 150, "b": 150}
     assert held.disk_bytes == {None: 1500, "/x": 1500}
-    assert len(statements) == 3
+    assert sum("SELECT" in text for text in statements) == 3
 
 
 def test_a_busy_device_is_passed_over_and_short_memory_is_waited_for(database: Database) -> None:
