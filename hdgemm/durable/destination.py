@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.fingerprint import file_of, home_of
@@ -119,7 +120,7 @@ class Destination:
     def part(self, journal: Path) -> Path:
         """Return the name of the draft that goes with a journal."""
         mark = zlib.crc32(os.fsencode(journal.name))
-        path = self.path.resolve()
+        path = real_path(self.path)
         return path.with_name(f".{path.name}.{mark:08x}.part")
 
     def create(self, journal: Path) -> Draft[Any]:

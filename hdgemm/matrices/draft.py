@@ -18,6 +18,9 @@ from hdgemm.matrices.files import BlockFile, sync
 #: Errors of `posix_fallocate` on file systems that do not support it.
 _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
+#: Bytes of the longest file that offsets can address.
+_LONGEST_FILE: Final = (1 << 63) - 1
+
 M = TypeVar("M", bound=Matrix)
 
 
@@ -99,6 +102,20 @@ class FileDraft(Draft[FileMatrix]):
         super()._give_name()
 
 
+def real_path(path: Path) -> Path:
+    """Return the file that a link leads to: the link keeps its name, its target is replaced.
+
+    Raises
+    ------
+    InputError
+        For links that lead in a loop.
+    """
+    found = Path(os.path.realpath(path))
+    if found.is_symlink():
+        raise InputError(f"cannot create {path}: its links lead in a loop", path=str(path))
+    return found
+
+
 def aside(path: Path) -> Path:
     """Return an unused name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -152,6 +169,8 @@ def allocate(fd: int, offset: int, nbytes: int) -> None:
 
     A file system that cannot promise space gets the file's length only.
     """
+    if offset + nbytes > _LONGEST_FILE:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     try:
         os.posix_fallocate(fd, offset, nbytes)
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.draft import Draft, allocate, aside, no_space, require_space
+from hdgemm.matrices.draft import Draft, allocate, aside, no_space, real_path, require_space
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.hdf5 import LIBRARY_LOCK, load_h5py, open_file
@@ -63,10 +63,11 @@ def create_hdf5(
     """
     stored = np.dtype(dtype)
     check_dtype(stored, f"{path}::{item}")
-    path = path.resolve()
+    path = real_path(path)
     item = "/" + item.strip("/")
-    if path.parent.is_dir():
-        require_space(path, shape[0] * shape[1] * stored.itemsize)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot create {path}: there is no folder {path.parent}", path=str(path))
+    require_space(path, shape[0] * shape[1] * stored.itemsize)
     if path.exists() and part is not None:
         raise InputError(
             f"{path} exists, and HDF5 cannot change a file so that a crash leaves it whole: give C "

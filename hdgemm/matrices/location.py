@@ -90,6 +90,8 @@ def _parse(whole: str) -> Location:
     path.exists()  # raises for a name that is too long, or a folder that may not be read
     if item and (layout := parse_layout(item, whole)):
         return Location(path, "raw", raw=layout)
+    if {".", ".."} & set(item.split("/")):
+        raise InputError(f"{whole} names an item with '.' or '..': write its path from the top")
     kind = _format(path)
     if kind == "hdf5" and not item.strip("/"):
         raise InputError(f"{whole} names no dataset; write it like '{path}::/group/A'")

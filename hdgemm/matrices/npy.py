@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.matrices.draft import FileDraft, reserve
+from hdgemm.matrices.draft import FileDraft, real_path, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, open_regular
 from hdgemm.matrices.layout import check_dtype
@@ -194,7 +194,7 @@ def create_npy(
     header = packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"
     rows, cols = shape if order == "C" else shape[::-1]
 
-    path = path.resolve()  # a link keeps its name, its target is replaced
+    path = real_path(path)  # a link keeps its name, its target is replaced
     file = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part)
     matrix = FileMatrix(file, (rows, cols), stored, ALIGNMENT)
     return FileDraft(path, file.path, matrix, trans=order == "F")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.draft import FileDraft, reserve
+from hdgemm.matrices.draft import FileDraft, real_path, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.layout import check_dtype
@@ -97,7 +97,7 @@ def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> FileD
     """
     dtype = np.dtype(layout.dtype)
     check_dtype(dtype, str(path))
-    path = path.resolve()
+    path = real_path(path)
     rows, cols = layout.shape
     file = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize), part)
     return FileDraft(path, file.path, _matrix(file, layout), trans=layout.order == "F")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.matrices.draft import Draft
+from hdgemm.matrices.draft import Draft, real_path
 from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
 from hdgemm.matrices.hdf5_draft import create_hdf5
 from hdgemm.matrices.layout import check_dtype
@@ -189,9 +189,9 @@ def reopen_draft(place: Location, part: Path) -> Draft[Any]:
     if place.format == "zarr":
         return reopen_zarr(place.path, place.item, part)
     if place.format == "hdf5":
-        return Draft(place.path.resolve(), part, open_hdf5(part, place.item, writable=True))
+        return Draft(real_path(place.path), part, open_hdf5(part, place.item, writable=True))
     matrix, flipped = open_location(replace(place, path=part), writable=True)
-    return Draft(place.path.resolve(), part, matrix, trans=flipped)
+    return Draft(real_path(place.path), part, matrix, trans=flipped)
 
 
 def _layout(place: Location) -> RawLayout:

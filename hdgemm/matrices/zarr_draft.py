@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.draft import Draft, aside, require_space
+from hdgemm.matrices.draft import Draft, aside, real_path, require_space
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
@@ -62,7 +62,7 @@ def old_name(part: Path) -> Path:
 
 def reopen_zarr(root: Path, item: str, part: Path) -> Draft[Matrix]:
     """Resume a draft that another process has begun."""
-    return _ArrayDraft(root.resolve(), item, part, open_zarr(part, "", writable=True))
+    return _ArrayDraft(real_path(root), item, part, open_zarr(part, "", writable=True))
 
 
 def create_zarr(
@@ -83,7 +83,7 @@ def create_zarr(
     zarr = load_zarr()
     stored = np.dtype(dtype)
     check_dtype(stored, f"{root}::{item}")
-    root = root.resolve()
+    root = real_path(root)
     target, parts = root / item, Path(item).parts
     if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):
         raise InputError(f"{target} exists and is no Zarr array; choose another name")

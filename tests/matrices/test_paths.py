@@ -212,6 +212,38 @@ def test_paths_that_the_system_does_not_take(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("item", ["", "::A", "::3x3:f8"])
+@pytest.mark.parametrize("suffix", [".npy", ".h5", ".zarr", ""])
+def test_links_that_lead_nowhere_and_files_in_the_place_of_folders(tmp_path, suffix, item):
+    (tmp_path / f"loop{suffix}").symlink_to(tmp_path / f"loop{suffix}")
+    (tmp_path / f"dangling{suffix}").symlink_to(tmp_path / "missing" / f"x{suffix}")
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("loop", "dangling", "file/x", "missing/x"):
+        location = f"{tmp_path}/{name}{suffix}{item}"
+        with pytest.raises(InputError):
+            hdgemm.open(location)
+        with pytest.raises(InputError):
+            hdgemm.create(location, (3, 3))
+        with pytest.raises(InputError):
+            hdgemm.matmul(np.eye(3), np.eye(3), out=location, options=TILED)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("item", ["..", "../A", "A/./B", "."])
+@pytest.mark.parametrize("store", ["x.h5", "x.zarr"])
+def test_items_are_named_from_the_top(tmp_path, store, item):
+    with pytest.raises(InputError, match="from the top"):
+        hdgemm.create(f"{tmp_path}/{store}::{item}", (3, 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_raw_file_longer_than_offsets_can_address(tmp_path):
+    with pytest.raises(MatrixIOError, match="cannot reserve"):
+        hdgemm.create(f"{tmp_path}/x::3x3:f8:F:{1 << 70}", (3, 3), order="F")
+    assert not list(tmp_path.iterdir())
+
+
 def test_threads_that_open_special_files_end(tmp_path):
     special_files(tmp_path)
     failed = []
