@@ -41,7 +41,9 @@ def piece_bytes(plan: Plan, operand: Operand) -> int:
     ring = plan.down if operand == "C" else plan.up
     if ring.count == 0:
         return UNIFIED_PIECE_BYTES
-    return ring.nbytes - (PHASE_BYTES if plan.problem.spec(operand).place == "file" else 0)
+    phase = PHASE_BYTES if plan.problem.spec(operand).place == "file" else 0
+    # An operand that moves directly has no part in the ring's size.
+    return max(1, ring.nbytes - phase)
 
 
 def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
