@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Bytes that `Transposed` reads at a time.
-_BLOCK: Final = 8 << 20
+_BLOCK: Final = 1 << 20
 
 
 class Matrix:
@@ -164,9 +164,10 @@ class Transposed(Wrapper):
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the transpose's rectangle at ``[row, col]``."""
         rows, cols = out.shape
-        height = max(1, _BLOCK // max(1, rows * out.itemsize))
-        for first in range(0, cols, height):
-            stored = np.empty((min(height, cols - first), rows), out.dtype)
+        height = min(cols, max(1, _BLOCK // max(1, rows * out.itemsize)))
+        block = np.empty((height, rows), out.dtype)
+        for first in range(0, cols, height or 1):
+            stored = block[: min(height, cols - first)]
             self._matrix.read(col + first, row, stored)
             out[:, first : first + height] = stored.T
 

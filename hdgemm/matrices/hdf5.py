@@ -84,7 +84,8 @@ def open_file(path: Path, mode: str) -> Any:
     """Open a file in h5py; called, like everything of h5py, with the library's lock held."""
     h5py = load_h5py()
     try:
-        return h5py.File(path, mode)
+        # Blocks are cut at chunks, so that HDF5's cache of 8 MB for each dataset would be unused.
+        return h5py.File(path, mode, **({"rdcc_nbytes": 0} if mode == "r" else {}))
     except OSError as error:
         raise InputError(f"cannot open {path} as HDF5: {error}", path=str(path)) from error
 

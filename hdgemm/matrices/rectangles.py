@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Bytes that are taken from a store at a time, where one chunk is not more.
-BLOCK_BYTES: Final = 16 << 20
+BLOCK_BYTES: Final = 4 << 20
 
 
 class Rectangles(Protocol):

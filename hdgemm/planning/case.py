@@ -25,6 +25,8 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
     "hybrid": Overlap(loads=True, stores=True, c_on_device=True),
 }
 
+#: Memory for planning, and for the threads, schedule and events of some thousand operations.
+_BASE_BYTES: Final = 10 << 20
 #: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part
 #: of a limit, and at most this many bytes.
 _CHECKS_PART: Final = 32
@@ -82,7 +84,7 @@ def case_for(
         Devices that share the host memory, each an equal part.
     """
     share = (options.host_bytes or machine.host_bytes) // members
-    host = share - bounce_bytes(problem, share * members) // members
+    host = share - reserved_bytes(problem, share * members) // members
     on_device = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
     if options.checks_tiles:
         host -= checking_bytes(host)
@@ -97,9 +99,15 @@ def case_for(
     return Case(problem, device, options.strategy, limits, machine, whole_units)
 
 
-def bounce_bytes(problem: Problem, limit: int) -> int:
-    """Return the bytes of the buffers through which files are read, part of the run's memory."""
-    return min(BOUNCE_BYTES, limit // 8) if problem.in_files else 0
+def reserved_bytes(problem: Problem, limit: int) -> int:
+    """Return the part of a run's memory that is not slots or staging.
+
+    Planning takes some, as do the executor's threads, schedule and events; and for files the
+    buffers through which elements are converted and chunks are decoded.
+    """
+    if problem.in_files:
+        return min(_BASE_BYTES + BOUNCE_BYTES, limit // 2)
+    return min(_BASE_BYTES, limit // 8)
 
 
 def checking_bytes(limit: int) -> int:

@@ -13,10 +13,11 @@ from hdgemm.planning.pricing import price
 from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from hdgemm.pipeline.plan import Problem
     from hdgemm.planning.case import Case
+    from hdgemm.planning.tile_costs import Seconds
 
     Tile = tuple[int, int, int]
 
@@ -46,6 +47,8 @@ _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
 _BETTER: Final = 10_000
 _SHORTLIST: Final = 200
 _TRIALS: Final = 32
+#: Shapes whose prices are in memory at once: some 10 MB.
+_BATCH: Final = 8192
 #: The most steps of a plan. Planning takes about 10 µs and 800 bytes for each.
 MOST_STEPS: Final = 500_000
 
@@ -78,33 +81,52 @@ def search(case: Case) -> list[Shape]:
     tries += [(_ALONE, 2 if overlap.stores else 1), (_ALONE, 1)]
     for least in _LEAST_EXTENTS:
         for slots, c_slots in tries:
-            shapes = fitting(case, least, slots, c_slots)
-            if len(shapes.mb):
-                return _shortlist(case, shapes)
+            best = _best(case, fitting(case, least, slots, c_slots))
+            if best is not None:
+                return _shortlist(case, *best)
     return []
 
 
 def _smallest(case: Case) -> Shape:
     """Return the shape of at most `MOST_STEPS` steps that exceeds the limits by the least."""
-    problem = case.problem
-    shapes = grid(problem, case.device, 1, problem.k)
-    one = np.ones_like(shapes.mb)
-    shapes = shapes._replace(a_slots=one, b_slots=one, c_slots=one)
-    steps = shapes.steps(problem)
-    shapes = shapes.take(steps <= max(MOST_STEPS, int(steps.min())))
-    return shapes.shape(int(np.argmin(least_need(case, shapes).missing(case))))
+    problem, found = case.problem, []
+    for base in grid(problem, case.device, 1, problem.k):
+        few = base.take(base.steps(problem) <= MOST_STEPS)
+        one = np.ones_like(few.mb)
+        shapes = few._replace(a_slots=one, b_slots=one, c_slots=one)
+        missing = least_need(case, shapes).missing(case)
+        if len(missing):
+            index = int(np.argmin(missing))
+            found.append((int(missing[index]), shapes.shape(index)))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
-def _shortlist(case: Case, shapes: Shapes) -> list[Shape]:
-    """Price all shapes, the better ones also halved, the best with each number of halvings."""
+def _best(case: Case, parts: Iterable[Shapes]) -> tuple[Shapes, Seconds] | None:
+    """Return the `_BETTER` best shapes of all parts and their merits, None where there are none."""
+    best: tuple[Shapes, Seconds] | None = None
+    for part in parts:
+        shapes, merits = part, _merits(case, part)
+        if best is not None:
+            shapes, merits = Shapes.join([best[0], part]), np.concatenate([best[1], merits])
+        better = np.argsort(merits, kind="stable")[:_BETTER]
+        best = shapes.take(better), merits[better]
+    return best
+
+
+def _merits(case: Case, shapes: Shapes) -> Seconds:
+    """Return the merits of all shapes; the prices of a part of them are in memory at a time."""
+    starts = range(0, len(shapes.mb), _BATCH)
+    parts = (shapes.take(slice(start, start + _BATCH)) for start in starts)
+    return np.concatenate([price(case, part).merits() for part in parts])
+
+
+def _shortlist(case: Case, shapes: Shapes, bound: Seconds) -> list[Shape]:
+    """Price good shapes also with their last C tile halved, and return the best few."""
     halvings = _HALVINGS if case.overlap.loads and not case.whole_units else (0,)
-    bound = price(case, shapes.halved(0)).merits()
-    better = np.argsort(bound, kind="stable")[:_BETTER]
-    shapes, bound = shapes.take(better), bound[better]
-    most = price(case, shapes.halved(halvings[-1])).merits()
+    most = _merits(case, shapes.halved(halvings[-1]))
     order = np.argsort(np.minimum(bound, most), kind="stable")
     best = Shapes.join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])
-    merits = price(case, best).merits()
+    merits = _merits(case, best)
     found: dict[tuple[object, ...], Shape] = {}
     for index in np.argsort(merits, kind="stable"):
         shape = best.shape(int(index))
@@ -115,11 +137,18 @@ def _shortlist(case: Case, shapes: Shapes) -> list[Shape]:
     return list(found.values())
 
 
-def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Shapes:
-    """Return every shape with extents from `least` up that fits with these slots."""
+def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Iterator[Shapes]:
+    """Yield all shapes with extents from `least` up that fit with these slots, in parts."""
     problem = case.problem
-    base = grid(problem, case.device, least, _deepest(problem, least))
-    base = base.take(base.steps(problem) <= MOST_STEPS)
+    for base in grid(problem, case.device, least, _deepest(problem, least)):
+        found = _with_slots(case, base.take(base.steps(problem) <= MOST_STEPS), slots, c_slots)
+        if len(found.mb):
+            yield found
+
+
+def _with_slots(case: Case, base: Shapes, slots: SlotChoices, c_slots: int) -> Shapes:
+    """Return the shapes that fit with these slots."""
+    problem = case.problem
     # With two slots a C tile is stored while the next is computed; a halved one counts as two.
     base = base._replace(c_slots=np.minimum(c_slots, 2 * base.tiles(problem)[2]))
     base = base.take(least_need(case, base).fits(case))

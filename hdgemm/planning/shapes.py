@@ -11,6 +11,8 @@ from hdgemm.planning.byte_counts import ceil_div, round_up
 from hdgemm.planning.storage_chunks import align_all, chunk_along, op_chunk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
@@ -127,7 +129,7 @@ class Shapes(NamedTuple):
         """Return the same shapes with the last C tile halved so often."""
         return self._replace(halvings=np.full_like(self.mb, times))
 
-    def take(self, which: NDArray[Any]) -> Shapes:
+    def take(self, which: NDArray[Any] | slice) -> Shapes:
         """Return the shapes at these indices, or where a mask is true."""
         return Shapes(*(field[which] for field in self))
 
@@ -161,8 +163,8 @@ def depths(k: int, least: int, quantum: int) -> list[int]:
     return sorted(found, reverse=True)
 
 
-def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shapes:
-    """Return every combination of extents down to `least`, with no slots yet (0).
+def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Iterator[Shapes]:
+    """Yield every combination of extents down to `least` for each kb, with no slots yet (0).
 
     Extents of chunked operands are those at which chunks end. Loads deeper than a step are tried
     for files only, where they read whole rows.
@@ -175,16 +177,17 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shap
     axes = np.meshgrid(
         align_all(sizes(problem.m, least, gm), m, problem.m),
         align_all(sizes(problem.n, least, gn), n, problem.n),
-        short,
         _deepenings(problem, "A"),
         _deepenings(problem, "B"),
         [0, 1],
         indexing="ij",
     )
-    mb, nb, kb, a_deep, b_deep, rows = (axis.ravel().astype(np.int64) for axis in axes)
-    a_depth, b_depth = _depth(problem, "A", kb, a_deep), _depth(problem, "B", kb, b_deep)
+    mb, nb, a_deep, b_deep, rows = (axis.ravel().astype(np.int64) for axis in axes)
     none = np.zeros_like(mb)
-    return Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none, none)
+    for size in short:
+        kb = np.full_like(mb, size)
+        a_depth, b_depth = _depth(problem, "A", kb, a_deep), _depth(problem, "B", kb, b_deep)
+        yield Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none, none)
 
 
 def _depth(

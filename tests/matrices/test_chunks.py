@@ -106,11 +106,11 @@ def stored(kind, path, x, chunk):
 
 #: m, n, k; chunks of A and B; the limit; whether every tile can be cut at chunks.
 CASES = {
-    "several chunks a tile": ((600, 500, 640), (64, 64), (64, 64), "1.5MB", True),
-    "chunks that go together": ((600, 500, 640), (96, 64), (128, 96), "2MB", True),
-    "bands of whole rows": ((600, 500, 640), (16, 640), (16, 500), "1.5MB", False),
-    "chunks larger than tiles": ((600, 500, 640), (512, 512), (300, 300), "600KB", False),
-    "one chunk": ((600, 500, 640), (600, 640), (640, 500), "600KB", False),
+    "several chunks a tile": ((600, 500, 640), (64, 64), (64, 64), "2.7MB", True),
+    "chunks that go together": ((600, 500, 640), (96, 64), (128, 96), "3.5MB", True),
+    "bands of whole rows": ((600, 500, 640), (16, 640), (16, 500), "2.7MB", False),
+    "chunks larger than tiles": ((600, 500, 640), (512, 512), (300, 300), "1.1MB", False),
+    "one chunk": ((600, 500, 640), (600, 640), (640, 500), "1.1MB", False),
 }
 
 

@@ -14,20 +14,20 @@ from hdgemm.planning.planner import plan_for
 FILE = OperandSpec(place="file")
 RESIDENT = OperandSpec(path="resident")
 IN_FILES = Problem(701, 709, 719, a=FILE, b=FILE, c=FILE)
+IN_RAM = Problem(701, 709, 719)
 GPU = DeviceSpec("cuda:0", unified=False, memory_bytes=10**6 + 3)
 LIMIT = 2_000_003
 
 
 @pytest.mark.parametrize("device", [DeviceSpec(), GPU])
 @pytest.mark.parametrize("verify", [False, "tiles"])
-@pytest.mark.parametrize("problem", [IN_FILES, Problem(701, 709, 719)])
+@pytest.mark.parametrize("problem", [IN_FILES, IN_RAM])
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, problem, members):
     options = Options(host_memory=LIMIT, verify=verify)
     plan = plan_for(problem, options, device, HOST, members=members)
     share = LIMIT // members
-    bounce = (share * members // 8) // members if problem.in_files else 0
-    room = share - bounce
+    room = share - share * members // (2 if problem.in_files else 8) // members
     assert plan.host_limit == share
     assert plan.host_bytes <= (room - room // 32 if verify else room)
     checked_device = verify and not device.unified
@@ -41,15 +41,16 @@ def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, proble
 @pytest.mark.parametrize(
     ("device", "problem", "verify", "members", "host", "on_device"),
     [
-        # A third of 2,000,003 is 666,667; a part of 1/32 is for checks, 1/8 of the whole for files.
-        (DeviceSpec(), Problem(701, 709, 719), False, 1, 2_000_003, 1 << 62),
-        (DeviceSpec(), Problem(701, 709, 719), False, 3, 666_667, 1 << 62),
-        (DeviceSpec(), IN_FILES, False, 1, 2_000_003 - 250_000, 1 << 62),
-        (DeviceSpec(), IN_FILES, False, 3, 666_667 - 83_333, 1 << 62),
-        (DeviceSpec(), IN_FILES, "tiles", 1, 1_750_003 - 54_687, 1 << 62),
-        (GPU, Problem(701, 709, 719), False, 1, 2_000_003, 1_000_003),
-        (GPU, Problem(701, 709, 719), "tiles", 1, 2_000_003 - 62_500, 1_000_003 - 31_250),
-        (GPU, IN_FILES, "tiles", 3, 583_334 - 18_229, 1_000_003 - 31_250),
+        # An eighth of the whole is reserved beside the plan, half of it with files, and a 32nd of
+        # the rest for checks. Each of three members has 666,667 of 2,000,003 bytes.
+        (DeviceSpec(), IN_RAM, False, 1, 2_000_003 - 250_000, 1 << 62),
+        (DeviceSpec(), IN_RAM, False, 3, 666_667 - 83_333, 1 << 62),
+        (DeviceSpec(), IN_FILES, False, 1, 2_000_003 - 1_000_001, 1 << 62),
+        (DeviceSpec(), IN_FILES, False, 3, 666_667 - 333_333, 1 << 62),
+        (DeviceSpec(), IN_FILES, "tiles", 1, 1_000_002 - 31_250, 1 << 62),
+        (GPU, IN_RAM, False, 1, 1_750_003, 1_000_003),
+        (GPU, IN_RAM, "tiles", 1, 1_750_003 - 54_687, 1_000_003 - 31_250),
+        (GPU, IN_FILES, "tiles", 3, 333_334 - 10_416, 1_000_003 - 31_250),
     ],
 )
 def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, on_device):
@@ -62,7 +63,7 @@ def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, 
 def test_large_limits_leave_at_most_the_buffers_themselves():
     options = Options(host_memory="10GB", verify="tiles")
     case = case_for(IN_FILES, options, DeviceSpec(), HOST, 1)
-    assert case.limits.host == 10**10 - (16 << 20) - (32 << 20)
+    assert case.limits.host == 10**10 - (10 << 20) - (16 << 20) - (32 << 20)
 
 
 def test_the_machine_limits_the_host_memory_where_the_options_do_not():

@@ -18,9 +18,9 @@ from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import (
     Case,
     Limits,
-    bounce_bytes,
     checking_bytes,
     machine_that_checks,
+    reserved_bytes,
 )
 from hdgemm.planning.planner import plan_case, plan_for
 from hdgemm.planning.reuse import DrawnUnits
@@ -86,12 +86,12 @@ def test_the_tiles_that_a_member_draws_form_a_valid_plan(problem, device, option
 
 
 def check_limits(plan, options, device, members):
-    """The plan, bounce buffers and checks together fit the device's share of the memory."""
+    """Plan, reserved memory and checks together fit the device's share of the memory."""
     share = options.host_bytes // members
     assert plan.host_limit == share
-    bounce = bounce_bytes(plan.problem, share * members) // members
-    checks = checking_bytes(share - bounce) if options.checks_tiles and not plan.in_place else 0
-    assert plan.host_bytes + bounce + checks <= share
+    reserved = reserved_bytes(plan.problem, share * members) // members
+    checks = checking_bytes(share - reserved) if options.checks_tiles and not plan.in_place else 0
+    assert plan.host_bytes + reserved + checks <= share
     on_device = checking_bytes(device.memory_bytes)
     checks = on_device if options.checks_tiles and not device.unified else 0
     assert plan.device_bytes + checks <= device.memory_bytes
