@@ -213,9 +213,9 @@ def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
 def _interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
     """Apply the interchanges of later slabs to the rows of L in earlier ones."""
     for slab in pipeline.below():
-        top = slab.place.top
+        _, last, top = slab.place
         with pipeline.recorder.operation("mult1", slab.number):
-            laswp(slab.array, pivots[top:] - top)
+            laswp(slab.array, pivots[last:] - top, last - top)
 
 
 def pivots_path(location: Location) -> Path | None:

@@ -116,11 +116,23 @@ class SlabPlan:
         return sum(self.nbytes(slab) for slab in self.slabs) + self.interchanged_bytes
 
     @property
-    def interchanged_bytes(self) -> int:
-        """Bytes of L below each slab's own rows, which the last pass of LU reads and writes."""
+    def interchanged(self) -> tuple[Columns, ...]:
+        """What the last pass of LU reads and writes: the rows of L below each slab's own ones.
+
+        Short columns are moved whole, since a slab of them is contiguous in the file.
+        """
         if self.kind == "cholesky":
-            return 0
-        return sum(slab.width * (self.n - slab.last) for slab in self.slabs) * self.itemsize
+            return ()
+        return tuple(
+            Columns(first, last, last if (self.n - last) * self.itemsize >= SHORT else 0)
+            for first, last, _ in self.slabs
+            if last < self.n
+        )
+
+    @property
+    def interchanged_bytes(self) -> int:
+        """Bytes that the last pass of LU reads, and writes."""
+        return sum(map(self.nbytes, self.interchanged))
 
     @property
     def flops(self) -> int:
@@ -228,11 +240,15 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     if shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(n) <= budget:
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
+    # Columns that begin on a block of the file need no buffered writes.
+    aligned = max(1, ALIGNMENT // np.dtype(shape.dtype).itemsize)
     slabs: list[Columns] = []
     largest = first = 0
     while first < n:
         column = shape.column_bytes(n - first if shape.kind == "cholesky" else n)
         width = min(n - first, budget // column if shape.width is None else shape.width)
+        if shape.width is None and first + width < n and width > aligned:
+            width -= (first + width) % aligned
         largest = max(largest, width * column)
         if width < 1 or largest > budget:
             return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.linalg.planning import STREAM_BUFFERS, Columns, leading
+from hdgemm.linalg.planning import STREAM_BUFFERS, leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 from hdgemm.pipeline.timeline import Event
 from hdgemm.progress import Progress
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.planning import SlabPlan
+    from hdgemm.linalg.planning import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
@@ -165,10 +165,8 @@ class SlabPipeline:
         return self._pass(self._a, self.plan.slabs, self._check)
 
     def below(self) -> Iterator[Slab]:
-        """Yield the rows of `out` below each slab's own ones, and store them again."""
-        n = self.plan.n
-        places = [Columns(first, last, last) for first, last, _ in self.plan.slabs if last < n]
-        return self._pass(self._out, places, None)
+        """Yield the stored rows below each slab's own ones, and store them again."""
+        return self._pass(self._out, self.plan.interchanged, None)
 
     def _pass(
         self,

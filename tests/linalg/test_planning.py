@@ -49,7 +49,7 @@ def test_bytes_by_hand():
     lu = plan("lu", n, 2 * 10**7, width=width, block=2)
     # Blocks of 2, 2 and 1 columns have the rows from their own diagonal on.
     first, second = 2 * 13 + 2 * 11 + 9, 2 * 8 + 2 * 6 + 4
-    last_pass = 5 * 8 + 5 * 3
+    last_pass = 5 * 13 + 5 * 13  # short columns are moved whole
     assert lu.write_bytes == 8 * (13 * 13 + last_pass)
     assert lu.read_bytes == 8 * (13 * 13 + 2 * first + second + last_pass)
 
@@ -69,6 +69,18 @@ def test_large_matrices_are_planned_as_the_issue_says():
     # 2n³/3 at the assumed rate, with the disk hidden.
     ideal = found.flops / HOST.flop_rate("float64")
     assert ideal <= found.seconds < 1.2 * ideal
+
+
+def test_long_columns_are_interchanged_below_the_slab_only():
+    found = plan("lu", 100_000, 10**9)
+    assert found.interchanged[0].top == found.slabs[0].last
+    assert found.interchanged[-1].top == 0
+
+
+def test_slabs_begin_on_blocks_of_the_file():
+    for kind in KINDS:
+        found = plan(kind, 8192, 200_000_000)
+        assert all(slab.first % 512 == 0 for slab in found.slabs if slab.width > 512)
 
 
 def test_no_32_bit_trap():
