@@ -119,15 +119,18 @@ class SlabPlan:
     def interchanged(self) -> tuple[Columns, ...]:
         """What the last pass of LU reads and writes: the rows of L below each slab's own ones.
 
-        Short columns are moved whole, since a slab of them is contiguous in the file.
+        Short columns that do not begin and end on blocks of the file are moved whole, since a
+        slab of them is contiguous in the file.
         """
         if self.kind == "cholesky":
             return ()
-        return tuple(
-            Columns(first, last, last if (self.n - last) * self.itemsize >= SHORT else 0)
-            for first, last, _ in self.slabs
-            if last < self.n
-        )
+        n, itemsize = self.n, self.itemsize
+
+        def top(last: int) -> int:
+            on_blocks = n * itemsize % ALIGNMENT == 0 and last * itemsize % ALIGNMENT == 0
+            return last if on_blocks or (n - last) * itemsize >= SHORT else 0
+
+        return tuple(Columns(first, last, top(last)) for first, last, _ in self.slabs if last < n)
 
     @property
     def interchanged_bytes(self) -> int:
@@ -265,7 +268,9 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
     kernel = disk = exposed = 0.0
     last = len(plan.slabs) - 1
     for number, (slab, streamed) in enumerate(zip(plan.slabs, plan.streamed_bytes(), strict=True)):
-        computing = _kernel_seconds(plan, slab, machine)
+        # Copies between layouts and alignments take time of the cores that multiply.
+        copying = (streamed + 2 * plan.nbytes(slab)) / (machine.copy * machine.cores)
+        computing = _kernel_seconds(plan, slab, machine) + copying
         streaming = streamed / machine.disk_read
         load, store = plan.nbytes(slab) / machine.disk_read, plan.nbytes(slab) / machine.disk_write
         # With two buffers only the first load and the last store have nothing to overlap.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.linalg import lu_factor, plan_slabs
+from hdgemm.linalg import cholesky, lu_factor, plan_slabs, planning
 from hdgemm.machine.assumed import HOST
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
@@ -183,6 +183,20 @@ def test_cancelling_in_any_stage_publishes_nothing(tmp_path, stage):
             observer=observe, cancel=cancel,
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("n", "width", "short"), [(1024, 512, 1 << 18), (600, 150, 64)])
+def test_columns_on_blocks_of_the_file_and_padded_ones(tmp_path, monkeypatch, n, width, short):
+    # Columns of `short` bytes or more are padded in memory to their phase in the file.
+    monkeypatch.setattr(planning, "SHORT", short)
+    a = random_matrix(n, n, "float64")
+    options = hdgemm.Options(tile=(1, width, 70), host_memory="45MB")
+    lu, pivots = lu_factor(a, out=tmp_path / "LU.npy", options=options)
+    assert_factors(lu, pivots, a)
+    np.testing.assert_array_equal(pivots, scipy.linalg.lu_factor(a)[1])
+    symmetric = a @ a.T + n * np.eye(n)
+    factor = cholesky(symmetric, lower=True, out=tmp_path / "L.npy", options=options)
+    assert residual_ratio(factor @ factor.T - symmetric, symmetric) < SOUND
 
 
 def test_bytes_and_flops_are_as_planned(tmp_path):
