@@ -27,6 +27,8 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
 
 #: Memory for planning, and for the threads, schedule and events of some thousand operations.
 _BASE_BYTES: Final = 10 << 20
+#: Memory that h5py and zarr take beside the decoded chunks.
+_DECODE_BYTES: Final = 6 << 20
 #: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part
 #: of a limit, and at most this many bytes.
 _CHECKS_PART: Final = 32
@@ -106,6 +108,8 @@ def reserved_bytes(problem: Problem, limit: int) -> int:
     buffers through which elements are converted and chunks are decoded.
     """
     if problem.in_files:
+        if any(spec.encoded for spec in (problem.a, problem.b, problem.c)):
+            return min(_BASE_BYTES + BOUNCE_BYTES + _DECODE_BYTES, 5 * limit // 8)
         return min(_BASE_BYTES + BOUNCE_BYTES, limit // 2)
     return min(_BASE_BYTES, limit // 8)
 

@@ -47,6 +47,7 @@ def test_the_search_takes_no_tiles_with_too_many_steps():
     assert plan.host_bytes <= enough
 
 
+@pytest.mark.campaign  # plans half a million steps
 def test_staging_of_single_rows_is_refused_for_a_large_product():
     problem = Problem(32_768, 32_768, 32_768)
     with pytest.raises(DoesNotFitError, match="operations") as caught:

@@ -77,7 +77,7 @@ def test_a_revoked_token_is_worth_nothing(app: FastAPI) -> None:
     app.state.service._accounts.clear()
     assert client.get("/v1/jobs").status_code == 401
     with pytest.raises(InputError, match="token"):
-        check_may_serve("0.0.0.0", database)
+        check_may_serve("0.0.0.0", app.state.service.settings, database)
 
 
 def test_anothers_jobs_and_matrices_do_not_exist(app: FastAPI) -> None:

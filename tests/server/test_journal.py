@@ -63,7 +63,9 @@ def test_a_killed_job_continues(server: Live) -> None:
     found = job["report"]["resumption"]
     assert found["tiles"] == 100
     assert found["kept"] >= 70
-    assert job["report"]["stages"]["mult1"]["operations"] <= 30
+    # All tiles may have been stored before the kill reached the process.
+    multiplied = job["report"]["stages"].get("mult1", {"operations": 0})
+    assert multiplied["operations"] <= 30
     expected = np.load(root / "a.npy") @ np.load(root / "b.npy")
     np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
     assert sorted(path.name for path in root.iterdir()) == ["a.npy", "b.npy", "c.npy"]
