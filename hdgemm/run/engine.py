@@ -26,15 +26,17 @@ from hdgemm.run.shared import SharedRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from hdgemm.durable.checkpoint import Checkpoint
+    from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Problem
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.product.product import Product
     from hdgemm.progress import Watch
-    from hdgemm.report import Report
+    from hdgemm.report import Report, Resumption
     from hdgemm.run.session import Session
 
 _LOG: Final = logging.getLogger(__name__)
@@ -155,13 +157,8 @@ class _Run:
         checks = checks_for(self.options, plan)
         operands = product.operands()
         peak = None if plan.in_place else PeakMemory()
-        recording = (
-            nullcontext(operands.c)
-            if self.checkpoint is None
-            else self.checkpoint.recording(operands.c)
-        )
         start = time.perf_counter()
-        with peak or nullcontext(), recording as c:
+        with peak or nullcontext(), self._recording(operands.c) as c:
             timeline = run_plan(
                 plan,
                 member.device,
@@ -181,7 +178,7 @@ class _Run:
             Timeline(timeline.events, time.perf_counter() - start),
             planned_bytes=planned,
             peak_memory_bytes=peak.nbytes if peak is not None else 0,
-            resumption=None if self.checkpoint is None else self.checkpoint.resumption,
+            resumption=self._resumption(),
             checks=None if checks is None else checks.result(),
         )
 
@@ -199,12 +196,7 @@ class _Run:
         )  # fmt: skip
         meter = self._meter(Work(product.flops, 1, 0, 0))
         operands = product.operands()
-        recording = (
-            nullcontext(operands.c)
-            if self.checkpoint is None
-            else self.checkpoint.recording(operands.c)
-        )
-        with PeakMemory() as peak, recording as c:
+        with PeakMemory() as peak, self._recording(operands.c) as c:
             run = SharedRun(
                 product, replace(operands, c=c), members, rates, options,
                 session=self.session, observer=self._observer(meter), cancel=self.watch.cancel,
@@ -223,10 +215,17 @@ class _Run:
             Timeline(timeline, seconds),
             planned_bytes=run.planned_bytes(),
             peak_memory_bytes=peak.nbytes,
-            resumption=None if self.checkpoint is None else self.checkpoint.resumption,
+            resumption=self._resumption(),
             checks=run.checks(),
         )
         return replace(report, split=split)
+
+    def _recording(self, c: Matrix) -> AbstractContextManager[Matrix]:
+        """Return C as the run writes it: in a durable run every stored piece is recorded."""
+        return nullcontext(c) if self.checkpoint is None else self.checkpoint.recording(c)
+
+    def _resumption(self) -> Resumption | None:
+        return None if self.checkpoint is None else self.checkpoint.resumption
 
     def _meter(self, work: Work) -> ProgressMeter | None:
         callback = self.watch.progress
