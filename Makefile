@@ -4,6 +4,8 @@
 # make test-postgres                               the service's tests again, on a PostgreSQL of
 #                                                  their own (installed by root with apt, if missing);
 #                                                  POSTGRES_TESTS=… for some of the files
+# make docs                                        the site of docs/ in site/; a broken link fails
+# make dist                                        sdist and wheel in dist/, checked and tried
 # All create what they need in .venv, and are quick when run again.
 
 SIZE ?= 2GB
@@ -17,7 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	&& echo $$p && break; done)
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-postgres install clean
+.PHONY: demo test test-all test-postgres docs dist install clean
 
 demo: install
 	$(VENV)/bin/hdgemm demo --size $(SIZE) --memory $(MEMORY) --out $(OUT)
@@ -35,6 +37,9 @@ test-postgres: install
 	.ci/debian postgresql
 	HDGEMM_TEST_POSTGRES=1 $(VENV)/bin/python -m pytest -rs $(POSTGRES_TESTS)
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 install: $(STAMP)
 
 # Anew when the dependencies may have changed.
@@ -50,4 +55,4 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OUT) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
     from hdgemm.verify.check import Verification
 
+__version__ = "0.2.0"
+
 __all__ = [
     "CancelledRunError",
     "DeviceError",

@@ -54,8 +54,8 @@ class Options:
         ``"auto"``, one name (``"host"``, ``"opencl:0"``, ``"cuda:0"``) or several.
     host_memory
         Bytes of anonymous and shared pages that a run may add to its process: tiles, staging,
-        buffers, planning (`docs/limits.md`); or a text such as ``"1.5GB"``. None: a part of the
-        free memory, inside containers too.
+        buffers, planning (`docs/reference/limits.md`); or a text such as ``"1.5GB"``. None: a part
+        of the free memory, inside containers too.
     device_memory
         Bytes the run may hold on each device. None: what the device can hold.
     threads

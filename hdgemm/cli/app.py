@@ -6,10 +6,11 @@ import io
 import signal
 import sys
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+import hdgemm
 from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
 
 #: Modules of this package, each with a `command` function of the module's name. They import
@@ -31,8 +32,22 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hdgemm {hdgemm.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _about(context: typer.Context) -> None:
+def _about(
+    context: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
     """Multiply matrices larger than memory: C = alpha·op(A)·op(B) + beta·C, file to file.
 
     Sizes are written like 400MB, 1.5GB or 2GiB.
@@ -65,7 +80,7 @@ for _name in CLIENT:
 
 
 def main() -> None:
-    """Run the command line and exit with a code of docs/cli.md."""
+    """Run the command line and exit with a code of docs/reference/cli.md."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # File names need not be text in the terminal's encoding.

@@ -48,7 +48,7 @@ _DISK_PART: Final = 0.15
 _DISK_BUSY: Final = 0.50
 _CORES_PART: Final = 0.20
 #: Part of its rate above which a reader beside a copy indicates a busy bus. Measured medians:
-#: 0.68 to 0.76 on a free bus, 0.86 to 0.91 with memory hammered (docs/profiling.md).
+#: 0.68 to 0.76 on a free bus, 0.86 to 0.91 with memory hammered (docs/explanation/contention.md).
 _KEPT: Final = 0.80
 #: Cores that processes larger than the caches must use before the bus counts as taken by them.
 _LARGE_CORES: Final = 0.50

@@ -83,10 +83,10 @@ _HDGEMM_FIGURES: Final[Mapping[str, tuple[str, float]]] = {
 
 #: HDGEMM, Table 3: a Radeon HD 5970 with two Cypress chips, and two Xeon X5650. Fitted, since the
 #: paper does not give them: `depth_half`, `memory`, `copy`, the rates of the link and
-#: `multiply_memory`; docs/paper.md says how.
+#: `multiply_memory`; docs/explanation/paper.md says how.
 HD5970: Final = System(
     name="hd5970",
-    source="HDGEMM, table 3 and section 4; assumptions: docs/paper.md",
+    source="HDGEMM, table 3 and section 4; assumptions: docs/explanation/paper.md",
     device=DeviceSpec("cypress", unified=False, memory_bytes=_GIB, max_buffer_bytes=_GIB),
     machine=Machine(
         name="hd5970",
@@ -104,7 +104,7 @@ HD5970: Final = System(
         multiply_memory=4.8e9,
         disk_read=0.1e9,
         disk_write=0.1e9,
-        source="HDGEMM, table 3 and section 4; assumptions in docs/paper.md",
+        source="HDGEMM, table 3 and section 4; assumptions in docs/explanation/paper.md",
     ),
     devices=2,
     device_peak=464e9,

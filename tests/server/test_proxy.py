@@ -44,7 +44,7 @@ http {{
 
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
-    """A server behind nginx as docs/service.md shows it; its public address, and a token."""
+    """A server behind nginx as docs/how-to/service.md shows it; its public address, and a token."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed (Debian: nginx-light)")

@@ -1,0 +1,43 @@
+"""The document site builds without a broken link; links of the other pages lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hdgemm
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(ROOT.glob("*.md"))
+
+
+def test_the_site_builds_in_strict_mode(tmp_path):
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path / "site"],
+        check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    commands = (tmp_path / "site/reference/cli/index.html").read_text(encoding="utf-8")
+    assert "hdgemm multiply" in commands
+    assert "--host-memory" in commands
+    library = (tmp_path / "site/reference/library/index.html").read_text(encoding="utf-8")
+    assert 'id="hdgemm.matmul"' in library
+    assert not re.search(r'<(script|link)[^>]+(src|href)="https?://', library), "no other hosts"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_the_top_level_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
+    assert not missing
+
+
+def test_the_command_line_prints_the_version_of_the_package():
+    command = [sys.executable, "-m", "hdgemm", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"hdgemm {hdgemm.__version__}\n"
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {hdgemm.__version__}" in changelog
