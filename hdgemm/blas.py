@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -16,15 +16,35 @@ from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device
 
 if TYPE_CHECKING:
     import threading
+    from typing import Unpack
+
+    from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
     from hdgemm.run.session import Session
+    from hdgemm.signatures import RunArguments, Where, Writable
+
+_T = TypeVar("_T", bound="np.inexact[Any]")
+_Out = TypeVar("_Out", bound="Writable")
 
 
+@overload
+def matmul(
+    a: NDArray[_T], b: NDArray[_T], out: None = None, **run: Unpack[RunArguments]
+) -> NDArray[_T]: ...
+@overload
+def matmul(a: Any, b: Any, out: None = None, **run: Unpack[RunArguments]) -> NDArray[Any]: ...
+@overload
+def matmul(a: Any, b: Any, out: _Out | tuple[_Out], **run: Unpack[RunArguments]) -> _Out: ...
+@overload
+def matmul(
+    a: Any, b: Any, out: Where | tuple[Where], **run: Unpack[RunArguments]
+) -> NDArray[Any] | StoredMatrix: ...
 def matmul(
     a: Any,
     b: Any,
@@ -67,7 +87,7 @@ def matmul(
     -------
     array
         `out` where it is an array or a matrix; for a location, the opened result: a read-only
-        memmap of a .npy file.
+        memmap of a .npy file, a stored matrix of any other format; a number for two vectors.
 
     Raises
     ------
@@ -98,6 +118,24 @@ def matmul(
     return matmul_stacked(a, b, out, multiply_two)
 
 
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: None = None, **run: Unpack[RunArguments],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: _Out | tuple[_Out], **run: Unpack[RunArguments],
+) -> _Out: ...  # fmt: skip
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: Where | tuple[Where], **run: Unpack[RunArguments],
+) -> NDArray[Any] | StoredMatrix: ...  # fmt: skip
 def dgemm(
     alpha: Any,
     a: Any,

@@ -7,7 +7,6 @@ import platform
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.pipeline.plan import STAGES
@@ -218,11 +217,11 @@ def build_report(
     return Report(
         seconds=timeline.seconds,
         gflops=flops / timeline.seconds / 1e9 if timeline.seconds > 0 else 0.0,
-        stages=MappingProxyType(stages),
+        stages=stages,
         peak_memory_bytes=peak_memory_bytes,
-        plan=MappingProxyType(summarize_all(plans)),
+        plan=summarize_all(plans),
         devices=tuple(plan.device.name for plan in plans),
-        versions=MappingProxyType(versions()),
+        versions=dict(versions()),
         timeline=timeline,
         resumption=resumption,
         checks=checks,

@@ -29,6 +29,7 @@ LEVELS = {
     "durable": 7,
     "run": 8,
     "simulation": 9,
+    "signatures": 9,
     "blas": 10,
     "preflight": 10,
     "linalg": 11,
