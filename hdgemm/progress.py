@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Event, Observer
+    from hdgemm.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ class ProgressCallback(Protocol):
         """Show it, store it, or raise to stop the run."""
 
 
+class ReportCallback(Protocol):
+    """Called with the report of a computation that succeeded."""
+
+    def __call__(self, report: Report, /) -> object:
+        """Show it or store it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What a caller sees and stops of a run.
@@ -67,11 +75,14 @@ class Watch:
         Called with each event.
     cancel
         Set it to stop the run after at most one operation per stage.
+    report
+        Called with the report of a factorisation that succeeded; products return theirs.
     """
 
     progress: ProgressCallback | None = None
     observer: Observer | None = None
     cancel: threading.Event | None = None
+    report: ReportCallback | None = None
 
     @property
     def cancelled(self) -> bool:

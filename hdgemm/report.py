@@ -123,8 +123,9 @@ class Report:
     checks
         What checking each C tile found; None where it was not asked for.
     phases
-        Seconds of each phase: calibrating (measuring rates, on first use), planning (with opening
-        of devices), multiplying.
+        Seconds of each phase. Of a product: calibrating (measuring rates, on first use), planning
+        (with opening of devices), multiplying. Of a factorisation: the time in which slabs were
+        loaded, updated, factored (panel), stored, interchanged; phases overlap.
     """
 
     seconds: float
@@ -202,17 +203,7 @@ def build_report(
     planned_bytes
         Bytes each stage was to move; a stage that is missing was to move none.
     """
-    measured = timeline.stages()
-    stages: dict[Stage, StageReport] = {}
-    for name in STAGES:
-        planned = planned_bytes.get(name, 0)
-        stats = measured.get(name)
-        if stats is not None:
-            stages[name] = StageReport(
-                stats.operations, stats.nbytes, planned, stats.flops, stats.seconds
-            )
-        elif planned:
-            stages[name] = StageReport(0, 0, planned, 0, 0.0)
+    stages = stage_reports(timeline, planned_bytes)
     flops = sum(stage.flops for stage in stages.values())
     return Report(
         seconds=timeline.seconds,
@@ -226,6 +217,24 @@ def build_report(
         resumption=resumption,
         checks=checks,
     )
+
+
+def stage_reports(
+    timeline: Timeline, planned_bytes: Mapping[Stage, int]
+) -> Mapping[Stage, StageReport]:
+    """Return what each stage did against the plan; stages without work are left out."""
+    measured = timeline.stages()
+    stages: dict[Stage, StageReport] = {}
+    for name in STAGES:
+        planned = planned_bytes.get(name, 0)
+        stats = measured.get(name)
+        if stats is not None:
+            stages[name] = StageReport(
+                stats.operations, stats.nbytes, planned, stats.flops, stats.seconds
+            )
+        elif planned:
+            stages[name] = StageReport(0, 0, planned, 0, 0.0)
+    return stages
 
 
 def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:

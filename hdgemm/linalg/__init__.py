@@ -2,7 +2,8 @@
 
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.lu import lu_factor
-from hdgemm.linalg.planning import SlabPlan, plan_slabs
+from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import cho_solve, lu_solve, solve
 from hdgemm.linalg.storage import SingularMatrixError
 from hdgemm.linalg.triangular import solve_triangular

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.fortran import gemm, potrf, rank_k, trsm
-from hdgemm.linalg.planning import Columns
+from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
-from hdgemm.linalg.slabs import Recorder, Slab, SlabPipeline
+from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slabs import Slab, SlabPipeline
 from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, open_square
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 #: Columns that LAPACK factors at once; wider slabs are halved.
@@ -43,6 +44,7 @@ def cholesky(
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Return the Cholesky factor of a Hermitian positive definite matrix of any size.
 
@@ -72,6 +74,10 @@ def cholesky(
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
+    report
+        Called with the `hdgemm.Report` when the factor is complete; ``report=reports.append``
+        collects it. `phases` has the seconds of load, update, panel, store and interchange, and
+        ``plan["expected_phase_seconds"]`` what was expected of each.
 
     Returns
     -------
@@ -95,7 +101,7 @@ def cholesky(
     --------
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
-    call = _Call(lower, check_finite, clean=True, watch=Watch(progress, observer, cancel))
+    call = _Call(lower, check_finite, clean=True, watch=Watch(progress, observer, cancel, report))
     return call.run(a, out, overwrite_a, options, session)
 
 
@@ -111,13 +117,14 @@ def cho_factor(
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> tuple[Any, bool]:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
-    call = _Call(lower, check_finite, clean=False, watch=Watch(progress, observer, cancel))
+    call = _Call(lower, check_finite, clean=False, watch=Watch(progress, observer, cancel, report))
     return call.run(a, out, overwrite_a, options, session), lower
 
 
@@ -149,7 +156,7 @@ class _Call:
                 with SlabPipeline(matrix, factor, plan, recorder, check) as pipeline:
                     self._factor_slabs(pipeline)
                 self._clear(target, factor, plan.slabs)
-                recorder.finish()
+                recorder.finish(plan)
         return target.result()
 
     def _turned(self, matrix: StoredMatrix) -> StoredMatrix:
@@ -161,18 +168,21 @@ class _Call:
     def _factor_array(self, matrix: StoredMatrix, array: NDArray[Any]) -> None:
         """Factor in a column-major array, which the result is."""
         n = len(array)
-        recorder = Recorder(self._watch, _flops(0, n, n, array.dtype))
+        plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
+        recorder = Recorder(self._watch, plan.flops)
+        nbytes = 0
         for first in range(0, n, _LEAF):
             place = Columns(first, min(first + _LEAF, n), first)
             slab = Slab(0, place, array[first:, first : place.last])
             with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
                 matrix[first:, first : place.last].read(slab.array)
+            nbytes += slab.array.nbytes
             if self._check_finite:
                 self._check(slab)
         _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
         for column in range(1, n if self._clean else 0):
             array[:column, column] = 0
-        recorder.finish()
+        recorder.finish(plan, {"load1": nbytes})
 
     def _factor_slabs(self, pipeline: SlabPipeline) -> None:
         recorder = pipeline.recorder

@@ -90,7 +90,7 @@ def potrf(a: NDArray[Any]) -> int:
 
 
 def getrf(a: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
-    """Overwrite A (m×n, m ≥ n) by its LU factors with partial pivoting.
+    """Overwrite A (m×n) by its LU factors with partial pivoting.
 
     Returns the 0-based interchanges, and the 1-based index of the first pivot that is exactly
     zero, 0 without one.

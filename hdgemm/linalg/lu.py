@@ -11,10 +11,11 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import gemm, getrf, laswp, trsm
-from hdgemm.linalg.planning import Columns
+from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
-from hdgemm.linalg.slabs import Recorder, Slab, SlabPipeline
-from hdgemm.linalg.storage import destination, in_memory, open_square
+from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
+from hdgemm.linalg.slabs import Slab, SlabPipeline
+from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.matrices.draft import aside
 from hdgemm.matrices.files import sync_file
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -47,8 +48,9 @@ def lu_factor(
     progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> tuple[Any, NDArray[np.int64]]:
-    """Return ``(lu, piv)``, the LU factorisation P·A = L·U of a square matrix of any size.
+    """Return ``(lu, piv)``, the LU factorisation P·A = L·U of an m×n matrix of any size.
 
     The pivot of each column is its largest element over all remaining rows, as in LAPACK,
     whatever the slabs.
@@ -56,7 +58,7 @@ def lu_factor(
     Parameters
     ----------
     a
-        A square matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the
         location of a file.
     overwrite_a
         Without `out`, the factors may be stored in place of `a`, also where `a` is a file. A
@@ -69,7 +71,7 @@ def lu_factor(
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major. For a .npy or raw file
         the pivots are saved beside it, as ``LU.piv.npy`` for ``LU.npy``.
-    options, session, progress, observer, cancel
+    options, session, progress, observer, cancel, report
         As in `cholesky`.
 
     Returns
@@ -88,7 +90,7 @@ def lu_factor(
     Raises
     ------
     InputError
-        When A is not square, or not finite: `row` and `col`.
+        When A is not finite: `row` and `col`.
     DoesNotFitError
         When one slab does not fit: `missing` in bytes.
     CancelledRunError
@@ -99,7 +101,7 @@ def lu_factor(
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
     """
     lu, pivots, zero = factor(
-        a, out, Watch(progress, observer, cancel), options, session,
+        a, out, Watch(progress, observer, cancel, report), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
     )  # fmt: skip
     if zero:
@@ -123,7 +125,7 @@ def factor(
     """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
     if pivoting != "partial":
         raise InputError(f"pivoting must be 'partial', got {pivoting!r}")
-    source = open_square(a)
+    source = open_matrix(a)
     with (
         host_session(session, options) as (opened, chosen),
         destination(out, a, source, order="F", overwrite_a=overwrite_a) as target,
@@ -139,7 +141,7 @@ def factor(
             with SlabPipeline(source, target.stored, plan, recorder, check) as pipeline:
                 pivots, zero = _factor_slabs(pipeline)
                 _interchange_stored(pipeline, pivots)
-            recorder.finish()
+            recorder.finish(plan)
         if target.location is not None:
             _save_pivots(target.location, pivots)
     return target.result(), pivots, zero
@@ -149,27 +151,29 @@ def _factor_array(
     source: StoredMatrix, array: NDArray[Any], watch: Watch, *, check_finite: bool
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is."""
-    n = len(array)
-    recorder = Recorder(watch, _flops(n, n, 0, array.dtype))
+    m, n = array.shape
+    plan = SlabPlan.of_array("lu", m, n, array.dtype.name)
+    recorder = Recorder(watch, plan.flops)
     slab = Slab(0, Columns(0, n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check_finite:
         check_finite_slab(slab)
     found = _factor_panel(slab, recorder)
-    recorder.finish()
+    recorder.finish(plan, {"load1": array.nbytes})
     return found
 
 
 def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
-    recorder, slabs = pipeline.recorder, pipeline.plan.slabs
-    pivots = np.zeros(pipeline.plan.n, np.int64)
+    recorder, plan = pipeline.recorder, pipeline.plan
+    slabs = [plan.eliminated(slab) for slab in plan.slabs]
+    pivots = np.zeros(plan.pivots, np.int64)
     zero = 0
     for slab in pipeline.slabs():
         interchanged = -1
         for number, block in enumerate(pipeline.earlier(slab), 1):
             place = block.place
-            flops = _flops(pipeline.plan.n - place.first, place.width, slab.place.width,
+            flops = _flops(plan.m - place.first, place.width, slab.place.width,
                            slab.array.dtype)  # fmt: skip
             with recorder.operation("mult1", slab.number, flops=flops, block=number):
                 # Rows of a stored slab are in the order in which the slab was factored.
@@ -178,7 +182,9 @@ def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
                     first, last, _ = slabs[interchanged]
                     laswp(slab.array, pivots[first:last], first)
                 _update(slab.array, block)
-        first, last, _ = slab.place
+        first, last, _ = slabs[slab.number]
+        if first == last:  # right of the last pivot: U only
+            continue
         found, info = _factor_panel(slab, recorder)
         pivots[first:last] = found + first
         zero = zero or (info and info + first)
@@ -203,15 +209,13 @@ def _factor_panel(slab: Slab, recorder: Recorder) -> tuple[NDArray[np.int64], in
 
 def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
     """Count the operations of a panel's update of some columns, or (0) of its factorisation."""
-    if columns:
-        pairs = columns * width * (rows - width / 2)
-    else:
-        pairs = width**2 * rows / 2 - width**3 / 6
+    pairs = columns * width * (rows - width / 2) if columns else elimination_pairs(rows, width)
     return int(flops_per_multiply_add(dtype.name) * pairs)
 
 
 def _interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
     """Apply the interchanges of later slabs to the rows of L in earlier ones."""
+    pipeline.recorder.phase = "interchange"
     for slab in pipeline.below():
         _, last, top = slab.place
         with pipeline.recorder.operation("mult1", slab.number):

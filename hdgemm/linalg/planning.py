@@ -1,4 +1,4 @@
-"""Slab plans: pure functions from n, dtype, memory and rates to the slabs of a factorisation.
+"""Planning of slabs: pure functions from shape, dtype, memory and rates to a `SlabPlan`.
 
 A left-looking factorisation holds one slab of whole columns in memory, updates it by all earlier
 columns, which stream from the output in blocks, factors it, and stores it once. With two slab
@@ -7,22 +7,19 @@ buffers the next slab is loaded, and the previous one stored, while the present 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.matrices.files import SHORT
+from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, elimination_pairs, leading
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from hdgemm.linalg.slab_plan import Kind
     from hdgemm.machine.rates import Machine
-
-Kind = Literal["cholesky", "lu"]
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
@@ -32,135 +29,6 @@ _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
-class Columns(NamedTuple):
-    """Columns `first` to `last` (excluded) and their rows from `top` on."""
-
-    first: int
-    last: int
-    top: int
-
-    @property
-    def width(self) -> int:
-        """The number of columns."""
-        return self.last - self.first
-
-
-@dataclass(frozen=True, slots=True)
-class SlabPlan:
-    """The slabs of one factorisation of an n×n matrix, and what they cost.
-
-    Parameters
-    ----------
-    slabs
-        The slabs, from left to right; Cholesky's have the rows from their diagonal on.
-    block
-        Columns of a stream block, at most; a block has columns of one slab only.
-    slab_buffers
-        2 where loading and storing slabs overlaps the computation, else 1.
-    bytes_held
-        Memory for slabs, stream blocks and transfers.
-    seconds
-        Expected duration.
-    limit
-        The resource that determines it: ``"kernel"`` or ``"disk"``.
-    """
-
-    kind: Kind
-    n: int
-    dtype: str
-    slabs: tuple[Columns, ...]
-    block: int
-    slab_buffers: int
-    bytes_held: int
-    seconds: float = 0.0
-    limit: str = "kernel"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return np.dtype(self.dtype).itemsize
-
-    def blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
-        """Yield the blocks that update a slab, each with the number of the slab it is a part of."""
-        top = self.slabs[number].first
-        for earlier, slab in enumerate(self.slabs[:number]):
-            for first in range(slab.first, slab.last, self.block):
-                last = min(first + self.block, slab.last)
-                yield earlier, Columns(first, last, top if self.kind == "cholesky" else first)
-
-    def nbytes(self, columns: Columns) -> int:
-        """Return the bytes of the elements of some columns."""
-        return (self.n - columns.top) * columns.width * self.itemsize
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes that are read: each slab of A once, and the earlier columns for each slab."""
-        slabs = sum(self.nbytes(slab) for slab in self.slabs)
-        return slabs + sum(self.streamed_bytes()) + self.interchanged_bytes
-
-    def streamed_bytes(self) -> list[int]:
-        """Return the bytes of the earlier columns that are read for each slab."""
-        if self.kind == "cholesky":
-            return [(self.n - slab.first) * slab.first * self.itemsize for slab in self.slabs]
-        earlier = [0]
-        for slab in self.slabs[:-1]:
-            blocks, rest = divmod(slab.width, self.block)
-            whole = blocks * (self.n - slab.first) - self.block * blocks * (blocks - 1) // 2
-            last = rest * (self.n - slab.last + rest)
-            earlier.append(earlier[-1] + (whole * self.block + last) * self.itemsize)
-        return earlier[: len(self.slabs)]
-
-    @property
-    def write_bytes(self) -> int:
-        """Bytes that are written: each slab once, and for LU the rows of L in their last order."""
-        return sum(self.nbytes(slab) for slab in self.slabs) + self.interchanged_bytes
-
-    @property
-    def interchanged(self) -> tuple[Columns, ...]:
-        """What the last pass of LU reads and writes: the rows of L below each slab's own ones.
-
-        Short columns that do not begin and end on blocks of the file are moved whole, since a
-        slab of them is contiguous in the file.
-        """
-        if self.kind == "cholesky":
-            return ()
-        n, itemsize = self.n, self.itemsize
-
-        def top(last: int) -> int:
-            on_blocks = n * itemsize % ALIGNMENT == 0 and last * itemsize % ALIGNMENT == 0
-            return last if on_blocks or (n - last) * itemsize >= SHORT else 0
-
-        return tuple(Columns(first, last, top(last)) for first, last, _ in self.slabs if last < n)
-
-    @property
-    def interchanged_bytes(self) -> int:
-        """Bytes that the last pass of LU reads, and writes."""
-        return sum(map(self.nbytes, self.interchanged))
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations by LAPACK's count."""
-        third = flops_per_multiply_add(self.dtype) // 2 * self.n**3 / 3
-        return int(third if self.kind == "cholesky" else 2 * third)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self) | {
-            "read_bytes": self.read_bytes, "write_bytes": self.write_bytes, "flops": self.flops,
-        }  # fmt: skip
-
-
-def leading(rows: int, total: int, itemsize: int) -> int:
-    """Return the leading dimension of a buffer for the last `rows` rows of columns of `total`.
-
-    Long columns start at the same phase of a 4096-byte block in memory and in the file, so that
-    direct I/O needs no copy.
-    """
-    if rows == total or rows * itemsize < SHORT or ALIGNMENT % itemsize:
-        return rows
-    return rows + (total - rows) % (ALIGNMENT // itemsize)
-
-
 def plan_slabs(
     kind: Kind,
     n: int,
@@ -168,18 +36,24 @@ def plan_slabs(
     memory: int,
     machine: Machine,
     *,
+    rows: int | None = None,
     width: int | None = None,
     block: int | None = None,
     overlap: bool = True,
+    reserved: int = 0,
 ) -> SlabPlan:
-    """Return the fastest slabs that fit `memory` bytes, by the model.
+    """Return the fastest slabs of an m×n matrix that fit `memory` bytes, by the model.
 
     Parameters
     ----------
+    rows
+        m; None for a square matrix.
     width, block
         Force the columns of a slab, and of a stream block.
     overlap
         Slabs may be loaded and stored while another one is computed.
+    reserved
+        Bytes of the memory that are held besides slabs, stream and transfers.
 
     Raises
     ------
@@ -187,20 +61,23 @@ def plan_slabs(
         When not even slabs of one column fit, or forced ones do not: `requested`, `available`
         and `missing` in bytes.
     """
-    if n < 0:
-        raise InputError(f"n must not be negative, got {n}")
+    m = n if rows is None else rows
+    if min(m, n) < 0:
+        raise InputError(f"the extents of a matrix must not be negative, got {m}×{n}")
     plans = [
         plan
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if overlap else (1,))
         for part in (_PARTS if width is None and buffers > 1 else (1.0,))
-        if (plan := _fit(_Shape(kind, n, dtype, columns, buffers, width), memory, part)) is not None
+        if (
+            plan := _fit(_Shape(kind, m, n, dtype, columns, buffers, width, reserved), memory, part)
+        )
     ]
     if not plans:
-        requested = _Shape(kind, n, dtype, block or 1, 1, width or 1).least_bytes
+        requested = _Shape(kind, m, n, dtype, block or 1, 1, width or 1, reserved).least_bytes
         raise DoesNotFitError(
-            f"{kind} of a {n}×{n} {dtype} matrix needs {requested} bytes for one slab of "
+            f"{kind} of a {m}×{n} {dtype} matrix needs {requested} bytes for one slab of "
             f"{width or 1} columns and its stream; host_memory is {memory}: raise it by "
             f"{max(1, requested - memory)} bytes",
             requested=requested, available=memory, missing=max(1, requested - memory),
@@ -212,35 +89,38 @@ class _Shape(NamedTuple):
     """What decides the bytes of a plan; `width` None takes what fits."""
 
     kind: Kind
+    m: int
     n: int
     dtype: str
     block: int
     buffers: int
     width: int | None
+    reserved: int
 
     def column_bytes(self, rows: int) -> int:
         """Return the bytes of one column in a buffer."""
         itemsize = np.dtype(self.dtype).itemsize
-        return leading(rows, self.n, itemsize) * itemsize
+        return leading(rows, self.m, itemsize) * itemsize
 
     @property
     def stream_bytes(self) -> int:
         """Bytes of the stream's buffers."""
-        return STREAM_BUFFERS * (self.block * self.column_bytes(self.n) + ALIGNMENT)
+        return STREAM_BUFFERS * (self.block * self.column_bytes(self.m) + ALIGNMENT)
 
     @property
     def least_bytes(self) -> int:
         """Bytes of the narrowest slabs and their stream, with those of transfers."""
         width = min(self.width or 1, self.n)
-        held = self.buffers * (self.column_bytes(self.n) * width + ALIGNMENT) + self.stream_bytes
-        return held + BOUNCE_BYTES
+        held = self.buffers * (self.column_bytes(self.m) * width + ALIGNMENT) + self.stream_bytes
+        return held + BOUNCE_BYTES + self.reserved
 
 
 def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     """Cut the columns into slabs that fill `part` of the memory; None where none fits."""
-    n, stream = shape.n, shape.stream_bytes
-    budget = memory - BOUNCE_BYTES - shape.buffers * ALIGNMENT
-    if shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(n) <= budget:
+    m, n, stream = shape.m, shape.n, shape.stream_bytes
+    fixed = BOUNCE_BYTES + shape.reserved
+    budget = memory - fixed - shape.buffers * ALIGNMENT
+    if shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(m) <= budget:
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
     # Columns that begin on a block of the file need no buffered writes.
@@ -248,8 +128,8 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     slabs: list[Columns] = []
     largest = first = 0
     while first < n:
-        column = shape.column_bytes(n - first if shape.kind == "cholesky" else n)
-        width = min(n - first, budget // column if shape.width is None else shape.width)
+        column = shape.column_bytes(m - first if shape.kind == "cholesky" else m)
+        width = min(n - first, budget // max(1, column) if shape.width is None else shape.width)
         if shape.width is None and first + width < n and width > aligned:
             width -= (first + width) % aligned
         largest = max(largest, width * column)
@@ -259,41 +139,50 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         first += width
     if shape.buffers > max(1, len(slabs)):
         return None
-    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + BOUNCE_BYTES
-    return SlabPlan(shape.kind, n, shape.dtype, tuple(slabs), shape.block, shape.buffers, held)
+    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + fixed
+    return SlabPlan(
+        shape.kind, m, n, shape.dtype, tuple(slabs), shape.block, shape.buffers, held, memory
+    )
 
 
 def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
-    """Return the plan with its expected duration and what limits it."""
-    kernel = disk = exposed = 0.0
+    """Return the plan with its expected duration, by phase too, and what limits it."""
+    phases = dict.fromkeys(PHASES, 0.0)
+    exposed = 0.0
     last = len(plan.slabs) - 1
     for number, (slab, streamed) in enumerate(zip(plan.slabs, plan.streamed_bytes(), strict=True)):
         # Copies between layouts and alignments take time of the cores that multiply.
         copying = (streamed + 2 * plan.nbytes(slab)) / (machine.copy * machine.cores)
-        computing = _kernel_seconds(plan, slab, machine) + copying
+        update, panel = _kernel_seconds(plan, slab, machine)
+        computing = update + panel + copying
         streaming = streamed / machine.disk_read
         load, store = plan.nbytes(slab) / machine.disk_read, plan.nbytes(slab) / machine.disk_write
         # With two buffers only the first load and the last store have nothing to overlap.
         edges = (load if number == 0 else 0.0) + (store if number == last else 0.0)
         alone = edges if plan.slab_buffers > 1 else load + store
-        kernel += computing
-        disk += streaming + load + store
-        exposed += alone + max(0.0, streaming + load + store - alone - computing)
+        exposed += computing + alone + max(0.0, streaming + load + store - alone - computing)
+        phases["load"] += load + streaming
+        phases["store"] += store
+        phases["update"] += update + copying
+        phases["panel"] += panel
     final = plan.interchanged_bytes * (1 / machine.disk_read + 1 / machine.disk_write)
-    limit = "disk" if disk + final > kernel else "kernel"
-    return replace(plan, seconds=kernel + exposed + final, limit=limit)
+    phases["interchange"] = final
+    kernel = phases["update"] + phases["panel"]
+    limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"
+    return replace(plan, seconds=exposed + final, phase_seconds=phases, limit=limit)
 
 
-def _kernel_seconds(plan: SlabPlan, slab: Columns, machine: Machine) -> float:
+def _kernel_seconds(plan: SlabPlan, slab: Columns, machine: Machine) -> tuple[float, float]:
     """Return the seconds of the updates and of the panel of one slab."""
-    rate, n, width = machine.flop_rate(plan.dtype), plan.n, slab.width
-    rows = n - slab.first
+    rate, m, width = machine.flop_rate(plan.dtype), plan.m, slab.width
+    first = min(slab.first, plan.pivots)
+    rows = m - first
     per_pair = flops_per_multiply_add(plan.dtype)
     if plan.kind == "cholesky":
-        update = slab.first * (width * (rows - width) + width * (width + 1) / 2)
+        update = first * (width * (rows - width) + width * (width + 1) / 2)
         panel = width**3 / 6 + width**2 * (rows - width) / 2
     else:
-        update = width * (slab.first * n - slab.first**2 / 2)
-        panel = width**2 * rows / 2 - width**3 / 6
-    speed = rate * float(machine.efficiency(max(1, n - slab.first), width, plan.block))
-    return per_pair * (update / speed + panel / rate)
+        update = width * (first * m - first**2 / 2)
+        panel = elimination_pairs(rows, width)
+    speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
+    return per_pair * update / speed, per_pair * panel / rate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.planning import SlabPlan, plan_slabs
+from hdgemm.linalg.planning import plan_slabs
 from hdgemm.machine.limits import default_host_bytes, thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hdgemm.linalg.planning import Kind
+    from hdgemm.linalg.slab_plan import Kind, SlabPlan
     from hdgemm.linalg.slabs import Slab
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -58,15 +58,15 @@ def plan_for(
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
     not used.
     """
-    n = a.shape[0]
+    m, n = a.shape
     dtype = a.dtype.newbyteorder("=").name
     staged = OperandSpec(False, "file", "staged", a.dtype.itemsize)
-    problem = Problem(n, n, max(1, n // 3), dtype, staged, staged, staged)
+    problem = Problem(max(1, m), max(1, n), max(1, min(m, n) // 3), dtype, staged, staged, staged)
     machine = session.machine(DeviceSpec(), problem, _folder(out, a), options.threads, watch)
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
         kind, n, dtype, options.host_bytes or default_host_bytes(), machine,
-        width=width, block=block, overlap=out.chunks is None,
+        rows=m, width=width, block=block, overlap=out.chunks is None,
     )  # fmt: skip
 
 

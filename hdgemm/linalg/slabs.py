@@ -6,31 +6,25 @@ held is stored; a stream block is read while the block before it is multiplied.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.errors import CancelledRunError
-from hdgemm.linalg.planning import STREAM_BUFFERS, leading
+from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.slab_plan import leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
-from hdgemm.pipeline.timeline import Event
-from hdgemm.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.planning import Columns, SlabPlan
+    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,70 +42,6 @@ class Block(NamedTuple):
     slab: int
     place: Columns
     array: NDArray[Any]
-
-
-class Recorder:
-    """Reports operations to the observer, and progress by floating-point operations."""
-
-    def __init__(self, watch: Watch, flops: int) -> None:
-        self._watch = watch
-        self._flops = flops
-        self._done = 0
-        self._counts: dict[str, int] = {}
-        self._busy: dict[Stage, float] = {}
-        self._lock = threading.Lock()
-        self._began = time.perf_counter()
-        self._next = self._began
-
-    def check_cancel(self) -> None:
-        """Raise `CancelledRunError` when the caller has asked to stop."""
-        if self._watch.cancelled:
-            raise CancelledRunError("the factorisation was cancelled; nothing was published")
-
-    @contextmanager
-    def operation(
-        self, stage: Stage, slab: int, *, nbytes: int = 0, flops: int = 0, block: int = 0
-    ) -> Iterator[None]:
-        """Time one operation; stages are load1 (reads), mult1 (computes) and store2 (writes)."""
-        self.check_cancel()
-        start = time.perf_counter()
-        yield
-        end = time.perf_counter()
-        snapshot = None
-        with self._lock:
-            number = self._counts[stage] = self._counts.get(stage, -1) + 1
-            self._done += flops
-            self._busy[stage] = self._busy.get(stage, 0.0) + end - start
-            if self._watch.progress is not None and end >= self._next:
-                self._next = end + 0.1
-                snapshot = self._snapshot(end)
-        if self._watch.observer is not None:
-            began = self._began
-            self._watch.observer(
-                Event("host", stage, number, slab, block, start - began, end - began, nbytes, flops)
-            )
-        if snapshot is not None and self._watch.progress is not None:
-            self._watch.progress(snapshot)
-
-    def _snapshot(self, now: float) -> Progress:
-        elapsed = now - self._began
-        part = min(1.0, self._done / self._flops) if self._flops else 1.0
-        return Progress(
-            percent=100.0 * part,
-            gflops=self._done / elapsed / 1e9 if elapsed > 0 else 0.0,
-            elapsed=elapsed,
-            eta=elapsed * (1.0 - part) / part if part > 0 else None,
-            limit=max(self._busy.items(), key=lambda item: item[1])[0] if self._busy else None,
-            steps=self._counts.get("mult1", -1) + 1,
-            total_steps=0,
-            phase="factoring",
-        )
-
-    def finish(self) -> None:
-        """Report the end of a factorisation that succeeded."""
-        if self._watch.progress is not None:
-            self._done = self._flops
-            self._watch.progress(self._snapshot(time.perf_counter()))
 
 
 class SlabPipeline:
@@ -143,19 +73,22 @@ class SlabPipeline:
         self._check = check
         self._dtype = np.dtype(plan.dtype)
         self._stores: dict[int, Future[None]] = {}
+        self._memory = recorder.measuring_memory()
         widest = max((self._buffer_bytes(slab) for slab in plan.slabs), default=0)
         self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
         self._stream_buffers: list[NDArray[np.uint8]] = []
         if len(plan.slabs) > 1:
-            most = leading(plan.n, plan.n, plan.itemsize) * plan.itemsize * plan.block
+            most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
             self._stream_buffers = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
         # Slab loads, slab stores and the reads of the stream, at once.
         self._pool = ThreadPoolExecutor(2 + STREAM_BUFFERS, "hdgemm-slab")
 
     def __enter__(self) -> Self:
+        self._memory.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._memory.__exit__(None, None, None)
         self._pool.shutdown(wait=True, cancel_futures=True)
         # Tracebacks may keep this object; its buffers are freed here.
         self._slab_buffers, self._stream_buffers = [], []
@@ -247,14 +180,14 @@ class SlabPipeline:
         return self._lead(place) * place.width * self.plan.itemsize
 
     def _lead(self, place: Columns) -> int:
-        return leading(self.plan.n - place.top, self.plan.n, self.plan.itemsize)
+        return leading(self.plan.m - place.top, self.plan.m, self.plan.itemsize)
 
     def _array(self, memory: NDArray[np.uint8], place: Columns) -> NDArray[Any]:
         """Lay out columns in a buffer, at the phase that they have in the output."""
         matrix = self._out.operand.matrix
         phase = matrix.phase(place.first, place.top) if self._out.order == "F" else 0
         array: NDArray[Any] = np.ndarray(
-            (self.plan.n - place.top, place.width),
+            (self.plan.m - place.top, place.width),
             self._dtype,
             memory.data,
             0 if phase % self.plan.itemsize else phase,

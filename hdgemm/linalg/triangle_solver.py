@@ -12,7 +12,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
-from hdgemm.linalg.slabs import Recorder
+from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.storage import SingularMatrixError, in_memory
 from hdgemm.pipeline.plan import flops_per_multiply_add
 

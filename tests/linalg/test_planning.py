@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg.planning import leading, plan_slabs
+from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.slab_plan import leading
 from hdgemm.machine.assumed import HOST
 
 KINDS = ("cholesky", "lu")

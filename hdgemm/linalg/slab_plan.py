@@ -1,0 +1,233 @@
+"""The plan of a factorisation by slabs: which columns are in memory when, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from hdgemm.matrices.files import SHORT
+from hdgemm.matrices.transfer import ALIGNMENT
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hdgemm.pipeline.plan import Stage
+
+Kind = Literal["cholesky", "lu"]
+
+#: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
+#: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
+PHASES: Final = ("load", "update", "panel", "store", "interchange")
+
+
+class Columns(NamedTuple):
+    """Columns `first` to `last` (excluded) and their rows from `top` on."""
+
+    first: int
+    last: int
+    top: int
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class SlabPlan:
+    """The slabs of one factorisation of an m×n matrix, and what they cost.
+
+    Parameters
+    ----------
+    slabs
+        The slabs, from left to right; Cholesky's have the rows from their diagonal on.
+    block
+        Columns of a stream block, at most; a block has columns of one slab only.
+    slab_buffers
+        2 where loading and storing slabs overlaps the computation, else 1.
+    bytes_held
+        Memory for slabs, stream blocks and transfers.
+    host_limit
+        The memory that the plan was made for, in bytes.
+    seconds
+        Expected duration.
+    phase_seconds
+        Expected duration of each phase, alone.
+    limit
+        The resource that determines it: ``"kernel"`` or ``"disk"``.
+    """
+
+    kind: Kind
+    m: int
+    n: int
+    dtype: str
+    slabs: tuple[Columns, ...]
+    block: int
+    slab_buffers: int
+    bytes_held: int
+    host_limit: int = 0
+    seconds: float = 0.0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    limit: str = "kernel"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def pivots(self) -> int:
+        """The number of columns that are eliminated."""
+        return min(self.m, self.n)
+
+    def eliminated(self, slab: Columns) -> Columns:
+        """Return the columns of a slab that are eliminated: those left of column `pivots`."""
+        return Columns(slab.first, max(slab.first, min(slab.last, self.pivots)), slab.top)
+
+    def blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
+        """Yield the blocks that update a slab, each with the number of the slab it is a part of."""
+        top = self.slabs[number].first
+        for earlier, slab in enumerate(map(self.eliminated, self.slabs[:number])):
+            for first in range(slab.first, slab.last, self.block):
+                last = min(first + self.block, slab.last)
+                yield earlier, Columns(first, last, top if self.kind == "cholesky" else first)
+
+    def nbytes(self, columns: Columns) -> int:
+        """Return the bytes of the elements of some columns."""
+        return (self.m - columns.top) * columns.width * self.itemsize
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that are read: each slab of A once, and the earlier columns for each slab."""
+        slabs = sum(self.nbytes(slab) for slab in self.slabs)
+        return slabs + sum(self.streamed_bytes()) + self.interchanged_bytes
+
+    def streamed_bytes(self) -> list[int]:
+        """Return the bytes of the earlier columns that are read for each slab."""
+        if self.kind == "cholesky":
+            return [(self.n - slab.first) * slab.first * self.itemsize for slab in self.slabs]
+        earlier = [0]
+        for slab in map(self.eliminated, self.slabs[:-1]):
+            blocks, rest = divmod(slab.width, self.block)
+            whole = blocks * (self.m - slab.first) - self.block * blocks * (blocks - 1) // 2
+            last = rest * (self.m - slab.last + rest)
+            earlier.append(earlier[-1] + (whole * self.block + last) * self.itemsize)
+        return earlier[: len(self.slabs)]
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes that are written: each slab once, and for LU the rows of L in their last order."""
+        return sum(self.nbytes(slab) for slab in self.slabs) + self.interchanged_bytes
+
+    @property
+    def interchanged(self) -> tuple[Columns, ...]:
+        """What the last pass of LU reads and writes: the rows of L below each slab's own ones.
+
+        Short columns that do not begin and end on blocks of the file are moved whole, since a
+        slab of them is contiguous in the file.
+        """
+        if self.kind != "lu":
+            return ()
+        m, itemsize = self.m, self.itemsize
+
+        def top(last: int) -> int:
+            on_blocks = m * itemsize % ALIGNMENT == 0 and last * itemsize % ALIGNMENT == 0
+            return last if on_blocks or (m - last) * itemsize >= SHORT else 0
+
+        return tuple(
+            Columns(first, last, top(last)) for first, last, _ in self.slabs if last < self.pivots
+        )
+
+    @property
+    def interchanged_bytes(self) -> int:
+        """Bytes that the last pass of LU reads, and writes."""
+        return sum(map(self.nbytes, self.interchanged))
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+        return self.bytes_from(0, 0)
+
+    def bytes_from(self, slab: int, interchanged: int) -> dict[Stage, int]:
+        """Return the bytes that each stage still moves when slabs are finished.
+
+        Parameters
+        ----------
+        slab, interchanged
+            How many slabs are factored, and how many have their rows in the last order.
+        """
+        slabs = sum(map(self.nbytes, self.slabs[slab:]))
+        final = sum(map(self.nbytes, self.interchanged[interchanged:]))
+        read = slabs + sum(self.streamed_bytes()[slab:]) + final
+        return {"load1": read, "store2": slabs + final}
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations by LAPACK's count."""
+        return self.flops_of(self.n)
+
+    def flops_of(self, columns: int) -> int:
+        """Return the operations after which the first columns are factored."""
+        per_pair = flops_per_multiply_add(self.dtype)
+        if self.kind == "cholesky":
+            return int(per_pair * (columns**3 / 6 + columns**2 * (self.n - columns) / 2))
+        return int(per_pair * elimination_pairs(self.m, columns))
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, slabs, memory and expectations as plain values, for reports."""
+        return {
+            "kind": self.kind,
+            "m": self.m,
+            "n": self.n,
+            "dtype": self.dtype,
+            "slabs": len(self.slabs),
+            "slab_columns": max((slab.width for slab in self.slabs), default=0),
+            "block_columns": self.block,
+            "slab_buffers": self.slab_buffers,
+            "read_bytes": self.read_bytes,
+            "write_bytes": self.write_bytes,
+            "flops": self.flops,
+            "host_bytes": self.bytes_held,
+            "host_limit": self.host_limit,
+            "expected_seconds": self.seconds,
+            "expected_phase_seconds": dict(self.phase_seconds),
+            "expected_limit": self.limit,
+        }
+
+    @classmethod
+    def of_array(cls, kind: Kind, m: int, n: int, dtype: str, limit: int = 0) -> SlabPlan:
+        """Return the plan of a factorisation in the array that the result is: one slab."""
+        return cls(kind, m, n, dtype, (Columns(0, n, 0),) if n else (), max(n, 1), 1, 0, limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self) | {
+            "phase_seconds": dict(self.phase_seconds),
+            "read_bytes": self.read_bytes, "write_bytes": self.write_bytes, "flops": self.flops,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:
+        """Return the plan of which `to_dict` returned these values."""
+        found = {name: values[name] for name in cls.__slots__}
+        return cls(**found | {"slabs": tuple(Columns(*slab) for slab in values["slabs"])})
+
+
+def elimination_pairs(m: int, n: int) -> float:
+    """Count the multiply-adds of the LU factorisation of an m×n matrix."""
+    k = min(m, n)
+    return m * n * k - (m + n) * k**2 / 2 + k**3 / 3
+
+
+def leading(rows: int, total: int, itemsize: int) -> int:
+    """Return the leading dimension of a buffer for the last `rows` rows of columns of `total`.
+
+    Long columns start at the same phase of a 4096-byte block in memory and in the file, so that
+    direct I/O needs no copy.
+    """
+    if rows == total or rows * itemsize < SHORT or ALIGNMENT % itemsize:
+        return rows
+    return rows + (total - rows) % (ALIGNMENT // itemsize)

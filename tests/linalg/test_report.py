@@ -1,0 +1,64 @@
+"""Reports of factorisations: phases, bytes, speed by LAPACK's counts, table, picture, JSON."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.cli.tables import stage_table, summary_lines
+from hdgemm.linalg import cholesky, lu_factor
+from hdgemm.linalg.slab_plan import PHASES
+from hdgemm.pictures.gantt import save_gantt
+from tests.linalg.matrices import positive_definite
+
+SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
+
+
+def report_of(call, a, **arguments):
+    reports = []
+    call(a, report=reports.append, **arguments)
+    [report] = reports
+    return report
+
+
+@pytest.mark.parametrize("call", [cholesky, lu_factor])
+def test_a_file_has_every_phase_predicted_and_measured(tmp_path, call):
+    a = positive_definite(40, "float64")
+    report = report_of(call, a, out=tmp_path / "F.npy", options=SLABS)
+    phases = [phase for phase in PHASES if phase != "interchange" or call is lu_factor]
+    assert set(report.phases) == set(phases)
+    expected = report.plan["expected_phase_seconds"]
+    assert all(expected[phase] > 0 for phase in phases)
+    assert report.moved_bytes == report.planned_bytes
+    assert report.plan["host_bytes"] <= report.plan["host_limit"] == 20_000_000
+    count = 40**3 / 3 if call is cholesky else 2 * 40**3 / 3
+    assert report.gflops == pytest.approx(int(count) / report.seconds / 1e9)
+
+
+@pytest.mark.parametrize("call", [cholesky, lu_factor])
+def test_an_array_is_reported_too(call):
+    a = positive_definite(40, "float64")
+    report = report_of(call, a)
+    assert report.moved_bytes == report.planned_bytes
+    assert "panel" in report.phases
+
+
+def test_a_failed_run_has_no_report(tmp_path):
+    reports = []
+    with pytest.raises(np.linalg.LinAlgError):
+        cholesky(-np.eye(20), out=tmp_path / "L.npy", options=SLABS, report=reports.append)
+    assert not reports
+    assert not list(tmp_path.iterdir())
+
+
+def test_table_picture_and_json_are_those_of_products(tmp_path):
+    report = report_of(lu_factor, positive_definite(40, "float64"), out=tmp_path / "F.npy",
+                       options=SLABS)  # fmt: skip
+    values = json.loads(report.to_json())
+    assert values["plan"]["kind"] == "lu"
+    assert set(values["phases"]) == set(PHASES)
+    assert stage_table(report).row_count == 3
+    assert any("as planned" in line for line in summary_lines(report))
+    save_gantt(report.timeline, tmp_path / "gantt.png")
+    assert (tmp_path / "gantt.png").stat().st_size > 0
