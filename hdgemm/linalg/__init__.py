@@ -1,6 +1,7 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
 from hdgemm.linalg.cholesky import cho_factor, cholesky
+from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import plan_slabs
 from hdgemm.linalg.slab_plan import SlabPlan
@@ -14,6 +15,7 @@ __all__ = [
     "cho_factor",
     "cho_solve",
     "cholesky",
+    "lstsq",
     "lu_factor",
     "lu_solve",
     "plan_slabs",

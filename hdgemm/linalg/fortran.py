@@ -103,6 +103,37 @@ def getrf(a: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     return pivots.astype(np.int64) - 1, info.value
 
 
+def tpqrt(
+    r: NDArray[Any], b: NDArray[Any], t: NDArray[Any], work: NDArray[Any], *, triangle: bool = False
+) -> None:
+    """Overwrite the upper triangular R by the R of [R; B], and B by the reflectors.
+
+    T (nb×n) takes the triangles of blocks of nb columns, `work` has nb·n elements; `triangle` says
+    that B is upper triangular.
+    """
+    m, n = b.shape
+    if m and n:
+        _call(
+            cython_lapack, "tpqrt", b.dtype, m, n, m if triangle else 0, len(t), r, _lead(r),
+            b, _lead(b), t, _lead(t), work, ctypes.c_int(),
+        )  # fmt: skip
+
+
+def tpmqrt(
+    v: NDArray[Any], t: NDArray[Any], a: NDArray[Any], b: NDArray[Any], work: NDArray[Any],
+    *, triangle: bool = False,
+) -> None:  # fmt: skip
+    """Overwrite [A; B] by Q^H·[A; B], with the reflectors V and T of `tpqrt`."""
+    m, p = b.shape
+    k = len(a)
+    if m and p and k:
+        trans = "C" if b.dtype.kind == "c" else "T"
+        _call(
+            cython_lapack, "tpmqrt", b.dtype, "L", trans, m, p, k, m if triangle else 0, len(t),
+            v, _lead(v), t, _lead(t), a, _lead(a), b, _lead(b), work, ctypes.c_int(),
+        )  # fmt: skip
+
+
 def laswp(
     a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0, *, reverse: bool = False
 ) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
     from hdgemm.report import Resumption
@@ -112,7 +113,7 @@ class Recorder:
 
     def finish(
         self,
-        plan: SlabPlan | None = None,
+        plan: SlabPlan | RowPlan | None = None,
         planned: Mapping[Stage, int] | None = None,
         resumption: Resumption | None = None,
     ) -> None:

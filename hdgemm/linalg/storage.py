@@ -96,6 +96,7 @@ def destination(
     order: str,
     overwrite_a: bool,
     dtype: np.dtype[Any] | None = None,
+    shape: tuple[int, int] | None = None,
 ) -> Iterator[Destination]:
     """Yield where a result goes; a new file gets its name on leaving without an error.
 
@@ -107,27 +108,28 @@ def destination(
         The operand as the caller gave it, and opened.
     order
         ``"F"`` or ``"C"``, for new arrays and .npy files.
-    dtype
-        Of the result; None for that of the operand.
+    dtype, shape
+        Of the result; None for those of the operand.
     """
     out = single(out)
+    shape = source.shape if shape is None else shape
     dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
     if out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
-        array = np.zeros(source.shape, dtype, order)  # type: ignore[call-overload]
+        array = np.zeros(shape, dtype, order)  # type: ignore[call-overload]
         yield Destination(open_stored(array, "r+"), array, new=True)
     elif is_location(out):
         place = parse_location(out)
         check_location(place, a, None)
         order = order if place.format == "npy" else "C"
-        with create_matrix(place, source.shape, dtype, order=order) as draft:
+        with create_matrix(place, shape, dtype, order=order) as draft:
             yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
             draft.publish()
     else:
         with open_stored(out, "r+") as stored:
-            _check_out(stored, source, dtype)
+            _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
 
 
@@ -138,8 +140,10 @@ def _takes_result(a: Any) -> bool:
     return is_location(a) or is_stored(a)
 
 
-def _check_out(stored: StoredMatrix, source: StoredMatrix, dtype: np.dtype[Any]) -> None:
-    check_shape(stored.shape, source.shape, "out")
+def _check_out(
+    stored: StoredMatrix, source: StoredMatrix, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> None:
+    check_shape(stored.shape, shape, "out")
     check_out_dtype(stored.dtype, dtype)
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):

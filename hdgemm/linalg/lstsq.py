@@ -1,0 +1,162 @@
+"""Least squares of a tall matrix in one pass over its rows: `lstsq`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.linalg
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.run import host_session, input_unchanged
+from hdgemm.linalg.storage import destination, open_matrix
+from hdgemm.linalg.tsqr import RowReduction, Triangle, plan_rows
+from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.product.target import is_location, single
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+    from hdgemm.run.session import Session
+
+_DRIVERS = ("gelsd", "gelsy", "gelss")
+
+
+def lstsq(
+    a: Any,
+    b: Any,
+    cond: float | None = None,
+    overwrite_a: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    check_finite: bool = True,
+    lapack_driver: str | None = None,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+    report: Callable[[Report], None] | None = None,
+) -> tuple[Any, Any, int, NDArray[Any] | None]:
+    """Return ``(x, residues, rank, s)`` with the x of least norm that minimises ||A·x - b||.
+
+    A (m×n, m ≥ n) and b are read once. TSQR reduces them to the n×n triangle R and to Q^H·b, which
+    SciPy's `lstsq` solves: singular values and rank are those of R, which are those of A.
+
+    Parameters
+    ----------
+    a
+        A matrix with at least as many rows as columns, as in `hdgemm.matmul`: an array, a stored
+        matrix or a view, or the location of a file. Its n×n triangle must fit the memory, once for
+        each core.
+    b
+        A vector, or a matrix as in `hdgemm.matmul`, with as many rows as `a`.
+    cond
+        Singular values below `cond` times the largest one count as zero; None for eps.
+    overwrite_a, overwrite_b
+        Have no effect.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    lapack_driver
+        ``"gelsd"`` (default), ``"gelsy"`` or ``"gelss"``, for the triangle.
+    out
+        Where x goes: an array, a stored matrix, the location of a file; None for a new array.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    session, progress, observer, cancel, report
+        As in `cholesky`. In events, `unit` is the core and `step` its block of rows.
+
+    Returns
+    -------
+    x : array
+        n elements, or n×p for a matrix b; as `cholesky` returns its factor.
+    residues : array or number
+        The squared norm of each column of b - A·x; empty where the rank is less than n, where
+        m = n, and for "gelsy", as SciPy's.
+    rank : int
+    s : array or None
+        Singular values of A, in descending order; None for "gelsy".
+
+    Raises
+    ------
+    InputError
+        When A has fewer rows than columns, or shapes do not fit together, or elements are not
+        finite: `row` and `col`.
+    DoesNotFitError
+        When R does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)
+    """
+    driver = "gelsd" if lapack_driver is None else lapack_driver
+    if driver not in _DRIVERS:
+        raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")
+    vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
+    source = open_matrix(a)
+    rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
+    (m, n), p = source.shape, rhs.shape[1]
+    _check_shapes(source, rhs)
+    dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
+    given = single(out)
+    if vector and isinstance(given, np.ndarray):
+        given = given[:, np.newaxis]
+    with (
+        host_session(session, options) as (_, chosen),
+        destination(given, a, source, order="F", overwrite_a=False, dtype=dtype,
+                    shape=(n, p)) as target,
+        input_unchanged(source, target.stored),
+    ):  # fmt: skip
+        plan = plan_rows(
+            source.shape, p, dtype.name, chosen.host_bytes or default_host_bytes(),
+            chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],
+        )  # fmt: skip
+        watch = Watch(progress, observer, cancel, report)
+        found = RowReduction(source, rhs, plan, watch, check_finite=check_finite).run()
+        x, rank, s = _solve_triangle(found, cond, driver)
+        target.stored[:, :] = x
+    full = (m > n or n == 0) and rank == n and driver != "gelsy"
+    residues = found.residues if full else found.residues[:0]
+    if vector and residues.size:
+        residues = residues[0]
+    if isinstance(out, np.ndarray):
+        return out, residues, rank, s
+    result = target.result()
+    return (result[:, 0] if vector and target.location is None else result), residues, rank, s
+
+
+def _check_shapes(source: StoredMatrix, rhs: StoredMatrix) -> None:
+    m, n = source.shape
+    if m < n:
+        raise InputError(
+            f"a has {m} rows and {n} columns: lstsq takes matrices with at least as many rows as "
+            "columns",
+            shape=source.shape,
+        )
+    if rhs.shape[0] != m:
+        raise InputError(f"b has {rhs.shape[0]} rows, a {m}: they must be as many")
+    if not rhs.shape[1]:
+        raise InputError("b has no columns: pass at least one")
+
+
+def _solve_triangle(
+    found: Triangle, cond: float | None, driver: str
+) -> tuple[NDArray[Any], int, NDArray[Any] | None]:
+    """Return x, the rank and the singular values of R·x = Q^H·b."""
+    solve: Any = scipy.linalg.lstsq  # typed for literal drivers only
+    x, _, rank, s = solve(
+        found.r, found.c, cond, overwrite_b=True, check_finite=False, lapack_driver=driver
+    )
+    return x, int(rank), s

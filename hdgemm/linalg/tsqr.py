@@ -1,0 +1,246 @@
+"""TSQR: the R of a tall matrix in one pass over its rows, and Q^H·B beside it.
+
+Each core reduces its own blocks of rows, one after the other, to one triangle (a flat tree); the
+triangles of all cores are combined at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.fortran import tpmqrt, tpqrt
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.progress import Watch
+
+#: Blocks of rows that each core has in memory: one is reduced, the next one is read.
+_BUFFERS: Final = 2
+#: Bytes of a block at most: larger requests to a disk are not faster.
+_BLOCK_BYTES: Final = 32 << 20
+#: Bytes of the rows that LAPACK reduces at once: they stay in a core's cache.
+_STRIP_BYTES: Final = 4 << 20
+#: Columns of a block of reflectors; tpqrt was fastest with them for 200 to 2000 columns.
+_REFLECTORS: Final = 32
+
+
+class RowPlan(NamedTuple):
+    """How the rows of an m×(n + p) matrix pass through memory: `rows` of a block, `cores`."""
+
+    m: int
+    n: int
+    p: int
+    dtype: str
+    rows: int
+    cores: int
+    bytes_held: int
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations by LAPACK's count for Householder's R and Q^H·B."""
+        k = min(self.m, self.n)
+        pairs = self.n * k * (self.m - k / 3) + 2 * self.p * k * (self.m - k / 2)
+        return int(flops_per_multiply_add(self.dtype) * pairs)
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves: A and B are read once."""
+        return {"load1": self.m * (self.n + self.p) * np.dtype(self.dtype).itemsize}
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, blocks and memory as plain values, for reports."""
+        return self._asdict() | {"kind": "tsqr", "flops": self.flops, "host_bytes": self.bytes_held}
+
+    def blocks(self, core: int) -> list[tuple[int, int]]:
+        """Return the first row, and the one behind the last row, of each block of a core."""
+        starts = range(0, self.m, max(1, self.rows))[core :: self.cores]
+        return [(first, min(first + self.rows, self.m)) for first in starts]
+
+
+def plan_rows(
+    shape: tuple[int, int], p: int, dtype: str, memory: int, cores: int, *, rows: int | None = None
+) -> RowPlan:
+    """Return the blocks of rows of A (m×n) and B (m×p) that fit `memory` bytes.
+
+    Parameters
+    ----------
+    cores
+        Blocks that are reduced at once, at most.
+    rows
+        Force the rows of a block.
+
+    Raises
+    ------
+    DoesNotFitError
+        When R and one row of each block do not fit: `requested`, `available` and `missing`.
+    """
+    m, n = shape
+    itemsize = np.dtype(dtype).itemsize
+    width = max(1, n + p)
+    row_bytes = width * itemsize
+    held = 0
+    for workers in range(max(1, cores), 0, -1):
+        # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
+        fixed = workers * itemsize * (n * width + 2 * _REFLECTORS * width) + BOUNCE_BYTES
+        per_row = workers * (_BUFFERS * row_bytes + 1)
+        most = max(1, min(m, _BLOCK_BYTES // row_bytes)) if rows is None else rows
+        fitting = min(most, (memory - fixed) // per_row)
+        least = most if rows is not None else min(most, n // 4 + 1 if workers > 1 else 1)
+        held = fixed + per_row * max(fitting, least)
+        if fitting >= least:
+            return RowPlan(m, n, p, dtype, fitting, workers, held)
+    raise DoesNotFitError(
+        f"R of {n}×{n} {dtype} and a block of rows need {held} bytes; host_memory is {memory}: "
+        f"raise it by {held - memory} bytes",
+        requested=held, available=memory, missing=held - memory,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Triangle:
+    """R (n×n), Q^H·B (n×p), and the sums of squares of the rest of each column of Q^H·B."""
+
+    r: NDArray[Any]
+    c: NDArray[Any]
+    residues: NDArray[Any]
+
+    @classmethod
+    def zeros(cls, n: int, p: int, dtype: np.dtype[Any]) -> Triangle:
+        """Return the triangle of a matrix without rows."""
+        real = np.zeros(0, dtype).real.dtype
+        return cls(np.zeros((n, n), dtype, "F"), np.zeros((n, p), dtype, "F"), np.zeros(p, real))
+
+    def absorb(self, a: NDArray[Any], b: NDArray[Any], *, triangle: bool = False) -> None:
+        """Reduce more rows, which are overwritten; `triangle` says that A is upper triangular."""
+        n, p = self.c.shape
+        t = np.zeros((max(1, min(_REFLECTORS, n)), n), a.dtype, "F")
+        work = np.empty(len(t) * max(n, p, 1), a.dtype)
+        strip = len(a) if triangle else max(n // 2, _STRIP_BYTES // (max(1, n) * a.itemsize), 64)
+        for first in range(0, len(a), max(1, strip)):
+            rows = slice(first, min(first + strip, len(a)))
+            tpqrt(self.r, a[rows], t, work, triangle=triangle)
+            if p:
+                tpmqrt(a[rows], t, self.c, b[rows], work, triangle=triangle)
+                self.residues += (np.abs(b[rows]) ** 2).sum(axis=0)
+
+    def combine(self, other: Triangle) -> None:
+        """Reduce the triangle of other rows, which is overwritten."""
+        self.absorb(other.r, other.c, triangle=True)
+        self.residues += other.residues
+
+
+class RowReduction:
+    """Reduces the rows of A, and of B beside it, to a `Triangle`.
+
+    Parameters
+    ----------
+    a, b
+        Matrices with as many rows; B may have no columns.
+    check_finite
+        Raise `InputError` at the first NaN or Inf of a block.
+    """
+
+    def __init__(
+        self, a: StoredMatrix, b: StoredMatrix, plan: RowPlan, watch: Watch, *, check_finite: bool
+    ) -> None:
+        self._sources, self._plan, self._check = (a, b), plan, check_finite
+        self._recorder = Recorder(watch, plan.flops)
+        self._dtype = np.dtype(plan.dtype)
+        self._stop = threading.Event()
+
+    def run(self) -> Triangle:
+        """Read all rows once, and return their triangle."""
+        cores = self._plan.cores
+        # Each core calls BLAS for its own rows.
+        with (
+            self._recorder.measuring_memory(),
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(cores, "hdgemm-rows") as workers,
+            ThreadPoolExecutor(cores, "hdgemm-rows-read") as readers,
+        ):
+            parts = [workers.submit(self._reduce, core, readers) for core in range(cores)]
+            try:
+                first, *others = [part.result() for part in parts]
+            finally:
+                self._stop.set()
+            for other in others:
+                first.combine(other)
+        self._recorder.finish(self._plan)
+        return first
+
+    def _reduce(self, core: int, readers: ThreadPoolExecutor) -> Triangle:
+        plan = self._plan
+        found = Triangle.zeros(plan.n, plan.p, self._dtype)
+        try:
+            for number, (a, b) in enumerate(self._blocks(core, readers)):
+                flops = flops_per_multiply_add(plan.dtype) * plan.n * len(a) * (plan.n + 2 * plan.p)
+                with self._recorder.operation("mult1", core, flops=flops, block=number):
+                    found.absorb(a, b)
+        except BaseException:
+            self._stop.set()  # the other cores need not go on
+            raise
+        return found
+
+    def _blocks(
+        self, core: int, readers: ThreadPoolExecutor
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Yield the rows of A and B of each block of a core, while the next block is read."""
+        plan = self._plan
+        places = plan.blocks(core)
+        size = (plan.n + plan.p) * min(plan.rows, plan.m)
+        buffers = [np.empty(size, self._dtype) for _ in places[:_BUFFERS]]
+        reads: deque[Future[tuple[NDArray[Any], NDArray[Any]]]] = deque()
+        for number in range(len(places) + _BUFFERS):
+            if len(reads) == _BUFFERS or (reads and number >= len(places)):
+                yield reads.popleft().result()
+            if number < len(places) and not self._stop.is_set():
+                buffer = buffers[number % _BUFFERS]
+                reads.append(readers.submit(self._read, core, number, places[number], buffer))
+
+    def _read(
+        self, core: int, number: int, place: tuple[int, int], buffer: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Read rows of A and B into column-major parts of a buffer."""
+        first, last = place
+        arrays = []
+        for name, source in zip("ab", self._sources, strict=True):
+            cols = source.shape[1]
+            array = buffer[: (last - first) * cols].reshape((last - first, cols), order="F")
+            buffer = buffer[array.size :]
+            with self._recorder.operation("load1", core, nbytes=array.nbytes, block=number):
+                source[first:last, :].read(array)
+            if self._check:
+                _check_finite(name, array, first)
+            arrays.append(array)
+        return arrays[0], arrays[1]
+
+
+def _check_finite(name: str, array: NDArray[Any], first: int) -> None:
+    """Raise `InputError` with the position of a NaN or Inf in rows of a matrix."""
+    for col in range(array.shape[1]):
+        finite = np.isfinite(array[:, col])
+        if finite.all():
+            continue
+        row = int(np.argmin(finite))
+        raise InputError(
+            f"{name} has {array[row, col]} at row {first + row}, column {col}: it must not contain "
+            "infs or NaNs",
+            row=first + row, col=col,
+        )  # fmt: skip
