@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ class Progress:
     steps, total_steps
         Steps multiplied, and steps in all.
     phase
-        ``"calibrating"``: rates of this machine are measured, on first use; ``"multiplying"``.
+        ``"calibrating"``: rates of this machine are measured, on first use; ``"multiplying"``;
+        ``"verifying"``: the finished product is checked.
+    busy
+        Seconds in which each stage of each device was busy so far, by ``"DEVICE STAGE"``.
     """
 
     percent: float
@@ -44,6 +47,7 @@ class Progress:
     steps: int
     total_steps: int
     phase: str = "multiplying"
+    busy: Mapping[str, float] = field(default_factory=dict)
 
 
 class ProgressCallback(Protocol):
@@ -209,6 +213,7 @@ class ProgressMeter:
             limit=self._limit(),
             steps=self._steps,
             total_steps=self._work.steps,
+            busy={f"{device} {stage}": busy for (device, stage), (busy, _) in self._busy.items()},
         )
 
     def _fraction(self) -> float:

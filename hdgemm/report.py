@@ -122,10 +122,13 @@ class Report:
         How several devices shared the product; None where there was one.
     checks
         What checking each C tile found; None where it was not asked for.
+    verification
+        Outcome of the check of the finished product, `hdgemm.Verification` as plain values; None
+        where it was not asked for.
     phases
         Seconds of each phase. Of a product: calibrating (measuring rates, on first use), planning
-        (with opening of devices), multiplying. Of a factorisation: the time in which slabs were
-        loaded, updated, factored (panel), stored, interchanged; phases overlap.
+        (with opening of devices), multiplying, verifying. Of a factorisation: the time in which
+        slabs were loaded, updated, factored (panel), stored, interchanged; phases overlap.
     """
 
     seconds: float
@@ -139,6 +142,7 @@ class Report:
     resumption: Resumption | None = None
     split: SplitReport | None = None
     checks: CheckedTiles | None = None
+    verification: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -173,6 +177,7 @@ class Report:
             "versions": dict(self.versions),
             "split": None if self.split is None else self.split.to_dict(),
             "checks": None if self.checks is None else asdict(self.checks),
+            "verification": None if self.verification is None else dict(self.verification),
             "resumption": None if self.resumption is None else asdict(self.resumption),
         }
 

@@ -45,6 +45,8 @@ def describe(progress: Progress) -> str:
     """Return speed, time to go and bottleneck in a few words."""
     if progress.phase == "calibrating":
         return "measuring the rates of this machine, once"
+    if progress.phase == "verifying":
+        return "checking the product"
     words = [f"{progress.gflops:.1f} GFLOP/s"]
     if progress.percent < 100.0:
         words.append(f"ETA {_clock(progress.eta)}")

@@ -102,6 +102,8 @@ def watch(job: JobId, url: Url = _URL, token: Token = None) -> None:
         speed = f", {report['gflops']:.1f} GFLOP/s" if report.get("gflops") else ""
         took = f" in {report['seconds']:.1f} s" if report.get("seconds") else ""
         typer.echo(f"{found.id} successful{took}{speed}")
+        if found.info.get("verification"):
+            typer.echo(found.info["verification"]["summary"])
 
 
 def cancel(job: JobId, url: Url = _URL, token: Token = None) -> None:

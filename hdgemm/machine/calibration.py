@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Products below this many flop are planned with assumed rates where none were measured.
 WORTH_MEASURING: Final = 10**11
+#: A run shows that cached figures are wrong when it multiplies so many times as fast as they say.
+REFUTED: Final = 1.25
 #: Seconds that a calibration may take.
 MOST_SECONDS: Final = 3.0
 
@@ -114,12 +116,21 @@ def machine_for(
     if problem.in_place:
         return assumed(device)
     machine = replace(assumed(device), host_bytes=default_host_bytes())
-    where = folder or Path(tempfile.gettempdir())
+    where = _where(folder)
     if problem.flops >= WORTH_MEASURING:
         found = calibrate(where, threads=threads, progress=progress, cancel=cancel).figures
         return with_figures(machine, device, found, threads)
     cached = _load(where, threads)
     return machine if cached is None else with_figures(machine, device, cached, threads)
+
+
+def forget(folder: Path | None, threads: int | None) -> None:
+    """Delete the cached figures of a folder's disk, so that the next large product measures them.
+
+    Figures that were measured on a busy machine are too low, and would be used for ever.
+    """
+    if _load(_where(folder), threads) is not None:
+        write_entry(_FILE, _key(_where(folder), threads), None)
 
 
 def with_figures(
@@ -208,6 +219,10 @@ def measure(
     if progress is not None:
         progress(1.0, "done")
     return Figures(gemm, side_half, copy, memory, read, write, operation, drawing)
+
+
+def _where(folder: Path | None) -> Path:
+    return folder or Path(tempfile.gettempdir())
 
 
 def _key(folder: Path, threads: int | None) -> str:

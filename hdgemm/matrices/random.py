@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.npy import create_npy
-from hdgemm.matrices.transfer import BOUNCE_SIZE, Bounce, disk_pool
+from hdgemm.matrices.transfer import Bounce, aligned_bytes, disk_pool
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Elements of one generator. Another number would give other matrices for the same seed.
 _BLOCK: Final = 1 << 18
+#: Bytes that one thread makes and stores at a time.
+_PIECE_BYTES: Final = 4 << 20
 
 
 def random_matrix(
@@ -30,7 +32,8 @@ def random_matrix(
 
     Real and imaginary parts of complex elements are standard normal each. The content depends on
     `seed`, the shape and the dtype alone: blocks of 2**18 elements, in row-major order, come each
-    from an SFC64 generator seeded with ``(seed, block)``. Memory stays within `BOUNCE_BYTES`.
+    from an SFC64 generator seeded with ``(seed, block)``. Each thread of
+    the disk pool holds `_PIECE_BYTES`.
 
     Parameters
     ----------
@@ -54,7 +57,7 @@ def random_matrix(
         raise InputError(f"extents and seed must not be negative, got {m}×{n}, seed {seed}")
     with create_npy(Path(path), (m, n), np.dtype(dtype).newbyteorder("=")) as draft:
         matrix = draft.matrix
-        per_piece = BOUNCE_SIZE // (_BLOCK * matrix.dtype.itemsize) * _BLOCK
+        per_piece = _PIECE_BYTES // (_BLOCK * matrix.dtype.itemsize) * _BLOCK
         disk_pool().run(
             [
                 partial(_fill, matrix.file, matrix.offset, matrix.dtype, seed, range(
@@ -66,10 +69,10 @@ def random_matrix(
 
 
 def _fill(
-    file: BlockFile, origin: int, dtype: np.dtype[Any], seed: int, blocks: range, bounce: Bounce
+    file: BlockFile, origin: int, dtype: np.dtype[Any], seed: int, blocks: range, _bounce: Bounce
 ) -> None:
     """Make the elements from ``blocks.start`` up to ``blocks.stop`` and store them."""
-    numbers = bounce.memory[: len(blocks) * _BLOCK * dtype.itemsize].view(dtype)
+    numbers = aligned_bytes(len(blocks) * _BLOCK * dtype.itemsize).view(dtype)
     numbers = numbers[: blocks.stop - blocks.start]
     real = np.dtype(dtype.type(0).real)
     for first in blocks:

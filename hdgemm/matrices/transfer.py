@@ -24,7 +24,7 @@ ALIGNMENT: Final = 4096
 #: Threads that read and write files, in the whole process.
 DISK_THREADS: Final = 4
 #: Bytes of the buffer in which one thread converts or aligns data.
-BOUNCE_SIZE: Final = 4 << 20
+BOUNCE_SIZE: Final = 1 << 20
 #: Bytes of host memory that moving matrices may hold beyond the callers' own, in all.
 BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
 #: Seconds after which a waiting caller looks for an interrupt.

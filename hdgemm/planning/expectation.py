@@ -8,7 +8,7 @@ from hdgemm.machine.rates import RESOURCES
 from hdgemm.pipeline.plan import Expectation
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.planning.costs import Cost, first_touch_bytes, op_cost
+from hdgemm.planning.costs import op_cost
 from hdgemm.planning.virtual_time import Task, run_lanes
 
 if TYPE_CHECKING:
@@ -20,34 +20,22 @@ if TYPE_CHECKING:
     from hdgemm.planning.virtual_time import Interval
 
 
-def simulate(plan: Plan, machine: Machine, fresh: float | None = None) -> Timeline:
+def simulate(plan: Plan, machine: Machine) -> Timeline:
     """Return the timeline of a plan on this machine.
 
     Each stage is a lane whose operations run in the schedule's order, each when the operations
     that it needs are done; operations that run at once share the machine's resources.
-
-    Parameters
-    ----------
-    fresh
-        Bytes/s at which page faults provide new memory. None leaves their time out, which is the
-        same for all plans that are compared.
     """
-    return _timeline(plan, build_schedule(plan), machine, fresh)[0]
+    return _timeline(plan, build_schedule(plan), machine)[0]
 
 
 def _timeline(
-    plan: Plan, schedule: Schedule, machine: Machine, fresh: float | None
+    plan: Plan, schedule: Schedule, machine: Machine
 ) -> tuple[Timeline, dict[Hashable, list[Task]]]:
     lanes: dict[Hashable, list[Task]] = {
         stage: [Task(op_cost(plan, machine, op), op.needs) for op in ops]
         for stage, ops in schedule.items()
     }
-    if fresh is not None:
-        new = first_touch_bytes(plan, schedule, on_host_cores=machine.on_host_cores)
-        for (stage, number), nbytes in new.items():
-            cost, needs = lanes[stage][number]
-            later = Cost(cost.seconds + nbytes / fresh, cost.demands)
-            lanes[stage][number] = Task(later, needs)
     ran = run_lanes(lanes)
     own = {stage: ran[stage] for stage in schedule}
     return timeline_of([(plan.device.name, schedule, own)]), lanes
@@ -67,12 +55,12 @@ def timeline_of(
     return Timeline(tuple(events), max((event.end for event in events), default=0.0))
 
 
-def expect(plan: Plan, machine: Machine, fresh: float | None = None) -> Expectation:
+def expect(plan: Plan, machine: Machine) -> Expectation:
     """Return the total and each stage's busy seconds in virtual time, and the limiting resource.
 
     The limit is the resource whose operations would take longest one after the other.
     """
-    timeline, lanes = _timeline(plan, build_schedule(plan), machine, fresh)
+    timeline, lanes = _timeline(plan, build_schedule(plan), machine)
     busy: dict[str, float] = {stage: stats.seconds for stage, stats in timeline.stages().items()}
     used = dict.fromkeys(RESOURCES, 0.0)
     for task in (task for tasks in lanes.values() for task in tasks):

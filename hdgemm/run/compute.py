@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from hdgemm.errors import HdgemmError, InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
+from hdgemm.progress import Progress
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 from hdgemm.verify import MEMORY
@@ -96,9 +98,28 @@ def _verified(
             check = _prepare_check(product, options, watch.cancel, stack)
         with unchanged(product.inputs(), product.destination.matrix):
             report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
-        if check is not None and not (verified := conclude(check)).passed:
-            raise HdgemmError(f"the product failed its check: {verified}", check=verified)
-    return report
+        if check is None:
+            return report
+        return _with_verification(report, check, watch)
+
+
+def _with_verification(report: Report, check: Check, watch: Watch) -> Report:
+    """Check the product; return the report with the outcome, or raise where it failed."""
+    if watch.progress is not None:
+        multiplied = report.stages.get("mult1")
+        steps = 0 if multiplied is None else multiplied.operations
+        watch.progress(
+            Progress(
+                100.0, report.gflops, report.seconds, None, report.limit, steps, steps,
+                phase="verifying",
+            )
+        )  # fmt: skip
+    began = time.perf_counter()
+    verified = conclude(check)
+    if not verified.passed:
+        raise HdgemmError(f"the product failed its check: {verified}", check=verified)
+    phases = {**report.phases, "verifying": time.perf_counter() - began}
+    return replace(report, verification=verified.to_dict(), phases=phases)
 
 
 def _prepare_check(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import AllocationError
+from hdgemm.machine.calibration import REFUTED, forget
 from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
@@ -18,7 +19,7 @@ from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
-from hdgemm.run.learned_rates import learn_alone, load_rates
+from hdgemm.run.learned_rates import LEAST_SECONDS, learn_alone, load_rates
 from hdgemm.run.members import Member, device_names, plan_members, with_less_memory
 from hdgemm.run.reach import direct_operands, reach
 from hdgemm.run.scaling import run_scaling
@@ -127,7 +128,18 @@ class _Run:
         if self.checkpoint is None and self.options.tile is None:
             problem = member.plan.problem
             learn_alone(member.name, problem, report.seconds, self.options.threads)
+        self._check_figures(member.plan, report)
         return replace(report, plan={**report.plan, **member.replanned()})
+
+    def _check_figures(self, plan: Plan, report: Report) -> None:
+        """Delete cached figures of the host that this run has shown to be too low."""
+        mult1, threads = report.stages["mult1"], self.options.threads
+        if not plan.device.unified or plan.in_place or report.seconds < LEAST_SECONDS:
+            return
+        folder = self.product.folder
+        machine = self.session.machine(plan.device, plan.problem, folder, threads)
+        if mult1.flops > REFUTED * mult1.seconds * machine.flop_rate(plan.problem.dtype):
+            forget(folder, threads)
 
     def _planned(self, name: str, plan: Plan | None) -> Member:
         """Return the device with an earlier run's plan, the caller's, or a new one."""

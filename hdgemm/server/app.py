@@ -23,6 +23,7 @@ from hdgemm.server.problems import (
     from_status,
 )
 from hdgemm.server.routes import jobs, matrices, processes, results, system
+from hdgemm.server.validation import describe_errors
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -90,17 +91,17 @@ def _methods(request: Request) -> set[str]:
     return methods
 
 
-async def _invalid(_: Request, error: Any) -> Response:
-    """Name the members and what is wrong with them, without their values, which may be huge."""
-    details = [
-        {"where": ".".join(str(part) for part in item["loc"]), "what": item["msg"]}
-        for item in error.errors()[:20]
-    ]
-    if any(item["type"] == "json_invalid" for item in error.errors()):
-        return ProblemError(400, "bad-json", details[0]["what"], errors=details).response()
-    first = details[0] if details else {"where": "body", "what": "is not valid"}
+async def _invalid(request: Request, error: Any) -> Response:
+    """Say of each wrong field what it is and what it must be."""
+    found = error.errors()
+    for item in found:
+        if item["type"] == "json_invalid":
+            return ProblemError(400, "bad-json", f"the body is no JSON: {item['msg']}").response()
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = None if field is None else field.field_info.annotation
+    errors = describe_errors(found, error.body, model)
     return ProblemError(
-        422, "invalid-request", f"{first['where']}: {first['what']}", errors=details
+        422, "invalid-request", "; ".join(item["what"] for item in errors[:3]), errors=errors
     ).response()
 
 

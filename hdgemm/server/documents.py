@@ -42,6 +42,7 @@ class StatusInfo(BaseModel):
                     "inputs": {},
                     "detail": {"percent": 41.2, "gflops": 139.0, "eta": 12.0, "limit": "mult1"},
                     "plan": None, "report": None, "error": None, "output": None,
+                    "verification": None,
                     "needs": {"host_bytes": 400000000, "disk_bytes": 8000000, "devices": ["auto"]},
                     "links": [],
                 }
@@ -78,6 +79,9 @@ class StatusInfo(BaseModel):
         description="Of a failed job: origin (user or system), type, detail, numbers."
     )
     output: dict[str, Any] | None
+    verification: dict[str, Any] | None = Field(
+        None, description="Of the product's check, where one was asked for: passed, summary."
+    )
     needs: dict[str, Any]
     links: list[Link] = []
 

@@ -15,7 +15,6 @@ from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
 
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
@@ -64,8 +63,7 @@ class HdgemmLibrary:
             trans_b=call.trans_b, cancel=watch.cancel, **memory,
         )  # fmt: skip
         watch.progress({"percent": 100.0})
-        report: Mapping[str, Any] = {**asdict(check), "summary": str(check)}
-        return Outcome(report)
+        return Outcome(check.to_dict())
 
     def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
         """Measure a device's contention, or simulate a system's."""

@@ -55,9 +55,10 @@ PathText = Annotated[
 ]
 Size = Annotated[
     Annotated[int, Field(ge=1, le=1 << 62)]
-    | Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?[KMGTkmgt]?i?[Bb]?$")],
+    | Annotated[
+        str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?[KMGTkmgt]?i?[Bb]?$", examples=["1.5GB"])
+    ],
     AfterValidator(_size),
-    Field(examples=["1.5GB"]),
 ]
 Extent = Annotated[int, Field(ge=0, le=1 << 40)]
 
@@ -103,7 +104,10 @@ class Output(Strict):
 
 DeviceName = Annotated[
     str,
-    Field(pattern=r"^(host|cuda:[0-9]{1,3}|opencl:[0-9]{1,3}(/[0-9]{1,2}(:[0-9]{1,2})?)?)$"),
+    Field(
+        pattern=r"^(host|cuda:[0-9]{1,3}|opencl:[0-9]{1,3}(/[0-9]{1,2}(:[0-9]{1,2})?)?)$",
+        examples=["host", "opencl:0", "cuda:0"],
+    ),
 ]
 TileExtent = Annotated[int, Field(ge=1, le=1 << 31)]
 

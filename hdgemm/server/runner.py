@@ -32,8 +32,6 @@ from hdgemm.server.settings import Settings
 from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds, die_with_parent, read_order
 
 log = logging.getLogger("hdgemm.server.runner")
-#: Jobs give way to the server, which has to answer while they run.
-_NICENESS = 10
 
 
 def main() -> int:
@@ -41,7 +39,7 @@ def main() -> int:
     die_with_parent()
     order = read_order(sys.stdin.fileno())
     settings = Settings(**order["settings"])
-    _give_way()
+    _give_way(settings.job_niceness)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -61,11 +59,14 @@ def main() -> int:
         return LEASE_LOST
 
 
-def _give_way() -> None:
-    """Let the server go first; where the kernel groups sessions, niceness counts by group."""
-    os.nice(_NICENESS)
+def _give_way(niceness: int) -> None:
+    """Lower this process's priority below the server's, which has to answer while jobs run.
+
+    Where the kernel groups sessions, niceness counts by group.
+    """
+    os.nice(niceness)
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
+        Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def _run(settings: Settings, database: Database, heartbeat: Heartbeat) -> int:

@@ -56,6 +56,10 @@ class Settings(BaseSettings):
     journal_seconds
         A job that is expected to take at least so long keeps a journal, and continues from it
         after its process died.
+    job_niceness
+        Priority of the jobs' processes, as in nice(1): 0 is the server's own, 19 the lowest.
+    sample_seconds
+        Time between two samples of a worker's load, which are kept for an hour.
     max_streams, max_streams_per_token
         Event streams that may be open at a time.
     retention_seconds
@@ -81,6 +85,8 @@ class Settings(BaseSettings):
     max_attempts: int = 50
     max_queue: int = 10_000
     journal_seconds: float = 60.0
+    job_niceness: Annotated[int, Field(ge=0, le=19)] = 10
+    sample_seconds: Annotated[float, Field(gt=0)] = 15.0
     max_streams: int = 256
     max_streams_per_token: int = 32
     public_url: str = ""

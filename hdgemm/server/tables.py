@@ -180,6 +180,12 @@ class Job(Table):
         return min(100, int((self.progress or {}).get("percent", 0.0)))
 
     @property
+    def verification(self) -> dict[str, Any] | None:
+        """Outcome of the check of its product, or of the product that it is the check of."""
+        report = self.report or {}
+        return (report or None) if self.process == "verify" else report.get("verification")
+
+    @property
     def needs(self) -> dict[str, Any]:
         """What the job holds while it runs."""
         return {name: getattr(self, name) for name in ("host_bytes", "disk_bytes", "devices")}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -57,6 +58,14 @@ class Verification:
     def detects(self) -> float:
         """Errors above this are missed with probability `miss_probability` at most."""
         return 2 * self.bound
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON, with the outcome as a sentence: ``summary``."""
+        values = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+        return {**values, "failing_rows": list(self.failing_rows), "summary": str(self)}
 
     def __str__(self) -> str:
         found = f"worst deviation {self.worst:.2g} of its bound"

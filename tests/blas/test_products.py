@@ -189,6 +189,17 @@ def test_verified_products(tmp_path):
     assert_close_in_eps(matmul(a, b, options=options), a, b)
     result = dgemm(2.0, a, b, 0.5, c, out=tmp_path / "c.npy", options=options)
     assert_close_in_eps(np.array(result), a, b, alpha=2.0, beta=0.5, c=c)
+    seen = []
+    report = multiply(a, b, out=tmp_path / "d.npy", options=options, progress=seen.append)
+    assert report.verification is not None
+    assert report.verification["passed"]
+    assert seen[-1].phase == "verifying"
+    assert report.phases["verifying"] > 0
+    found = report.to_dict()["verification"]
+    assert found["summary"].startswith("C is the product: worst deviation ")
+    plain = multiply(a, b, out=tmp_path / "e.npy", options=Options(devices="host"))
+    assert plain.verification is None
+    assert plain.to_dict()["verification"] is None
 
 
 def test_multiply_reports_the_run(tmp_path):

@@ -41,5 +41,5 @@ def test_host_memory_is_never_exceeded(tmp_path, routine):
             command, capture_output=True, text=True, check=True, env=environment, cwd=Path.cwd()
         )
         peaks.append(int(done.stdout))
-    # The matrix takes 32 MB: held whole, beside the 16 MiB of transfers, it would exceed this.
+    # The matrix takes 32 MB: held whole, beside the 4 MiB of transfers, it would exceed this.
     assert peaks[1] - peaks[0] < LIMIT + SLACK

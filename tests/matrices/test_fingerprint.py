@@ -45,7 +45,9 @@ def replace(path):
 
 def rewrite_chunk(folder):
     for chunk in (path for path in folder.rglob("c/0/*") if path.is_file()):
-        chunk.write_bytes(chunk.read_bytes())
+        # Without cutting it short first: a reader that met an empty file would say that instead.
+        with chunk.open("r+b") as file:
+            file.write(chunk.read_bytes())
 
 
 CHANGES = {

@@ -247,7 +247,7 @@ def test_a_file_size_limit_is_an_error_not_a_signal(tmp_path):
 
 def test_random_matrices_depend_on_seed_and_shape_alone(tmp_path, monkeypatch):
     random_matrix(tmp_path / "x.npy", 700, 1001, seed=3)
-    monkeypatch.setattr("hdgemm.matrices.random.BOUNCE_SIZE", 1 << 21)
+    monkeypatch.setattr("hdgemm.matrices.random._PIECE_BYTES", 1 << 21)
     random_matrix(tmp_path / "y.npy", 700, 1001, seed=3)
     random_matrix(tmp_path / "z.npy", 700, 1001, seed=4)
     x, y, z = (np.load(tmp_path / f"{name}.npy") for name in "xyz")

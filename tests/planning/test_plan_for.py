@@ -63,7 +63,7 @@ def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, 
 def test_large_limits_leave_at_most_the_buffers_themselves():
     options = Options(host_memory="10GB", verify="tiles")
     case = case_for(IN_FILES, options, DeviceSpec(), HOST, 1)
-    assert case.limits.host == 10**10 - (10 << 20) - (16 << 20) - (32 << 20)
+    assert case.limits.host == 10**10 - (10 << 20) - (4 << 20) - (32 << 20)
 
 
 def test_the_machine_limits_the_host_memory_where_the_options_do_not():

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.machine import calibration
+from hdgemm.machine.calibration import Figures
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
+from hdgemm.run import engine
 from hdgemm.run import session as sessions
 from tests.reference import assert_close_in_eps
 
@@ -99,3 +102,14 @@ def test_calls_from_several_threads_take_turns(opened):
     for number, result in results.items():
         assert_close_in_eps(result, A * number, B)
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize(("gemm", "kept"), [(1.0, False), (1e17, True)])
+def test_a_run_deletes_figures_that_it_shows_to_be_too_low(tmp_path, monkeypatch, gemm, kept):
+    figures = Figures(gemm, 1.0, 1e9, 1e9, 1e9, 1e9, 1e-5, 1.0)
+    monkeypatch.setattr(calibration, "measure", lambda *_: figures)
+    monkeypatch.setattr(engine, "LEAST_SECONDS", 0.0)
+    calibration.calibrate(tmp_path)
+    options = hdgemm.Options(devices="host", tile=(16, 24, 32))
+    hdgemm.multiply(A, B, out=tmp_path / "C.npy", options=options)
+    assert calibration.calibrate(tmp_path).source == ("cached" if kept else "measured")

@@ -199,6 +199,8 @@ def test_the_commands(server: Live, idle: Live, root: Path, tmp_path: Path) -> N
     run("fetch", job[:8], str(tmp_path / "c.npy"))
     np.testing.assert_allclose(np.load(tmp_path / "c.npy"), 3 * A @ B)
     assert "by hand" in run("jobs", "--status", "successful")
+    job = run("submit", *files, "--verify")
+    assert run("watch", job).endswith("C is the product")
     again = run("submit", f"job:{job}", files[1], "--trans-b", "--priority", "-1")
     assert again in run("jobs")
     at = ["--url", idle.url]

@@ -45,6 +45,8 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     expected = -2.0 * np.load(root / "a.npy") @ np.load(root / "b.npy")
     np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
     assert job["needs"]["host_bytes"] <= 4_000_000
+    assert job["verification"] == job["report"]["verification"]
+    assert job["verification"]["summary"].startswith("C is the product: ")
     assert job["report"]["stages"]["mult1"]["flops"] == 2 * 700 * 600 * 500
     assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
     trace = server.http.get(f"/v1/jobs/{job_id}/trace").content
@@ -55,7 +57,7 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
     assert finished(server.http, checked, 60)["report"]["passed"] is True
     checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id})
-    assert finished(server.http, checked, 60)["report"]["passed"] is False
+    assert finished(server.http, checked, 60)["verification"]["passed"] is False
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Sentences of validation errors: the field, its value, and the values that are allowed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydantic import BaseModel
+
+Schema = dict[str, Any]
+_LONGEST_VALUE: Final = 60
+_MOST_ERRORS: Final = 20
+#: Bounds beyond this one are limits of float64 or of int64, of which no user thinks.
+_LARGEST_BOUND: Final = 1 << 62
+
+
+def describe_errors(
+    errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel] | None
+) -> list[dict[str, str]]:
+    """Return each wrong field once, in the order of the errors.
+
+    Parameters
+    ----------
+    errors
+        Pydantic's errors of one request.
+    body
+        The body that was checked.
+    model
+        The body's model; None where a route has none.
+
+    Returns
+    -------
+    list
+        ``where``, the place in the request (``body.inputs.alpha``); ``field``, the name that a form
+        has for it (``alpha``); ``what``, the sentence.
+    """
+    schema = {} if model is None else model.model_json_schema()
+    found: dict[str, dict[str, str]] = {}
+    for error in errors:
+        source, *parts = error["loc"]
+        if source != "body" or not schema:
+            where = [str(part) for part in error["loc"]]
+            field, sentence = where[-1], _by_message(where[-1], error)
+        else:
+            path, part, in_union = _locate(parts, schema)
+            where = [source, *map(str, path)]
+            own = where[2:] if where[1:2] == ["inputs"] and len(where) > 2 else where[1:]
+            field = ".".join(own) or "body"
+            value = _value_at(body, path) if in_union else error["input"]
+            sentence = _by_schema(field, error, value, part, in_union)
+        found.setdefault(
+            ".".join(where), {"where": ".".join(where), "field": field, "what": sentence}
+        )
+    return list(found.values())[:_MOST_ERRORS]
+
+
+def _by_schema(
+    field: str, error: Mapping[str, Any], value: Any, schema: Schema, in_union: bool
+) -> str:
+    kind = error["type"]
+    if kind == "extra_forbidden" and not in_union:
+        known = ", ".join(schema.get("siblings", ()))
+        return f"{field} is not known here; known are: {known}"
+    if kind == "value_error":
+        return f"{field} is {show(value)}: it {error['ctx']['error']}"
+    allowed = in_words(schema, schema["$defs"])
+    if kind == "missing" and not in_union:
+        return f"{field} is missing: it must be {allowed}"
+    return f"{field} is {show(value)}: it must be {allowed}"
+
+
+def _by_message(field: str, error: Mapping[str, Any]) -> str:
+    """Return a sentence for parameters of the query, the path and the header."""
+    if error["type"] == "missing":
+        return f"{field} is missing"
+    text = str(error["msg"]).removeprefix("Value error, ").replace("Input should", "it must")
+    return f"{field} is {show(error['input'])}: {text.replace('String should', 'it must')}"
+
+
+def show(value: Any) -> str:
+    """Return a value as JSON, shortened; lone surrogates, which UTF-8 cannot hold, are escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _value_at(body: Any, path: Sequence[str | int]) -> Any:
+    for part in path:
+        try:
+            body = body[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return body
+
+
+def _locate(parts: Sequence[str | int], schema: Schema) -> tuple[list[str | int], Schema, bool]:
+    """Return the field of an error's location, its schema, and whether it ends in a union.
+
+    Within a union, a location continues with the name of an alternative; the field is then the
+    union itself, since none of its alternatives fits.
+    """
+    definitions = schema.get("$defs", {})
+    path: list[str | int] = []
+    for place, part in enumerate(parts):
+        options = list(_alternatives(schema, definitions))
+        if len(options) > 1:
+            return path, {**schema, "$defs": definitions}, True
+        properties = options[0].get("properties", {})
+        path.append(part)
+        if isinstance(part, int):
+            schema = options[0].get("items", {})
+        elif part in properties:
+            schema = properties[part]
+        else:
+            siblings = {"siblings": list(properties), "$defs": definitions}
+            return [*path, *parts[place + 1 :]], siblings, False
+    return path, {**schema, "$defs": definitions}, False
+
+
+def _alternatives(schema: Schema, definitions: Schema) -> Iterator[Schema]:
+    """Yield the schemas that a value may have, null left out."""
+    if "$ref" in schema:
+        yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        return
+    for option in schema.get("anyOf") or schema.get("oneOf") or [None]:
+        if option is None:
+            yield schema
+        elif option.get("type") != "null":
+            yield from _alternatives(option, definitions)
+
+
+def in_words(schema: Schema, definitions: Schema) -> str:
+    """Return the values that a JSON schema allows, in words."""
+    return " or ".join(_one(option, definitions) for option in _alternatives(schema, definitions))
+
+
+def _one(schema: Schema, definitions: Schema) -> str:
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if "enum" in schema:
+        *most, last = map(json.dumps, schema["enum"])
+        return f"{', '.join(most)} or {last}" if most else last
+    if schema.get("type") == "array":
+        return _list(schema, definitions)
+    if schema.get("type") == "object":
+        names = ", ".join(f'"{name}": …' for name in schema.get("required", ()))
+        return f"{{{names}}}" if names else "an object"
+    plain = {"boolean": "true or false", "integer": "a whole number", "number": "a number"}
+    word = plain.get(schema.get("type", ""))
+    return _text(schema) if word is None else word + _bounds(schema)
+
+
+def _bounds(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    low = None if low is None or abs(low) >= _LARGEST_BOUND else low
+    high = None if high is None or abs(high) >= _LARGEST_BOUND else high
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" of at least {low}"
+    return "" if high is None else f" of at most {high}"
+
+
+def _list(schema: Schema, definitions: Schema) -> str:
+    items = in_words(schema.get("items", {}), definitions)
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    count = f"{least} " if least == most else ""
+    return f"a list of {count}items, each {items}"
+
+
+def _text(schema: Schema) -> str:
+    longest, examples = schema.get("maxLength"), schema.get("examples")
+    text = "a text" if longest is None else f"a text of at most {longest} characters"
+    if examples:
+        return f"{text} like {' or '.join(map(json.dumps, examples))}"
+    return f"{text} that matches {schema['pattern']}" if "pattern" in schema else text

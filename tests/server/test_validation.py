@@ -1,0 +1,101 @@
+"""Validation errors are sentences: the field, its value, and what is allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.server.harness import InProcess, application, make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+AB = {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}
+REFERENCE = '{"path": …} or {"matrix": …} or {"job": …}'
+
+DEVICE = 'a text like "host" or "opencl:0" or "cuda:0"'
+STRATEGY = '"initial", "double-buffering", "data-reuse", "data-placement" or "hybrid"'
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[InProcess]:
+    settings = make_settings(tmp_path)
+    np.save(settings.roots[0] / "a.npy", np.eye(3))
+    with application(settings) as app:
+        yield InProcess(app)
+
+
+def errors(client: InProcess, inputs: Any, process: str = "gemm") -> dict[str, str]:
+    answer = client.post(f"/v1/processes/{process}/execution", json={"inputs": inputs})
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    found = {item["field"]: item["what"] for item in problem["errors"]}
+    assert problem["detail"].startswith(problem["errors"][0]["what"])
+    return found
+
+
+SENTENCES: dict[str, tuple[Any, str]] = {
+    "priority": ({"priority": 1000}, "1000: it must be a whole number from -100 to 100"),
+    "alpha": ({"alpha": "x"}, '"x": it must be a number'),
+    "trans_a": ({"trans_a": "yes"}, '"yes": it must be true or false'),
+    "a": ({"a": 3}, f"3: it must be {REFERENCE}"),
+    "b": ({"b": {"pat": "x"}}, f'{{"pat": "x"}}: it must be {REFERENCE}'),
+    "options.devices": (
+        {"options": {"devices": ["gpu"]}},
+        f'["gpu"]: it must be "auto" or a list of items, each {DEVICE}',
+    ),
+    "options.host_memory": (
+        {"options": {"host_memory": "lots"}},
+        '"lots": it must be a whole number of at least 1 or a text like "1.5GB"',
+    ),
+    "options.verify": ({"options": {"verify": 3}}, '3: it must be true or false or "tiles"'),
+    "options.strategy": (
+        {"options": {"strategy": "fast"}},
+        f'"fast": it must be {STRATEGY}',
+    ),
+    "options.tile": (
+        {"options": {"tile": [1, 2]}},
+        "[1, 2]: it must be a list of 3 items, each a whole number from 1 to 2147483648",
+    ),
+    "name": (
+        {"name": "x" * 300},
+        f'"{"x" * 58}…: it must be a text of at most 200 characters like "night run"',
+    ),
+}
+
+
+@pytest.mark.parametrize("field", SENTENCES)
+def test_each_sentence_names_field_value_and_what_is_allowed(client: InProcess, field: str) -> None:
+    inputs, sentence = SENTENCES[field]
+    assert errors(client, {**AB, **inputs}) == {field: f"{field} is {sentence}"}
+
+
+def test_unknown_fields(client: InProcess) -> None:
+    known = "name, priority, device, simulate, quick"
+    assert errors(client, {"gamma": 1}, "profile") == {
+        "gamma": f"gamma is not known here; known are: {known}"
+    }
+
+
+def test_missing_fields_and_bodies(client: InProcess) -> None:
+    found = errors(client, {})
+    assert found == {name: f"{name} is missing: it must be {REFERENCE}" for name in ("a", "b")}
+    answer = client.post("/v1/processes/gemm/execution", json={"dry_run": True})
+    assert answer.json()["detail"].startswith("inputs is missing: it must be {")
+
+
+def test_parameters_of_the_query(client: InProcess) -> None:
+    answer = client.get("/v1/jobs?limit=0&minDuration=x")
+    assert answer.status_code == 422
+    assert "limit is " in answer.json()["detail"], answer.json()
+    assert "it must be greater than or equal to 1" in answer.json()["detail"]
+
+
+def test_a_body_that_is_no_json(client: InProcess) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/v1/processes/gemm/execution", content=b"{", headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("the body is no JSON: ")
