@@ -28,16 +28,9 @@ SlotChoices: TypeAlias = tuple[tuple[int | None, int | None], ...]
 _LEAST_EXTENTS: Final = (256, 32, 1)
 #: Steps of large tiles are at most this deep, so that the first can start early.
 _DEEPEST_STEP: Final = 4096
-_SLOTS: Final[SlotChoices] = (
-    (2, 2),
-    (2, 3),
-    (3, 2),
-    (3, 3),
-    (2, None),
-    (None, 2),
-    (3, None),
-    (None, 3),
-)
+_SLOTS: Final[SlotChoices] = ((2, 2), (2, None), (None, 2))
+#: The same with a third slot, in which a load can start earlier: for the best shapes only.
+_MORE_SLOTS: Final[SlotChoices] = (*_SLOTS, (2, 3), (3, 2), (3, 3), (3, None), (None, 3))
 _ALONE: Final[SlotChoices] = ((1, 1),)
 #: Slots of A, B and C to try for a forced tile, best first.
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
@@ -82,6 +75,9 @@ def search(case: Case) -> list[Shape]:
     for least in _LEAST_EXTENTS:
         for slots, c_slots in tries:
             best = _best(case, fitting(case, least, slots, c_slots))
+            if best is not None and slots is _SLOTS:
+                few = best[0].take(slice(_BETTER // len(_MORE_SLOTS)))
+                best = _best(case, [_with_slots(case, few, _MORE_SLOTS, c_slots)])
             if best is not None:
                 return _shortlist(case, *best)
     return []
