@@ -17,7 +17,7 @@ from hdgemm.options import Options
 from hdgemm.verify import verify
 
 if TYPE_CHECKING:
-    from hdgemm import linalg
+    from hdgemm import cluster, linalg
     from hdgemm.blas import dgemm, matmul, multiply
     from hdgemm.client import Client as Client
     from hdgemm.device_check import check_device
@@ -42,6 +42,7 @@ __all__ = [
     "Session",
     "Verification",
     "check_device",
+    "cluster",
     "create",
     "devices",
     "dgemm",
@@ -76,8 +77,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name == "linalg":
-        return import_module("hdgemm.linalg")
+    if name in ("cluster", "linalg"):
+        return import_module(f"hdgemm.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]

@@ -34,6 +34,7 @@ LEVELS = {
     "preflight": 10,
     "linalg": 11,
     "device_check": 11,
+    "cluster": 11,
     "profiling": 11,
     "client": 12,
     "__main__": 13,

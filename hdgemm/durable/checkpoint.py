@@ -193,7 +193,7 @@ class Checkpoint:
         """
         if self._earlier is None:
             return names
-        before = self._earlier.devices or (self._earlier.plan.device.name,)
+        before = self._earlier.devices or (self._earlier.device_plan.device.name,)
         if options.devices != "auto" and names != before:
             self._refuse([f"the device was {', '.join(before)}, is {', '.join(names)}"])
         return before
@@ -291,9 +291,9 @@ class Checkpoint:
         earlier = self._earlier
         if earlier is None or not self.finished:
             raise InputError(f"the run of {self._journal.path} is not finished")
-        tiles = len(earlier.done) if earlier.shared else len(earlier.plan.units)
+        tiles = len(earlier.done) if earlier.shared else len(earlier.device_plan.units)
         return build_report(
-            [earlier.plan],
+            [earlier.device_plan],
             Timeline((), 0.0),
             planned_bytes={},
             resumption=Resumption(str(self._journal.path), tiles, tiles, finished=True),

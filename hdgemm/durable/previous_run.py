@@ -46,13 +46,13 @@ class Earlier:
         C's fingerprint when it was finished; None when it was not.
     devices
         Names of its devices. Several drew tiles of C from a pool: `plan` is the first one's, and
-        gives the problem only.
+        gives the problem only; the workers of a cluster have no plan in common.
     redo
         Bytes of a slot and count of slots of the redo log of several devices.
     """
 
     run: str
-    plan: Plan
+    plan: Plan | None
     identity: Mapping[str, Any]
     samples: Sequence[Sequence[int]]
     done: Mapping[Rect, int]
@@ -63,13 +63,29 @@ class Earlier:
 
     @property
     def shared(self) -> bool:
-        """Whether several devices computed C."""
-        return len(self.devices) > 1
+        """Whether several devices, or the workers of a cluster, drew pieces of C."""
+        return self.plan is None or len(self.devices) > 1
+
+    @property
+    def device_plan(self) -> Plan:
+        """The plan of a run on this machine.
+
+        Raises
+        ------
+        InputError
+            For a run of a cluster, which has none.
+        """
+        if self.plan is None:
+            raise InputError(
+                f"the run {self.run} was computed by a cluster: give the same command with "
+                f"--cluster (client=…) to go on with it; {BEGIN_AGAIN}"
+            )
+        return self.plan
 
     @property
     def redo_size(self) -> tuple[int, int]:
         """Bytes and count of the redo log's slots."""
-        return self.redo or redo_size([self.plan])
+        return self.redo or redo_size([self.device_plan])
 
     @property
     def updates(self) -> bool:
@@ -101,7 +117,7 @@ class Earlier:
             finished = record.get("finished", finished)
         return cls(
             begin["run"],
-            from_json(begin["plan"]),
+            from_json(begin["plan"]) if begin["plan"] is not None else None,
             begin["identity"],
             begin["samples"],
             done,
@@ -137,13 +153,13 @@ def first_record(
     samples: Sequence[Sequence[int]],
     redo: tuple[int, int] | None,
 ) -> dict[str, Any]:
-    """Return the record that begins a journal."""
+    """Return the record that begins a journal; the run of a cluster has no plans."""
     return {
         "begin": {
             "format": FORMAT,
             "run": run,
             "identity": identity.to_record(),
-            "plan": to_json(plans[0]),
+            "plan": to_json(plans[0]) if plans else None,
             "devices": [plan.device.name for plan in plans],
             "redo": redo,
             "samples": [list(each) for each in samples],

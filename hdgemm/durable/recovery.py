@@ -43,7 +43,7 @@ def recover(
         When a C that is updated in place differs from what the journal says: its old values are
         gone, so that it cannot be computed again.
     """
-    places = sample_places(earlier.plan, shared=earlier.shared)
+    places = [] if earlier.plan is None else sample_places(earlier.plan, shared=earlier.shared)
     known = earlier.done.keys() if earlier.shared else set(places)
     done = {rect: crc for rect, crc in earlier.done.items() if rect in known}
     if destination.updates:
@@ -75,7 +75,7 @@ def check_restart(journal: Journal, destination: Destination) -> None:
     earlier = Earlier.read(journal.path, journal.records)
     if earlier is None or earlier.finished is not None:
         return
-    places = sample_places(earlier.plan, shared=earlier.shared)
+    places = sample_places(earlier.device_plan, shared=earlier.shared)
     if begins_otherwise(destination.in_place.matrix, earlier.samples, places):
         raise InputError(
             f"{destination.path} is half updated by the run of {journal.path}: finish it with the "

@@ -1,0 +1,234 @@
+"""Pool of the blocks of C: which worker computes which block next, and how large it is.
+
+Guided self-scheduling with weights: a worker draws a part of what is left in proportion to its
+speed, so that blocks shrink towards the end and all workers finish together. Pure state: no clock,
+no thread, no network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.pipeline.plan import Rect
+from hdgemm.run.regions import area, remainder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A worker draws at most this part of its share of the elements that are left.
+_PART_OF_REST: Final = 1 / 3
+#: A block is at most this part of a worker's share of C: what a lost worker costs.
+_MOST: Final = 1 / 8
+#: A block takes at least so many seconds at the worker's speed: starting it takes a few hundredths.
+_LEAST_SECONDS: Final = 0.25
+#: Columns of C are cut into at most so many blocks.
+_MOST_CUTS: Final = 256
+#: Weight of the earlier blocks in a worker's speed at each new one (exponential average).
+_FADING: Final = 0.5
+#: Extents of a free rectangle relative to those wanted, below which it is taken whole.
+_WHOLE: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What reading costs a block of C, for the choice of its shape.
+
+    Parameters
+    ----------
+    k
+        The common extent of A and B.
+    a_bytes, b_bytes
+        Bytes of an element of A and of B.
+    request_seconds
+        Time of one request of a row that is not contiguous with the next.
+    """
+
+    k: int
+    a_bytes: int = 8
+    b_bytes: int = 8
+    request_seconds: float = 20e-6
+
+    def nbytes(self, rows: int, cols: int) -> int:
+        """Return the bytes of A and B that a block needs, each read once."""
+        return self.k * (rows * self.a_bytes + cols * self.b_bytes)
+
+    def seconds(self, rows: int, cols: int, bandwidth: float, *, whole_rows: bool) -> float:
+        """Return the seconds that reading a block's A and B takes at so many bytes/s."""
+        requests = 0 if whole_rows else self.k
+        return self.nbytes(rows, cols) / bandwidth + requests * self.request_seconds
+
+
+@dataclass
+class _Worker:
+    """A worker's speed in elements of C per second, and the blocks that it has drawn."""
+
+    rate: float
+    most_elements: float
+    elements: float = 0.0
+    seconds: float = 0.0
+    out: list[Rect] = field(default_factory=list)
+
+
+class BlockPool:
+    """The part of C that no worker has drawn, and the blocks that are being computed.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns of C.
+    costs
+        What reading costs.
+    bandwidth
+        Bytes/s at which the storage serves all workers together.
+    quantum
+        Rows and columns of which the extents of blocks are multiples: the chunks of C's storage.
+    done
+        Disjoint rectangles of C that are stored already.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        costs: Costs,
+        *,
+        bandwidth: float = 1e9,
+        quantum: tuple[int, int] = (1, 1),
+        done: Sequence[Rect] = (),
+    ) -> None:
+        self._shape = shape
+        self._costs = costs
+        self.bandwidth = bandwidth
+        self._quantum = quantum
+        self._free = _remainder_of(Rect(0, 0, *shape), done)
+        self._workers: dict[str, _Worker] = {}
+        self._total_rate = 0.0
+        self.undrawn = sum(map(area, self._free))
+        #: Elements of C that are not stored.
+        self.left = self.undrawn
+
+    def join(self, name: str, rate: float, most_elements: float = math.inf) -> None:
+        """Add a worker.
+
+        Parameters
+        ----------
+        rate
+            Its expected speed in elements of C per second.
+        most_elements
+            Elements of the largest block that fits its memory.
+        """
+        self._workers[name] = _Worker(rate, most_elements)
+        self._total_rate += rate
+
+    def leave(self, name: str) -> list[Rect]:
+        """Remove a worker and return its unfinished blocks, which other workers get."""
+        worker = self._workers.pop(name)
+        self._total_rate -= worker.rate
+        for block in worker.out:
+            self._put_back(block)
+        return worker.out
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of the workers."""
+        return list(self._workers)
+
+    @property
+    def rate(self) -> float:
+        """Elements of C per second of all workers together."""
+        return max(self._total_rate, 0.0)
+
+    def out(self, name: str) -> Sequence[Rect]:
+        """Return the blocks that a worker has drawn and not finished."""
+        return tuple(self._workers[name].out)
+
+    def draw(self, name: str) -> Rect | None:
+        """Return a worker's next block; None where every element is drawn."""
+        if not self._free:
+            return None
+        worker = self._workers[name]
+        block = self._cut(*self._extents(self._elements(worker)))
+        self.undrawn -= area(block)
+        worker.out.append(block)
+        return block
+
+    def finished(self, name: str, block: Rect, seconds: float) -> None:
+        """Record that a worker has stored a block, and the seconds that it took."""
+        worker = self._workers[name]
+        worker.out.remove(block)
+        self.left -= area(block)
+        worker.elements = area(block) + _FADING * worker.elements
+        worker.seconds = seconds + _FADING * worker.seconds
+        rate = worker.elements / worker.seconds if worker.seconds > 0 else worker.rate
+        self._total_rate += rate - worker.rate
+        worker.rate = rate
+
+    def failed(self, name: str, block: Rect) -> None:
+        """Return a block that a worker could not compute."""
+        self._workers[name].out.remove(block)
+        self._put_back(block)
+
+    def _put_back(self, block: Rect) -> None:
+        self._free.append(block)
+        self.undrawn += area(block)
+
+    def _elements(self, worker: _Worker) -> float:
+        """Return the elements of a worker's next block."""
+        share = worker.rate / self._total_rate
+        wanted = share * min(_PART_OF_REST * self.undrawn, _MOST * math.prod(self._shape))
+        return max(1.0, min(max(wanted, _LEAST_SECONDS * worker.rate), worker.most_elements))
+
+    def _extents(self, elements: float) -> tuple[int, int]:
+        """Return the rows and columns of a block of so many elements that reads in least time."""
+        n = self._shape[1]
+        best, least, cuts = (1, n), math.inf, 1
+        # All workers read at once.
+        bandwidth = self.bandwidth / len(self._workers)
+        while cuts <= min(n, _MOST_CUTS):
+            cols = -(-n // cuts)
+            rows = max(1, min(self._shape[0], round(elements / cols)))
+            # Per element: a block that cannot have its size is smaller or larger than wanted.
+            seconds = self._costs.seconds(rows, cols, bandwidth, whole_rows=cuts == 1)
+            seconds /= rows * cols
+            if seconds < least and rows * cols < 2 * elements:
+                best, least = (rows, cols), seconds
+            cuts = cuts + 1 if cuts < 8 else cuts * 5 // 4
+        return best
+
+    def _cut(self, rows: int, cols: int) -> Rect:
+        """Cut a block of about these extents from the free rectangle that suits it best."""
+        place = max(range(len(self._free)), key=lambda i: _fit(self._free[i], rows))
+        rect = self._free.pop(place)
+        # A rectangle that a larger block left: fewer columns of its rows.
+        high = _part(rect.rows, rows, self._quantum[0])
+        wide = _part(rect.cols, max(1, rows * cols // high), self._quantum[1])
+        below = rect._replace(row=rect.row + high, rows=rect.rows - high)
+        right = Rect(rect.row, rect.col + wide, high, rect.cols - wide)
+        self._free += [rest for rest in (below, right) if area(rest)]
+        return Rect(rect.row, rect.col, high, wide)
+
+
+def _fit(rect: Rect, rows: int) -> tuple[bool, int]:
+    """Rank a free rectangle: first a strip of the block's height, then the largest."""
+    return rows / _WHOLE <= rect.rows < _WHOLE * rows, area(rect)
+
+
+def _part(extent: int, wanted: int, quantum: int) -> int:
+    """Return about `wanted` of an extent, so that equal parts fill it, in whole quanta."""
+    if extent < _WHOLE * wanted:
+        return extent
+    part = extent / max(1, round(extent / wanted))
+    return min(extent, math.ceil(part / quantum) * quantum)
+
+
+def _remainder_of(whole: Rect, done: Sequence[Rect]) -> list[Rect]:
+    """Return the free rectangles, those that lie below each other joined."""
+    merged: list[Rect] = []
+    for rect in sorted(remainder(whole, done), key=lambda r: (r.col, r.cols, r.row)):
+        last = merged[-1] if merged else None
+        if last and last[1::2] == rect[1::2] and last.row + last.rows == rect.row:
+            merged[-1] = last._replace(rows=last.rows + rect.rows)
+        else:
+            merged.append(rect)
+    return merged

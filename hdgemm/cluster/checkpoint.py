@@ -1,0 +1,106 @@
+"""The durable run of a cluster: C, and the journal to which the client appends receipts.
+
+The draft of C is made before any worker starts, and published by the client when every block of it
+is durable; see `hdgemm.durable.checkpoint` for the order of what becomes durable.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hdgemm.durable.checkpoint import Checkpoint
+from hdgemm.durable.destination import Destination
+from hdgemm.durable.identity import Identity
+from hdgemm.errors import InputError
+from hdgemm.report import Resumption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.cluster.receipts import Receipt
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.pipeline.plan import Rect
+    from hdgemm.product.product import Product
+
+
+class ClusterCheckpoint(Checkpoint):
+    """A durable run whose pieces of C are computed by the workers of a cluster.
+
+    Attributes
+    ----------
+    beside
+        The journal lies beside C, in the storage that the workers reach.
+    """
+
+    beside = False
+
+    def begin_blocks(self) -> list[Rect]:
+        """Prepare the journal; return the pieces of C that an earlier run has finished."""
+        self._start(())
+        self._kept = self._tiles = len(self._done)
+        return sorted(self._done)
+
+    def record(self, receipts: Sequence[Receipt]) -> None:
+        """Append receipts to the journal; return when they are durable."""
+        self._journal.append([record for receipt in receipts for record in receipt.records()])
+        self._tiles += sum(len(receipt.pieces) for receipt in receipts)
+
+    @property
+    def resumption(self) -> Resumption:
+        """How much of an earlier run this run found finished."""
+        if self._earlier is None or self._earlier.finished is None:
+            return super().resumption
+        pieces = len(self._earlier.done)
+        return Resumption(str(self.path), pieces, pieces, finished=True)
+
+    @property
+    def run(self) -> str:
+        """The run's name, in the journal's first record."""
+        return str(self._journal.records[0]["begin"]["run"])
+
+    @property
+    def resumed(self) -> bool:
+        """Whether another client began the run."""
+        return self._earlier is not None
+
+    @property
+    def path(self) -> Path:
+        """The journal's path."""
+        return self._journal.path
+
+
+def open_checkpoint(
+    product: Product, journal: Checkpointing, *, restart: bool = False
+) -> ClusterCheckpoint:
+    """Open the durable run of a product, or the one that an earlier client left.
+
+    Parameters
+    ----------
+    journal
+        True for a journal beside C, or its path.
+
+    Raises
+    ------
+    InputError
+        When C cannot be made durable, is read and overwritten in place, or another client holds
+        the journal.
+    """
+    if journal is False:
+        raise InputError("a product of a cluster always keeps a journal: leave checkpoint out")
+    if product.updates:
+        raise InputError(
+            "a cluster cannot update C in place: a block whose worker dies is computed again, and "
+            "its old values would be gone. Give out as a path; it may be the path of c"
+        )
+    if product.c is not None:
+        destination = Destination.of_existing(product.c, updates=False)
+    else:
+        destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
+    path = destination.journal() if journal is True else Path(journal).absolute()
+    identity = Identity.of(
+        product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
+    )
+    opened = ClusterCheckpoint(identity, destination, path, restart=restart)
+    opened.beside = journal is True
+    return opened

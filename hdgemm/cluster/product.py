@@ -1,0 +1,195 @@
+"""The public product of a cluster: `hdgemm.cluster.multiply`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.cluster.blocks import BlockPool, Costs
+from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
+from hdgemm.cluster.coordinator import Coordinator
+from hdgemm.cluster.job import Job
+from hdgemm.cluster.references import Reference
+from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.task import free_memory
+from hdgemm.errors import InputError
+from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.options import parse_size
+from hdgemm.product.product import Product
+from hdgemm.progress import Watch
+from hdgemm.run.compute import compute
+from hdgemm.run.session import check_options
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+
+
+def multiply(
+    a: Any,
+    b: Any,
+    *,
+    client: Any,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    out: Any,
+    options: Options | None = None,
+    storage: float | str | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+    checkpoint: Checkpointing = True,
+    restart: bool = False,
+) -> Report:
+    """Compute C := alpha·op(A)·op(B) + beta·C on the workers of a Dask cluster.
+
+    Each task computes one block of C with all devices of its worker, from storage to storage; no
+    matrix data passes through Dask. Receipts of finished blocks go to a journal beside C, so that
+    the same call goes on after the loss of workers, of the scheduler or of this process.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`.
+    a, b, c, alpha, beta, trans_a, trans_b
+        As in `hdgemm.multiply`; matrices in files or stores that every worker reaches under the
+        same name: paths, locations, and views of `hdgemm.open`.
+    out
+        Where C goes, in such storage: a path or location, or a matrix that is overwritten and not
+        read.
+    options
+        For each worker: memory, devices, threads. None: Dask's limits of memory and threads.
+    storage
+        Bytes/s at which the storage serves all workers together, ``"20GB"``; None: as much as one
+        worker measures on its own.
+    progress, observer, cancel
+        As in `hdgemm.multiply`; events come when a block is finished.
+    checkpoint
+        True for a journal beside C, or its path.
+    restart
+        Discard what an earlier run left, and begin again.
+
+    Returns
+    -------
+    Report
+        Of all workers together; in `split` and in the timeline each worker is a device.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together, operands that other machines cannot reach, or a journal
+        that another client holds.
+    ClusterError
+        When the scheduler is lost, or no worker can take part.
+    CancelledRunError
+        When `cancel` was set.
+    """
+    _check_client(client)
+    options = check_options(options)
+    watch = Watch(progress, observer, cancel)
+    bandwidth = None if storage is None else float(parse_size(storage, "storage"))
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    if not product.reads_product:
+        return compute(product, options, watch)
+    _check_reachable(product)
+    with open_checkpoint(product, checkpoint, restart=restart) as durable:
+        if durable.finished:
+            return merged_report(product, None, durable)
+        with unchanged(product.inputs(), durable.c.matrix):
+            coordinator, seconds = _run(product, durable, client, options, watch, bandwidth)
+        durable.finish()
+        return merged_report(product, coordinator, durable, seconds)
+
+
+def _check_client(client: Any) -> None:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise InputError(
+            "a cluster needs distributed, which is not installed: pip install 'hdgemm[dask]'"
+        ) from error
+    if not isinstance(client, Client):
+        raise InputError(
+            f"client must be a distributed.Client, got {type(client).__name__}: "
+            "write client=distributed.Client('tcp://scheduler:8786')"
+        )
+
+
+def _check_reachable(product: Product) -> None:
+    for letter, operand in product.inputs().items():
+        Reference.of(operand, letter)
+
+
+def _run(
+    product: Product,
+    durable: ClusterCheckpoint,
+    client: Any,
+    options: Options,
+    watch: Watch,
+    bandwidth: float | None,
+) -> tuple[Coordinator, float]:
+    """Compute all blocks that are left; return the coordinator and the seconds it took."""
+    done = durable.begin_blocks()
+    stored = product.stored_in(durable.c).row_major()
+    job = make_job(stored, durable, options)
+    c = durable.c.matrix
+    pool = BlockPool(
+        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=c.chunk or (1, 1), done=done
+    )
+    flops = stored.flops // (c.shape[0] * c.shape[1])
+    coordinator = Coordinator(
+        client, job, pool, durable, watch, flops_per_element=flops, itemsize=c.dtype.itemsize,
+        measures_storage=bandwidth is None, shown=ProgressOf(product, watch),
+    )  # fmt: skip
+    start = time.perf_counter()
+    try:
+        coordinator.run()
+    finally:
+        _free_memory(client, coordinator, job.run)
+    return coordinator, time.perf_counter() - start
+
+
+def make_job(product: Product, durable: ClusterCheckpoint, options: Options) -> Job:
+    """Describe a row-major product to the workers."""
+    old = product.old
+    return Job(
+        run=durable.run,
+        topic=f"hdgemm-{durable.run}-{secrets.token_hex(4)}",
+        journal=durable.path if durable.beside else None,
+        a=Reference.of(product.a, "A"),
+        b=Reference.of(product.b, "B"),
+        c=Reference.of(product.destination, "out"),
+        old=None if old is None else Reference.of(old, "C"),
+        alpha=product.alpha,
+        beta=product.beta,
+        dtype=product.dtype,
+        options=options,
+    )
+
+
+def costs_of(product: Product) -> Costs:
+    """Return what reading a block costs a worker."""
+    a, b = product.a.matrix.dtype.itemsize, product.b.matrix.dtype.itemsize
+    return Costs(product.k, a, b)
+
+
+def _free_memory(client: Any, coordinator: Coordinator, run: str) -> None:
+    """Let the workers free what they keep for the run; a lost scheduler is no error."""
+    from distributed import fire_and_forget
+
+    if client.status != "running":
+        return
+    for address in coordinator.workers.joined:
+        task = client.submit(free_memory, run, workers=[address], pure=False)
+        fire_and_forget(task)  # type: ignore[no-untyped-call]

@@ -1,0 +1,217 @@
+"""One report of all workers, and snapshots of the run, made from receipts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
+from hdgemm.pipeline.timeline import Timeline
+from hdgemm.progress import Progress
+from hdgemm.report import Report, StageReport, versions
+from hdgemm.run.split_report import Share, SplitReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.cluster.checkpoint import ClusterCheckpoint
+    from hdgemm.cluster.coordinator import Coordinator
+    from hdgemm.cluster.job import WorkerInfo
+    from hdgemm.cluster.receipts import Receipt
+    from hdgemm.pipeline.plan import Rect, Stage
+    from hdgemm.pipeline.timeline import Event
+    from hdgemm.product.product import Product
+    from hdgemm.progress import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProgress(Progress):
+    """A run of a cluster at one moment.
+
+    Parameters
+    ----------
+    workers
+        Labels of the workers that take part.
+    blocks
+        The finished blocks since the last snapshot: label of the worker, and rectangle of C.
+    """
+
+    workers: tuple[str, ...] = ()
+    blocks: tuple[tuple[str, Rect], ...] = ()
+
+
+def label_of(address: str, workers: Mapping[str, WorkerInfo]) -> str:
+    """Return a worker's name in reports: Dask's, or its address where it has no other."""
+    info = workers.get(address)
+    plain = address.partition("://")[2] or address
+    if info is None or info.name == address:
+        return plain
+    return f"{info.host}/{info.name}"
+
+
+class ProgressOf:
+    """Turns the state of a coordinator into snapshots, and events into calls of the observer."""
+
+    def __init__(self, product: Product, watch: Watch) -> None:
+        m, n = product.shape
+        self._elements = m * n
+        self._flops = product.flops
+        self._watch = watch
+        self._began = time.perf_counter()
+        self._shown = 0
+        self._left: int | None = None
+
+    def __call__(self, coordinator: Coordinator) -> None:
+        """Show what has been finished since the last call."""
+        receipts = coordinator.tally.receipts
+        new, self._shown = receipts[self._shown :], len(receipts)
+        known = coordinator.workers.known
+        if self._watch.observer is not None:
+            for receipt in new:
+                for event in receipt.events:
+                    self._watch.observer(event)
+        if self._watch.progress is None:
+            return
+        done = sum(receipt.block.rows * receipt.block.cols for receipt in receipts)
+        elapsed = time.perf_counter() - self._began
+        left, rate = coordinator.pool.left, coordinator.pool.rate
+        self._watch.progress(
+            ClusterProgress(
+                percent=100.0 * (1 - left / self._elements),
+                gflops=self._flops * done / self._elements / elapsed / 1e9 if elapsed else 0.0,
+                elapsed=elapsed,
+                eta=left / rate if rate > 0 else None,
+                limit=None,
+                steps=len(receipts),
+                total_steps=len(receipts) + coordinator.on_the_way,
+                workers=tuple(label_of(address, known) for address in coordinator.pool.workers),
+                blocks=tuple((label_of(r.worker, known), r.block) for r in new),
+            )
+        )
+
+
+def merged_report(
+    product: Product,
+    coordinator: Coordinator | None,
+    durable: ClusterCheckpoint,
+    seconds: float = 0.0,
+) -> Report:
+    """Return the report of a run on a cluster; without a coordinator, of one finished before."""
+    receipts = coordinator.tally.receipts if coordinator is not None else []
+    known = coordinator.workers.known if coordinator is not None else {}
+    labels = {receipt.worker: label_of(receipt.worker, known) for receipt in receipts}
+    began = coordinator.began if coordinator is not None else 0.0
+    events: list[Event] = []
+    for receipt in receipts:
+        offset = coordinator.workers.offsets.get(receipt.worker, 0.0) if coordinator else 0.0
+        events += _moved(receipt, labels[receipt.worker], receipt.began + offset - began)
+    stages = _stages(receipts, max(1, len(set(labels.values()))))
+    flops = sum(stage.flops for stage in stages.values())
+    return Report(
+        seconds=seconds,
+        gflops=flops / seconds / 1e9 if seconds > 0 else 0.0,
+        stages=MappingProxyType(stages),
+        peak_memory_bytes=_peaks(receipts),
+        plan=MappingProxyType(_summary(product, receipts, known)),
+        devices=tuple(dict.fromkeys(labels.values())),
+        versions=MappingProxyType(versions()),
+        timeline=Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds),
+        resumption=durable.resumption,
+        split=None if coordinator is None else _split(coordinator, product, labels, seconds),
+    )
+
+
+def _moved(receipt: Receipt, label: str, start: float) -> list[Event]:
+    """Return a receipt's events on the client's clock; each work unit of the trace is a block."""
+    return [
+        event._replace(
+            device=label, unit=receipt.number,
+            start=max(0.0, event.start + start), end=max(0.0, event.end + start),
+        )
+        for event in receipt.events
+    ]  # fmt: skip
+
+
+def _stages(receipts: Sequence[Receipt], workers: int) -> dict[Stage, StageReport]:
+    """Sum the stages of all blocks; seconds are the mean over the workers."""
+    stages: dict[Stage, StageReport] = {}
+    for name in STAGES:
+        found = [receipt.stages[name] for receipt in receipts if name in receipt.stages]
+        if not found:
+            continue
+        total = {
+            field: sum(stage[field] for stage in found)
+            for field in ("operations", "bytes", "planned_bytes", "flops", "seconds")
+        }
+        stages[name] = StageReport(
+            total["operations"], total["bytes"], total["planned_bytes"], total["flops"],
+            total["seconds"] / workers,
+        )  # fmt: skip
+    return stages
+
+
+def _peaks(receipts: Sequence[Receipt]) -> int | None:
+    """Return the sum of the workers' peaks."""
+    peaks: dict[str, int] = {}
+    for receipt in receipts:
+        peaks[receipt.worker] = max(receipt.peak_memory, peaks.get(receipt.worker, 0))
+    return sum(peaks.values()) if peaks else None
+
+
+def _summary(
+    product: Product, receipts: Sequence[Receipt], known: Mapping[str, WorkerInfo]
+) -> dict[str, Any]:
+    took_part = {receipt.worker for receipt in receipts}
+    return {
+        "m": product.m,
+        "n": product.n,
+        "k": product.k,
+        "dtype": product.dtype.name,
+        "strategy": "cluster",
+        "in_place": False,
+        "workers": len(took_part),
+        "blocks": len(receipts),
+        "host_limit": sum(known[address].memory for address in took_part if address in known),
+    }
+
+
+def _split(
+    coordinator: Coordinator, product: Product, labels: Mapping[str, str], seconds: float
+) -> SplitReport:
+    """Describe which worker computed which blocks, and how evenly the run ended."""
+    by_label: dict[str, list[Receipt]] = {}
+    for receipt in coordinator.tally.receipts:
+        by_label.setdefault(labels[receipt.worker], []).append(receipt)
+    known = coordinator.workers.known
+    total = sum(known[address].flop_rate for address in labels) or 1.0
+    present = set(coordinator.pool.workers)
+    per_element = product.k * flops_per_multiply_add(product.dtype.name)
+    shares = {}
+    for label, own in by_label.items():
+        address = own[-1].worker
+        offset = coordinator.workers.offsets[address] - coordinator.began
+        began = min(receipt.began for receipt in own) + offset
+        finished = max(receipt.began + receipt.seconds for receipt in own) + offset
+        elements = sum(receipt.block.rows * receipt.block.cols for receipt in own)
+        busy = sum(receipt.stages.get("mult1", {}).get("seconds", 0.0) for receipt in own)
+        shares[label] = Share(
+            planned=known[address].flop_rate / total,
+            used=elements / (product.m * product.n),
+            elements=elements,
+            flop_rate=elements * per_element / (finished - began) if finished > began else 0.0,
+            kernel_rate=elements * per_element / busy if busy > 0 else 0.0,
+            began=began,
+            finished=finished,
+            tiles=tuple(receipt.block for receipt in own),
+            failed=address not in present,
+        )
+    ends = [share.finished for share in shares.values() if not share.failed]
+    kernels = sum(share.kernel_rate for share in shares.values())
+    done = sum(share.elements for share in shares.values()) * per_element
+    return SplitReport(
+        shares,
+        imbalance=(max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
+        efficiency=done / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
+    )

@@ -1,0 +1,123 @@
+"""The workers of a Dask cluster: which are there, which take part, and why others do not."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.cluster.task import inspect
+from hdgemm.errors import HdgemmError, InputError
+
+if TYPE_CHECKING:
+    from hdgemm.cluster.job import Job, WorkerInfo
+
+_LOG: Final = logging.getLogger(__name__)
+#: The client's version; workers must have the same.
+VERSION: Final = version("hdgemm")
+
+
+class ClusterError(HdgemmError):
+    """The cluster cannot go on: no scheduler, or no worker that can take part."""
+
+
+@dataclass
+class _Asked:
+    """A worker's two answers: its version, then its description."""
+
+    version: Any
+    info: Any = None
+
+
+class Workers:
+    """The workers of a client's cluster, asked for their version, storage and speed.
+
+    A worker takes part as soon as it has answered; workers that come later are asked then.
+    """
+
+    def __init__(self, client: Any, job: Job) -> None:
+        self._client = client
+        self._job = job
+        self._asked: dict[str, _Asked] = {}
+        self._start: Any = None
+        #: Workers that take part, and all that ever did.
+        self.joined: dict[str, WorkerInfo] = {}
+        self.known: dict[str, WorkerInfo] = {}
+        #: Seconds to add to a worker's clock to get the client's.
+        self.offsets: dict[str, float] = {}
+        #: Workers that are there and take no part, with the reason.
+        self.refused: dict[str, str] = {}
+
+    def update(self, present: set[str]) -> list[str]:
+        """Take the addresses of all workers that are there; return the members that are gone."""
+        gone = [address for address in self.joined if address not in present]
+        for address in self._asked.keys() - present:
+            del self._asked[address]
+            self.joined.pop(address, None)
+            self.refused.pop(address, None)
+        for address in present - self._asked.keys():
+            # A function of the standard library: it needs no hdgemm there.
+            self._asked[address] = _Asked(self._submit(address, version, "hdgemm"))
+        if not present and self._start is None:
+            # Without a task, a cluster that scales itself starts no worker.
+            self._start = self._client.submit(version, "hdgemm", pure=False)
+        return gone
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a worker that is there has not answered yet."""
+        return any(
+            address not in self.joined and address not in self.refused for address in self._asked
+        )
+
+    def exclude(self, address: str, reason: str) -> None:
+        """Let a worker take no further part."""
+        self.joined.pop(address, None)
+        self.refused[address] = reason
+        _LOG.warning("%s takes no part: %s", address, reason)
+
+    def _submit(self, address: str, function: Any, *arguments: Any) -> Any:
+        # Ahead of the blocks, so that a new worker starts at once.
+        return self._client.submit(
+            function, *arguments, workers=[address], pure=False, priority=10, retries=0
+        )
+
+    def answers(self) -> list[str]:
+        """Return the workers that take part from now on."""
+        new = []
+        for address, asked in self._asked.items():
+            if address in self.joined or address in self.refused:
+                continue
+            try:
+                if asked.info is None and asked.version.done():
+                    self._check_version(address, asked.version.result())
+                    asked.info = self._submit(address, inspect, self._job)
+                if asked.info is not None and asked.info.done():
+                    self._join(address, asked.info.result())
+                    new.append(address)
+            except PackageNotFoundError:
+                self.exclude(address, "hdgemm is not installed there")
+            except HdgemmError as error:
+                self.exclude(address, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever a worker's environment raises
+                self.exclude(address, f"{type(error).__name__}: {error}")
+        return new
+
+    def _join(self, address: str, info: WorkerInfo) -> None:
+        self.joined[address] = self.known[address] = info
+        # On one machine the clocks are one; else as exact as the answer was prompt.
+        same = info.host == socket.gethostname()
+        self.offsets[address] = 0.0 if same else time.time() - info.clock
+
+    def _check_version(self, address: str, found: str) -> None:
+        if found != VERSION:
+            raise InputError(f"it has hdgemm {found}, the client has {VERSION}", worker=address)
+
+    def reasons(self) -> str:
+        """Return why no worker takes part, worker by worker."""
+        if not self.refused:
+            return "it has no workers"
+        return "; ".join(f"{address}: {why}" for address, why in sorted(self.refused.items()))

@@ -1,0 +1,98 @@
+"""The pool of blocks: each element of C is drawn until it is finished, and never twice."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hdgemm.cluster.blocks import BlockPool, Costs
+from hdgemm.pipeline.plan import Rect
+
+
+def pool_of(shape, rates, **arguments):
+    pool = BlockPool(shape, Costs(k=100), **arguments)
+    for name, rate in rates.items():
+        pool.join(name, rate)
+    return pool
+
+
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.integers(0, 1 << 30),
+)
+@settings(max_examples=30, deadline=None)
+def test_every_element_is_finished_once_whatever_fails(shape, count, quantum, seed):
+    random = Random(seed)
+    pool = pool_of(shape, {f"w{i}": 10.0 ** random.randint(0, 6) for i in range(count)},
+                   quantum=quantum)  # fmt: skip
+    stored = np.zeros(shape, int)
+    out = []
+    for step in range(100_000):
+        if not pool.left:
+            break
+        name = random.choice(pool.workers)
+        fate = random.random()
+        if fate < 0.05 and len(pool.workers) > 1:
+            assert sorted(pool.leave(name)) == sorted(b for n, b in out if n == name)
+            out = [(n, b) for n, b in out if n != name]
+        elif fate < 0.1:
+            pool.join(f"new{step}", 10.0)
+        elif fate < 0.5 and out:
+            name, block = out.pop(random.randrange(len(out)))
+            if random.random() < 0.1:
+                pool.failed(name, block)
+                continue
+            pool.finished(name, block, random.random())
+            stored[block.row : block.row + block.rows, block.col : block.col + block.cols] += 1
+        elif (block := pool.draw(name)) is not None:
+            out.append((name, block))
+            assert block in pool.out(name)
+            assert block.row % quantum[0] == block.col % quantum[1] == 0
+    assert (stored == 1).all()
+    assert pool.undrawn == pool.left == 0
+
+
+def test_what_is_done_already_is_not_drawn():
+    done = [Rect(0, 0, 40, 100), Rect(70, 10, 30, 20)]
+    pool = pool_of((100, 100), {"a": 1.0}, done=done)
+    seen = np.zeros((100, 100), int)
+    while (block := pool.draw("a")) is not None:
+        seen[block.row : block.row + block.rows, block.col : block.col + block.cols] += 1
+    for rect in done:
+        assert not seen[rect.row : rect.row + rect.rows, rect.col : rect.col + rect.cols].any()
+    assert seen.sum() == 100 * 100 - sum(rect.rows * rect.cols for rect in done)
+
+
+def test_blocks_follow_speed_and_memory_and_shrink():
+    pool = BlockPool((10_000, 10_000), Costs(k=10_000))
+    pool.join("slow", 1e5)
+    pool.join("fast", 1e6)
+    pool.join("small", 1e6, most_elements=1000)
+    slow, fast, small = (pool.draw(name) for name in ("slow", "fast", "small"))
+    assert fast.rows * fast.cols > 4 * slow.rows * slow.cols
+    assert small.rows * small.cols < 2000
+    last = fast
+    while (block := pool.draw("fast")) is not None:
+        last = block
+    assert last.rows * last.cols < fast.rows * fast.cols / 8
+
+
+def test_a_measured_speed_replaces_the_expected_one():
+    pool = pool_of((1000, 1000), {"a": 1.0, "b": 1.0})
+    before = pool.rate
+    block = pool.draw("a")
+    pool.finished("a", block, block.rows * block.cols / 50.0)
+    assert pool.rate == pytest.approx(before - 1.0 + 50.0)
+
+
+@pytest.mark.parametrize("bandwidth", [1e6, 1e12])
+def test_a_slow_storage_gets_square_blocks_a_fast_one_whole_rows(bandwidth):
+    costs = Costs(k=4096, request_seconds=1e-3)
+    pool = BlockPool((4096, 4096), costs, bandwidth=bandwidth)
+    pool.join("a", 1e6)
+    block = pool.draw("a")
+    assert (block.cols == 4096) == (bandwidth > 1e9)

@@ -1,0 +1,130 @@
+"""Products of a cluster from storage to storage, in every format that workers can share."""
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.cluster import multiply
+from hdgemm.durable.audit import audit
+from hdgemm.errors import InputError
+from hdgemm.options import Options
+from tests.reference import assert_close_in_eps, op
+
+OPTIONS = Options(devices="host", host_memory="64MB")
+
+
+@pytest.fixture
+def case(tmp_path):
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((130, 90)), rng.standard_normal((90, 140))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    return tmp_path, a, b
+
+
+@pytest.fixture
+def many_blocks(monkeypatch):
+    monkeypatch.setattr("hdgemm.cluster.blocks._LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks._MOST", 1 / 4)
+
+
+def run(client, case, out, **arguments):
+    folder, *_ = case
+    arguments = {"options": OPTIONS, "out": out} | arguments
+    a, b = arguments.pop("a", folder / "A.npy"), arguments.pop("b", folder / "B.npy")
+    return multiply(a, b, client=client, **arguments)
+
+
+def test_files_and_one_report(client, case, many_blocks):
+    folder, a, b = case
+    shown, events = [], []
+    report = run(client, case, folder / "C.npy", alpha=1.5, progress=shown.append,
+                 observer=events.append)  # fmt: skip
+    assert_close_in_eps(np.load(folder / "C.npy"), a, b, alpha=1.5)
+    assert report.stages["mult1"].flops == 2 * 130 * 140 * 90
+    assert report.moved_bytes["store2"] == 130 * 140 * 8
+    assert set(report.split.shares) == set(report.devices)
+    assert sum(share.elements for share in report.split.shares.values()) == 130 * 140
+    assert report.timeline.events
+    assert {event.device for event in report.timeline.events} == set(report.devices)
+    assert shown[-1].percent == pytest.approx(100)
+    assert sum(rect.rows * rect.cols for each in shown for _, rect in each.blocks) == 130 * 140
+    assert sum(event.flops for event in events) == 2 * 130 * 140 * 90
+    found = audit(folder / "C.npy")
+    assert found.passed
+    assert found.pieces == report.resumption.tiles
+    report.to_json()
+
+
+def test_a_second_call_finds_it_finished(client, case):
+    folder, *_ = case
+    run(client, case, folder / "C.npy")
+    before = (folder / "C.npy").stat().st_mtime_ns
+    report = run(client, case, folder / "C.npy")
+    assert (folder / "C.npy").stat().st_mtime_ns == before
+    assert report.resumption.finished
+    assert not report.stages
+
+
+def test_views_transposes_and_an_old_c(client, case):
+    folder, a, b = case
+    c = np.random.default_rng(4).standard_normal((90, 90))
+    np.save(folder / "C.npy", c)
+    with hdgemm.open(folder / "A.npy") as left, hdgemm.open(folder / "B.npy") as right:
+        run(client, case, folder / "C.npy", a=left[:60, :], b=right[:60, :90].T, trans_a=1,
+            trans_b=2, beta=-0.5, c=folder / "C.npy")  # fmt: skip
+    left, right = op(a[:60], 1), op(b[:60, :90].T, 2)
+    assert_close_in_eps(np.load(folder / "C.npy"), left, right, beta=-0.5, c=c)
+
+
+@pytest.mark.parametrize(
+    "out", ["C.zarr::group/C", "C.bin::130x140:complex64:F:100", "C.h5::/group/C"]
+)
+def test_formats_of_c(client, case, out, many_blocks):
+    folder, a, b = case
+    a, b = a.astype("complex64"), (b + 1j * b[::-1]).astype("complex64")
+    with hdgemm.create(f"{folder}/A.h5::/A", a.shape, a.dtype) as m:
+        m.write(a)
+    with hdgemm.create(f"{folder}/B.zarr::B", b.shape, b.dtype) as m:
+        m.write(b)
+    run(client, case, f"{folder}/{out}", a=f"{folder}/A.h5::/A", b=f"{folder}/B.zarr::B")
+    with hdgemm.open(f"{folder}/{out}") as c:
+        assert_close_in_eps(np.asarray(c), a, b)
+
+
+def test_a_matrix_that_is_overwritten(client, case):
+    folder, a, b = case
+    with hdgemm.create(folder / "C.npy", (130, 140), order="F") as c:
+        run(client, case, c)
+        assert_close_in_eps(np.asarray(c), a, b)
+
+
+def test_nothing_to_multiply_needs_no_worker(client, case):
+    folder, *_ = case
+    run(client, case, folder / "C.npy", alpha=0)
+    assert not np.load(folder / "C.npy").any()
+
+
+def test_each_block_can_be_checked(client, case):
+    folder, a, b = case
+    for check in (True, "tiles"):
+        options = Options(devices="host", host_memory="64MB", verify=check)
+        run(client, case, folder / "C.npy", options=options, restart=True)
+        assert_close_in_eps(np.load(folder / "C.npy"), a, b)
+
+
+def test_what_other_machines_cannot_reach_is_refused(client, case):
+    folder, a, _b = case
+    out = folder / "C.npy"
+    with pytest.raises(InputError, match=r"A \(array\) lies in this process"):
+        run(client, case, out, a=a)
+    with pytest.raises(InputError, match="out as a path"):
+        run(client, case, np.zeros((130, 140)))
+    with pytest.raises(InputError, match="always keeps a journal"):
+        run(client, case, out, checkpoint=False)
+    with pytest.raises(InputError, match=r"client must be a distributed\.Client, got str"):
+        run("tcp://127.0.0.1:1", case, out)
+    c = hdgemm.create(folder / "D.npy", (130, 140))
+    with c, pytest.raises(InputError, match="cannot update C in place"):
+        run(client, case, c, c=c, beta=1.0)
+    assert sorted(path.name for path in folder.iterdir()) == ["A.npy", "B.npy", "D.npy"]
