@@ -103,6 +103,11 @@ class Earlier:
         """
         if not records:
             return None
+        if "factor" in records[0]:
+            routine = records[0]["factor"]["identity"]["routine"]
+            raise InputError(
+                f"{path} is the journal of a run of {routine}: finish it with the same command"
+            )
         begin = records[0].get("begin")
         if begin is None or begin.get("format") != FORMAT:
             raise InputError(

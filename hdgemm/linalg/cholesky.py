@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.fortran import gemm, potrf, rank_k, trsm
-from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
+from hdgemm.linalg.recorder import Recorder, report_done
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
+from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.slabs import Slab, SlabPipeline
+from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, open_square
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.slabs import Block
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -45,6 +47,8 @@ def cholesky(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Return the Cholesky factor of a Hermitian positive definite matrix of any size.
 
@@ -78,6 +82,12 @@ def cholesky(
         Called with the `hdgemm.Report` when the factor is complete; ``report=reports.append``
         collects it. `phases` has the seconds of load, update, panel, store and interchange, and
         ``plan["expected_phase_seconds"]`` what was expected of each.
+    checkpoint
+        Keep a journal beside the factor (or at this path), so that the same call goes on after a
+        crash; at most one slab is computed again, and the result has the same bits. The factor
+        must be a file.
+    restart
+        Discard what an earlier run left, and begin again.
 
     Returns
     -------
@@ -101,7 +111,9 @@ def cholesky(
     --------
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
-    call = _Call(lower, check_finite, clean=True, watch=Watch(progress, observer, cancel, report))
+    watch = Watch(progress, observer, cancel, report)
+    command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower)
+    call = _Call(lower, check_finite, clean=True, watch=watch, command=command)
     return call.run(a, out, overwrite_a, options, session)
 
 
@@ -118,22 +130,28 @@ def cho_factor(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, bool]:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
-    call = _Call(lower, check_finite, clean=False, watch=Watch(progress, observer, cancel, report))
+    watch = Watch(progress, observer, cancel, report)
+    command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower)
+    call = _Call(lower, check_finite, clean=False, watch=watch, command=command)
     return call.run(a, out, overwrite_a, options, session), lower
 
 
 class _Call:
     """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
 
-    def __init__(self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch) -> None:
+    def __init__(
+        self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch, command: Command
+    ) -> None:
         self._lower, self._check_finite = bool(lower), check_finite
-        self._clean, self._watch = clean, watch
+        self._clean, self._watch, self._command = clean, watch, command
 
     def run(
         self, a: Any, out: Any, overwrite_a: bool, options: Any, session: Session | None
@@ -142,21 +160,24 @@ class _Call:
         order = "F" if self._lower else "C"
         with (
             host_session(session, options) as (opened, chosen),
-            destination(out, a, source, order=order, overwrite_a=overwrite_a) as target,
+            destination(
+                out, a, source, order=order, overwrite_a=overwrite_a, command=self._command
+            ) as target,
             input_unchanged(source, target.stored),
         ):
             matrix, factor = self._turned(source), self._turned(target.stored)
             array = in_memory(factor, source.dtype.newbyteorder("="))
             if array is not None:
                 self._factor_array(matrix, array)
+            elif (done := target.checkpoint) is not None and done.finished:
+                report_done(self._watch, done)
             else:
-                plan = plan_for("cholesky", matrix, factor, opened, chosen, self._watch)
-                recorder = Recorder(self._watch, plan.flops)
                 check = self._check if self._check_finite else None
-                with SlabPipeline(matrix, factor, plan, recorder, check) as pipeline:
+                with slab_run(
+                    "cholesky", matrix, factor, target, opened, chosen, self._watch, check
+                ) as pipeline:
                     self._factor_slabs(pipeline)
-                self._clear(target, factor, plan.slabs)
-                recorder.finish(plan)
+                    self._clear(target, factor, pipeline.plan.slabs)
         return target.result()
 
     def _turned(self, matrix: StoredMatrix) -> StoredMatrix:

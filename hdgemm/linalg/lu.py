@@ -11,10 +11,11 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import gemm, getrf, laswp, trsm
-from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, plan_for
+from hdgemm.linalg.recorder import Recorder, report_done
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
+from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
-from hdgemm.linalg.slabs import Slab, SlabPipeline
+from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.matrices.draft import aside
 from hdgemm.matrices.files import sync_file
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.slabs import Block
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.matrices.location import Location
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -49,6 +52,8 @@ def lu_factor(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, NDArray[np.int64]]:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of an m×n matrix of any size.
 
@@ -71,7 +76,7 @@ def lu_factor(
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major. For a .npy or raw file
         the pivots are saved beside it, as ``LU.piv.npy`` for ``LU.npy``.
-    options, session, progress, observer, cancel, report
+    options, session, progress, observer, cancel, report, checkpoint, restart
         As in `cholesky`.
 
     Returns
@@ -103,6 +108,7 @@ def lu_factor(
     lu, pivots, zero = factor(
         a, out, Watch(progress, observer, cancel, report), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
+        command=Command("lu_factor", {}, checkpoint, restart),
     )  # fmt: skip
     if zero:
         warnings.warn(
@@ -121,6 +127,7 @@ def factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
     pivoting: str = "partial",
+    command: Command | None = None,
 ) -> tuple[Any, NDArray[np.int64], int]:
     """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
     if pivoting != "partial":
@@ -128,20 +135,22 @@ def factor(
     source = open_matrix(a)
     with (
         host_session(session, options) as (opened, chosen),
-        destination(out, a, source, order="F", overwrite_a=overwrite_a) as target,
+        destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         if array is not None:
             pivots, zero = _factor_array(source, array, watch, check_finite=check_finite)
+        elif (done := target.checkpoint) is not None and done.finished:
+            pivots, zero = _recorded(done)
+            report_done(watch, done)
         else:
-            plan = plan_for("lu", source, target.stored, opened, chosen, watch)
-            recorder = Recorder(watch, plan.flops)
             check = check_finite_slab if check_finite else None
-            with SlabPipeline(source, target.stored, plan, recorder, check) as pipeline:
+            with slab_run(
+                "lu", source, target.stored, target, opened, chosen, watch, check
+            ) as pipeline:
                 pivots, zero = _factor_slabs(pipeline)
                 _interchange_stored(pipeline, pivots)
-            recorder.finish(plan)
         if target.location is not None:
             _save_pivots(target.location, pivots)
     return target.result(), pivots, zero
@@ -169,6 +178,9 @@ def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
     slabs = [plan.eliminated(slab) for slab in plan.slabs]
     pivots = np.zeros(plan.pivots, np.int64)
     zero = 0
+    if pipeline.checkpoint is not None:
+        recorded, zero = _recorded(pipeline.checkpoint)
+        pivots[: len(recorded)] = recorded
     for slab in pipeline.slabs():
         interchanged = -1
         for number, block in enumerate(pipeline.earlier(slab), 1):
@@ -188,7 +200,15 @@ def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
         found, info = _factor_panel(slab, recorder)
         pivots[first:last] = found + first
         zero = zero or (info and info + first)
+        slab.notes.update(pivots=pivots[first:last], zero=np.array(zero))
     return pivots, zero
+
+
+def _recorded(checkpoint: SlabCheckpoint) -> tuple[NDArray[np.int64], int]:
+    """Return the pivots of the slabs that are finished, and the first zero pivot among them."""
+    notes = [notes for notes in checkpoint.notes() if notes]
+    pivots = [np.empty(0, np.int64), *(note["pivots"] for note in notes)]
+    return np.concatenate(pivots), notes[-1]["zero"].item() if notes else 0
 
 
 def _update(slab: NDArray[Any], block: Block) -> None:

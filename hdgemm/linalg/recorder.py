@@ -16,6 +16,7 @@ from hdgemm.report import Report, stage_reports, versions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.pipeline.plan import Stage
@@ -170,15 +171,16 @@ def _phase(stage: Stage, block: int) -> str:
     return "load" if stage == "load1" else "store"
 
 
-def report_done(watch: Watch, plan: SlabPlan, resumption: Resumption) -> None:
+def report_done(watch: Watch, checkpoint: SlabCheckpoint) -> None:
     """Report a run that an earlier one has finished."""
-    if watch.report is None:
+    plan = checkpoint.plan
+    if watch.report is None or plan is None:
         return
     nothing: dict[Any, Any] = {}
     watch.report(
         Report(
             seconds=0.0, gflops=0.0, stages=nothing, peak_memory_bytes=0, plan=plan.summary(),
             devices=("host",), versions=dict(versions()), timeline=Timeline((), 0.0),
-            resumption=resumption,
+            resumption=checkpoint.resumption,
         )
     )  # fmt: skip

@@ -9,17 +9,21 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.slab_store import PIECE_BYTES
+from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.machine.limits import default_host_bytes, thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from hdgemm.linalg.slab_plan import Kind, SlabPlan
     from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.progress import Watch
@@ -52,11 +56,13 @@ def plan_for(
     session: Session,
     options: Options,
     watch: Watch,
+    *,
+    reserved: int = 0,
 ) -> SlabPlan:
     """Return the slabs for one factorisation, planned with the rates of this machine.
 
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
-    not used.
+    not used. `reserved` bytes of the memory are held by others.
     """
     m, n = a.shape
     dtype = a.dtype.newbyteorder("=").name
@@ -66,8 +72,45 @@ def plan_for(
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
         kind, n, dtype, options.host_bytes or default_host_bytes(), machine,
-        rows=m, width=width, block=block, overlap=out.chunks is None,
+        rows=m, width=width, block=block, overlap=out.chunks is None, reserved=reserved,
     )  # fmt: skip
+
+
+@contextmanager
+def slab_run(
+    kind: Kind,
+    a: StoredMatrix,
+    out: StoredMatrix,
+    target: Destination,
+    session: Session,
+    options: Options,
+    watch: Watch,
+    check: Callable[[Slab], None] | None,
+) -> Iterator[SlabPipeline]:
+    """Yield the pipeline of one factorisation, durable or not; report it on leaving.
+
+    Parameters
+    ----------
+    a, out
+        The matrix whose columns are factored, and where they are stored: `target`, or its
+        transpose.
+    check
+        Called with each slab that is loaded.
+    """
+    checkpoint = target.checkpoint
+    plan = None if checkpoint is None else checkpoint.plan
+    if plan is None:
+        reserved = 0 if checkpoint is None else PIECE_BYTES
+        plan = plan_for(kind, a, out, session, options, watch, reserved=reserved)
+    if checkpoint is not None:
+        plan = checkpoint.begin(plan, options)
+    factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
+    before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
+    recorder = Recorder(watch, plan.flops, done=before)
+    with SlabPipeline(a, out, plan, recorder, check, checkpoint) as pipeline:
+        yield pipeline
+    resumption = None if checkpoint is None else checkpoint.resumption
+    recorder.finish(plan, plan.bytes_from(factored, final), resumption)
 
 
 def _folder(*matrices: StoredMatrix) -> Path | None:

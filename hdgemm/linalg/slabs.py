@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """A slab in memory: `array` has the rows from ``place.top`` on, column-major."""
+    """A slab in memory: `array` has the rows from ``place.top`` on, column-major.
+
+    What the factorisation puts in `notes` (pivots, tau) a checkpoint records with the slab.
+    """
 
     number: int
     place: Columns
     array: NDArray[Any]
+    notes: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Block(NamedTuple):
@@ -59,6 +64,8 @@ class SlabPipeline:
         Told of every operation.
     check
         Called with each slab when it is loaded, in a thread of the pipeline.
+    checkpoint
+        Stores slabs durably; those that it has already are passed over.
     """
 
     def __init__(
@@ -68,8 +75,11 @@ class SlabPipeline:
         plan: SlabPlan,
         recorder: Recorder,
         check: Callable[[Slab], None] | None = None,
+        checkpoint: SlabCheckpoint | None = None,
     ) -> None:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
+        self.checkpoint = checkpoint
+        self._pass_number = 0
         self._check = check
         self._dtype = np.dtype(plan.dtype)
         self._stores: dict[int, Future[None]] = {}
@@ -95,19 +105,22 @@ class SlabPipeline:
 
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A when it is loaded; store it when the caller asks for the next."""
-        return self._pass(self._a, self.plan.slabs, self._check)
+        return self._pass(0, self._a, self.plan.slabs, self._check)
 
     def below(self) -> Iterator[Slab]:
         """Yield the stored rows below each slab's own ones, and store them again."""
-        return self._pass(self._out, self.plan.interchanged, None)
+        return self._pass(1, self._out, self.plan.interchanged, None)
 
     def _pass(
         self,
+        pass_number: int,
         source: StoredMatrix,
         places: Sequence[Columns],
         check: Callable[[Slab], None] | None,
     ) -> Iterator[Slab]:
         """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
+        start = 0 if self.checkpoint is None else self.checkpoint.done(pass_number)
+        self._pass_number = pass_number
         loads: dict[int, Future[Slab]] = {}
         stores = self._stores = {}
 
@@ -117,12 +130,12 @@ class SlabPipeline:
                 slab = Slab(number, places[number], self._slab_array(number, places[number]))
                 loads[number] = self._pool.submit(self._load, source, slab, before, check)
 
-        for number in range(self.plan.slab_buffers):
+        for number in range(start, start + self.plan.slab_buffers):
             begin_load(number)
-        for number in range(len(places)):
+        for number in range(start, len(places)):
             slab = loads.pop(number).result()
             yield slab
-            stores[number] = self._pool.submit(self._store, slab)
+            stores[number] = self._pool.submit(self._store, slab, stores.get(number - 1))
             begin_load(number + self.plan.slab_buffers)
         for store in stores.values():
             store.result()
@@ -157,13 +170,19 @@ class SlabPipeline:
             check(slab)
         return slab
 
-    def _store(self, slab: Slab) -> None:
-        place = slab.place
+    def _store(self, slab: Slab, before: Future[None] | None) -> None:
+        place, checkpoint = slab.place, self.checkpoint
+        if checkpoint is not None and before is not None:
+            before.result()  # slabs are recorded in order
         with self.recorder.operation("store2", slab.number, nbytes=self.plan.nbytes(place)):
-            self._out[place.top :, place.first : place.last] = slab.array
+            if checkpoint is None:
+                self._out[place.top :, place.first : place.last] = slab.array
+            else:
+                checkpoint.store(self._pass_number, slab.number, place, slab.array, slab.notes)
 
     def _read_block(self, slab: int, number: int, earlier: int, place: Columns) -> Block:
-        self._stores[earlier].result()
+        if (store := self._stores.get(earlier)) is not None:
+            store.result()
         block = Block(
             earlier, place, self._array(self._stream_buffers[number % STREAM_BUFFERS], place)
         )

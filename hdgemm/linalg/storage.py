@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from hdgemm.linalg.slab_journal import Command
 
 
 class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
@@ -71,12 +75,15 @@ class Destination:
         The location that the caller gave; None without one.
     new
         It was made for this call: elements that are not stored are zero.
+    checkpoint
+        The durable run that stores it; None without one.
     """
 
     stored: StoredMatrix
     given: Any = None
     location: Location | None = None
     new: bool = False
+    checkpoint: SlabCheckpoint | None = None
 
     def result(self) -> Any:
         """Return what the caller gets: a .npy file as a read-only memmap, as `hdgemm.matmul`."""
@@ -97,6 +104,7 @@ def destination(
     overwrite_a: bool,
     dtype: np.dtype[Any] | None = None,
     shape: tuple[int, int] | None = None,
+    command: Command | None = None,
 ) -> Iterator[Destination]:
     """Yield where a result goes; a new file gets its name on leaving without an error.
 
@@ -110,11 +118,16 @@ def destination(
         ``"F"`` or ``"C"``, for new arrays and .npy files.
     dtype, shape
         Of the result; None for those of the operand.
+    command
+        The durable run that this is a part of, if any.
     """
     out = single(out)
     shape = source.shape if shape is None else shape
     dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
-    if out is None and overwrite_a and _takes_result(a):
+    if command is not None and command.checkpoint is not False:
+        with _durable(command, out, a, source, order=order, overwrite_a=overwrite_a) as durable:
+            yield durable
+    elif out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
@@ -131,6 +144,48 @@ def destination(
         with open_stored(out, "r+") as stored:
             _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
+
+
+@contextmanager
+def _durable(
+    command: Command, out: Any, a: Any, source: StoredMatrix, *, order: str, overwrite_a: bool
+) -> Iterator[Destination]:
+    """Yield where a durable run stores its result; it is published on leaving without an error."""
+    if is_location(out):
+        place = parse_location(out)
+        check_location(place, a, None)
+        dtype = source.dtype.newbyteorder("=")
+        aside = DurablePlace.aside(place, source.shape, dtype, source.operand)
+        order = order if place.format == "npy" else "C"
+        with _run(command, source, aside, order) as checkpoint:
+            yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
+        return
+    given = a if out is None and overwrite_a and _takes_result(a) else out
+    if given is None:
+        raise InputError(
+            "checkpoint needs factors in a file: give out, or overwrite_a=True for a file"
+        )
+    with open_stored(given, "r+") as stored:
+        _check_out(stored, source, source.shape, source.dtype.newbyteorder("="))
+        updates = overlaps(stored.operand.matrix, source.operand.matrix)
+        existing = DurablePlace.of_existing(stored.operand, updates=updates)
+        with _run(command, source, existing, order) as checkpoint:
+            location = parse_location(given) if is_location(given) else None
+            yield Destination(stored, given, location, checkpoint=checkpoint)
+
+
+@contextmanager
+def _run(
+    command: Command, source: StoredMatrix, place: DurablePlace, order: str
+) -> Iterator[SlabCheckpoint]:
+    with SlabCheckpoint(command, source, place, order) as checkpoint:
+        try:
+            yield checkpoint
+        except SingularMatrixError:
+            if not checkpoint.updates:
+                checkpoint.discard()  # to go on would fail again
+            raise
+        checkpoint.finish()
 
 
 def _takes_result(a: Any) -> bool:
