@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from hdgemm.blas import dgemm, matmul, multiply
     from hdgemm.client import Client as Client
     from hdgemm.device_check import check_device
+    from hdgemm.linalg.rank_update import her2k, herk, syr2k, syrk
+    from hdgemm.linalg.symmetric_product import hemm, symm
+    from hdgemm.linalg.triangular_product import trmm, trsm
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.pipeline.devices.registry import list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
@@ -47,12 +50,20 @@ __all__ = [
     "devices",
     "dgemm",
     "execute",
+    "hemm",
+    "her2k",
+    "herk",
     "linalg",
     "matmul",
     "multiply",
     "open",
     "plan",
     "plan_gemm",
+    "symm",
+    "syr2k",
+    "syrk",
+    "trmm",
+    "trsm",
     "verify",
 ]
 
@@ -67,11 +78,19 @@ _LAZY = {
     "devices": ("hdgemm.pipeline.devices.registry", "list_devices"),
     "dgemm": ("hdgemm.blas", "dgemm"),
     "execute": ("hdgemm.preflight", "execute"),
+    "hemm": ("hdgemm.linalg.symmetric_product", "hemm"),
+    "her2k": ("hdgemm.linalg.rank_update", "her2k"),
+    "herk": ("hdgemm.linalg.rank_update", "herk"),
     "matmul": ("hdgemm.blas", "matmul"),
     "multiply": ("hdgemm.blas", "multiply"),
     "open": ("hdgemm.matrices.operands", "open"),
     "plan": ("hdgemm.preflight", "plan"),
     "plan_gemm": ("hdgemm.preflight", "plan_gemm"),
+    "symm": ("hdgemm.linalg.symmetric_product", "symm"),
+    "syr2k": ("hdgemm.linalg.rank_update", "syr2k"),
+    "syrk": ("hdgemm.linalg.rank_update", "syrk"),
+    "trmm": ("hdgemm.linalg.triangular_product", "trmm"),
+    "trsm": ("hdgemm.linalg.triangular_product", "trsm"),
 }
 
 

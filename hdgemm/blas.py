@@ -185,7 +185,7 @@ def dgemm(
     DoesNotFitError
         No plan fits the limits.
     """
-    if out is None and overwrite_c and _can_hold(c, a, b):
+    if out is None and overwrite_c and can_hold(c, a, b):
         out = c
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
@@ -239,7 +239,8 @@ def _wants_device(a: Any, b: Any) -> bool:
     return 2 * size >= WORTH_AN_ACCELERATOR and best_device() != "host"
 
 
-def _can_hold(c: Any, a: Any, b: Any) -> bool:
+def can_hold(c: Any, a: Any, b: Any) -> bool:
+    """Say whether the result may be stored in the memory of the array `c`."""
     return (
         isinstance(c, np.ndarray)
         and c.flags.writeable

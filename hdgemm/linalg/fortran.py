@@ -46,17 +46,58 @@ def gemm(
     )  # fmt: skip
 
 
-def rank_k(alpha: float, a: NDArray[Any], c: NDArray[Any]) -> None:
-    """Compute C := C + alpha·A·A^H for the lower triangle of C (syrk; herk if complex)."""
-    n, k = a.shape
-    if not (n and k):
+def rank_k(
+    alpha: complex,
+    a: NDArray[Any],
+    c: NDArray[Any],
+    *,
+    beta: complex = 1.0,
+    lower: bool = True,
+    trans: bool = False,
+    hermitian: bool = True,
+) -> None:
+    """Compute C := beta·C + alpha·op(A)·op(A)^H for one triangle of C (herk; syrk if real, and
+    with ^T without `hermitian`); op(A) is A, or A^H (A^T) with `trans`.
+    """
+    n, k = len(c), a.shape[0 if trans else 1]
+    if not n:
         return
-    name = "herk" if c.dtype.kind == "c" else "syrk"
-    real = c.real.dtype.type
+    herk = hermitian and c.dtype.kind == "c"
+    like = c.real if herk else c
     _call(
-        cython_blas, name, c.dtype, "L", "N", n, k, np.array(real(alpha)), a, _lead(a),
-        np.array(real(1.0)), c, _lead(c),
+        cython_blas, "herk" if herk else "syrk", c.dtype, "L" if lower else "U",
+        _transposition(trans, herk=herk), n, k, _scalar(alpha, like), a, _lead(a),
+        _scalar(beta, like), c, _lead(c),
     )  # fmt: skip
+
+
+def rank_2k(
+    alpha: complex,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    *,
+    beta: complex = 1.0,
+    lower: bool = True,
+    trans: bool = False,
+    hermitian: bool = True,
+) -> None:
+    """Compute C := beta·C + alpha·op(A)·op(B)^H + conj(alpha)·op(B)·op(A)^H for one triangle of C
+    (her2k), or the same with ^T and alpha twice (syr2k); `trans` and `hermitian` as in `rank_k`.
+    """
+    n, k = len(c), a.shape[0 if trans else 1]
+    if not n:
+        return
+    herk = hermitian and c.dtype.kind == "c"
+    _call(
+        cython_blas, "her2k" if herk else "syr2k", c.dtype, "L" if lower else "U",
+        _transposition(trans, herk=herk), n, k, _scalar(alpha, c), a, _lead(a), b, _lead(b),
+        _scalar(beta, c.real if herk else c), c, _lead(c),
+    )  # fmt: skip
+
+
+def _transposition(trans: bool, *, herk: bool) -> str:
+    return "N" if not trans else "C" if herk else "T"
 
 
 def trsm(
@@ -153,7 +194,7 @@ def laswp(
 
 
 def _scalar(value: complex, like: NDArray[Any]) -> NDArray[Any]:
-    return np.array(value, like.dtype)
+    return np.array(value.real if like.dtype.kind == "f" else value, like.dtype)
 
 
 def _lead(a: NDArray[Any]) -> int:
@@ -161,7 +202,7 @@ def _lead(a: NDArray[Any]) -> int:
     rows, cols = a.shape
     if rows > 1 and a.strides[0] != a.itemsize:
         raise InputError(f"a column-major array is needed, got strides {a.strides}")
-    return a.strides[1] // a.itemsize if cols > 1 else max(1, rows)
+    return max(1, a.strides[1] // a.itemsize if cols > 1 else rows)
 
 
 def _call(module: Any, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:

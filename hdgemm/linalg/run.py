@@ -46,6 +46,7 @@ def host_session(session: Session | None, options: Any) -> Iterator[tuple[Sessio
                 "choose devices='host'"
             )
         with opened.running(chosen):
+            opened.free_slots()
             yield opened, chosen
 
 

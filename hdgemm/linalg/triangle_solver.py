@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -12,13 +10,13 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.storage import SingularMatrixError, in_memory
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -73,13 +71,13 @@ class TriangleSolver:
         self._columns = max(1, min(_MOST_COLUMNS, _BLOCK_BYTES // column,
                                    memory // (STREAM_BUFFERS * column)))  # fmt: skip
         self._buffers: list[NDArray[Any]] = []
-        self._pool = ThreadPoolExecutor(STREAM_BUFFERS, "hdgemm-triangle")
+        self._reads = ReadAhead()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._reads.close()
         self._buffers = []
 
     def solve(self, triangle: Triangle, x: NDArray[Any]) -> None:
@@ -127,14 +125,9 @@ class TriangleSolver:
         if not self._buffers:
             size = self._n * self._columns
             self._buffers = [np.empty(size, self._dtype) for _ in range(STREAM_BUFFERS)]
-        reads: deque[Future[_Part]] = deque()
-        for number, first in enumerate(starts):
-            buffer = self._buffers[number % STREAM_BUFFERS]
-            if len(reads) == STREAM_BUFFERS:
-                yield reads.popleft().result()
-            reads.append(self._pool.submit(self._read, matrix, first, buffer, lower))
-        while reads:
-            yield reads.popleft().result()
+        yield from self._reads.blocks(
+            starts, lambda first, buffer: self._read(matrix, first, self._buffers[buffer], lower)
+        )
 
     def _read(self, matrix: StoredMatrix, first: int, buffer: NDArray[Any], lower: bool) -> _Part:
         last = min(first + self._columns, self._n)

@@ -13,6 +13,7 @@ from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
 
@@ -39,6 +40,7 @@ def solve_stored(
     session: Session | None,
     check_finite: bool,
     solve: Callable[[TriangleSolver, NDArray[Any]], None],
+    copies: int = 1,
 ) -> Any:
     """Solve for all columns of B, as many at a time as fit the memory, and return X.
 
@@ -50,12 +52,14 @@ def solve_stored(
         As in `solve_triangular`.
     solve
         Overwrites B in a column-major array by X.
+    copies
+        Arrays of the size of X that `solve` holds, X itself among them.
     """
     vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
     rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
     if rhs.shape[0] != n:
         raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
-    dtype = np.result_type(dtype, rhs.dtype).newbyteorder("=")
+    dtype = result_dtype(dtype, rhs.dtype)
     given = single(out)
     if vector and isinstance(given, np.ndarray):
         given = given[:, np.newaxis]
@@ -63,23 +67,43 @@ def solve_stored(
         host_session(session, options) as (_, chosen),
         destination(given, b, rhs, order="F", overwrite_a=False, dtype=dtype) as target,
     ):
-        memory = chosen.host_bytes or default_host_bytes()
-        array = in_memory(target.stored, dtype)
-        columns = rhs.shape[1] if array is not None else _columns(n, dtype, memory, rhs.shape[1])
-        with TriangleSolver(n, dtype, memory // 4, watch) as solver:
-            for first in range(0, rhs.shape[1], max(1, columns)):
-                part = rhs[:, first : first + columns]
-                x = np.empty(part.shape, dtype, "F") if array is None else array
-                part.read(x)
-                if check_finite and not all(np.isfinite(column).all() for column in x.T):
-                    raise InputError("b must not contain infs or NaNs")
-                solve(solver, x)
-                if array is None:
-                    target.stored[:, first : first + columns] = x
+        solve_columns(solve, rhs, target.stored, dtype, chosen, watch, check_finite=check_finite,
+                      copies=copies)  # fmt: skip
     result = target.result()
     if isinstance(out, np.ndarray):
         return out
     return result[:, 0] if vector and target.location is None else result
+
+
+def solve_columns(
+    solve: Callable[[TriangleSolver, NDArray[Any]], None],
+    rhs: StoredMatrix,
+    target: StoredMatrix,
+    dtype: np.dtype[Any],
+    options: Options,
+    watch: Watch,
+    *,
+    check_finite: bool,
+    copies: int = 1,
+) -> None:
+    """Store X for all columns of B, as many at a time as fit the memory with `copies` of them."""
+    (n, count), memory = rhs.shape, options.host_bytes or default_host_bytes()
+    array = in_memory(target, dtype)
+    columns = count
+    if array is None or copies > 1:
+        columns = _columns(n * copies, dtype, memory, count)
+    with TriangleSolver(n, dtype, memory // 4, watch) as solver:
+        for first in range(0, count, max(1, columns)):
+            part = rhs[:, first : first + columns]
+            x = np.empty(part.shape, dtype, "F")
+            if array is not None:
+                x = array[:, first : first + columns]
+            part.read(x)
+            if check_finite and not all(np.isfinite(column).all() for column in x.T):
+                raise InputError("b must not contain infs or NaNs")
+            solve(solver, x)
+            if array is None:
+                target[:, first : first + columns] = x
 
 
 def _columns(n: int, dtype: np.dtype[Any], memory: int, most: int) -> int:

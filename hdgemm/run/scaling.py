@@ -75,6 +75,8 @@ def _scaled(
     matrix: Matrix, row: int, col: int, tile: np.ndarray[Any, Any], beta: complex
 ) -> np.ndarray[Any, Any]:
     matrix.read(row, col, tile)
+    if beta == 1:
+        return tile
     # BLAS raises no floating-point signals: Inf·0 and overflow are results like others.
     with np.errstate(all="ignore"):
         np.multiply(tile, tile.dtype.type(beta), out=tile)

@@ -109,6 +109,12 @@ class Session:
         """Return the slots kept on an opened device."""
         return self._slots.setdefault(device, SlotCache(device))
 
+    def free_slots(self) -> None:
+        """Free the slots that are kept on all devices, before memory is used for something else."""
+        with self._running:
+            for cache in self._slots.values():
+                cache.clear()
+
     def reopen(self, device: Device) -> Device:
         """Close a device and open it again: a device reports its free memory when it opens."""
         key = next(key for key, opened in self._devices.items() if opened is device)

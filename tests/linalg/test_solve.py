@@ -14,6 +14,7 @@ from hdgemm.linalg import (
     solve_triangular,
     triangle_solver,
 )
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from tests.linalg.matrices import (
     DTYPES,
     SOUND,
@@ -91,14 +92,17 @@ def test_b_larger_than_memory_passes_in_groups_of_columns(tmp_path):
     events = []
     x = lu_solve(
         factors, tmp_path / "B.npy", out=tmp_path / "X.npy",
-        options=hdgemm.Options(host_memory=22_500_000), observer=events.append,
+        options=hdgemm.Options(host_memory=(BOUNCE_BYTES + 98_000) * 4 // 3),
+        observer=events.append,
     )  # fmt: skip
     assert isinstance(x, np.memmap)
     assert_solved(a, x, b, np.dtype("float64"))
     # Each group is solved with both triangles, in blocks of four columns.
     assert len(events) == 9 * 2 * 13
     with pytest.raises(hdgemm.DoesNotFitError):
-        lu_solve(factors, b, out=tmp_path / "X.npy", options=hdgemm.Options(host_memory="20MB"))
+        lu_solve(
+            factors, b, out=tmp_path / "X.npy", options=hdgemm.Options(host_memory=BOUNCE_BYTES)
+        )
 
 
 @pytest.mark.parametrize("assume_a", ["gen", "pos", "sym", "upper triangular", "lower triangular"])

@@ -1,0 +1,249 @@
+"""Rank-k and rank-2k updates of a symmetric or Hermitian C: `syrk`, `herk`, `syr2k`, `her2k`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.blas import can_hold
+from hdgemm.errors import InputError
+from hdgemm.linalg.blockwise import opened
+from hdgemm.linalg.triangle_update import TriangleUpdate
+from hdgemm.matrices.operands import open_operand
+from hdgemm.product.arguments import trans_flags
+from hdgemm.product.product import Product
+from hdgemm.progress import Watch
+from hdgemm.run.scaling import run_scaling
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+
+def syrk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Compute one triangle of C := alpha·A·A^T + beta·C, argument for argument as SciPy's `dsyrk`.
+
+    The work is half of a product's. Where the triangle of C fits `Options.host_memory` as a
+    square, A is read once.
+
+    Parameters
+    ----------
+    alpha, beta
+        Numbers. beta = 0 never reads C; alpha = 0 never reads A.
+    a
+        n×k, as in `hdgemm.matmul`: an array, a stored matrix or a view, the location of a file.
+    c
+        n×n; only the triangle that `lower` names is read.
+    trans
+        0: A·A^T; 1: A^T·A, with A k×n.
+    lower
+        The triangle that is computed: the lower one, or the upper one (the default).
+    overwrite_c
+        C's memory may be used for the result.
+    out
+        As in `hdgemm.dgemm`: an array, a stored matrix or view, the location of a file, or `c`.
+    options
+        As in `hdgemm.matmul`; blocks on the diagonal are computed on the host.
+        ``tile=(mb, nb, kb)`` forces diagonal blocks of order nb at most, and kb columns of op(A)
+        at a time for them.
+    session, progress, observer, cancel
+        As in `hdgemm.matmul`.
+
+    Returns
+    -------
+    array
+        As `hdgemm.matmul`. In a new array or file the other triangle is that of `c`, zero without
+        `c`; in an `out` that exists, and in `c` itself, it stays as it is.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    Examples
+    --------
+    >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
+    """
+    call = _Call("syrk", lower, hermitian=False)
+    return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+
+
+def herk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Compute one triangle of C := alpha·A·A^H + beta·C, argument for argument as SciPy's `zherk`.
+
+    alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
+    are those of `syrk`, which this is for real matrices.
+    """
+    call = _Call("herk", lower, hermitian=True)
+    return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+
+
+def syr2k(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Compute one triangle of C := alpha·A·B^T + alpha·B·A^T + beta·C, as SciPy's `dsyr2k`.
+
+    ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
+    results and errors are those of `syrk`.
+    """
+    call = _Call("syr2k", lower, hermitian=False)
+    return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+
+
+def her2k(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Compute one triangle of C := alpha·A·B^H + conj(alpha)·B·A^H + beta·C, as SciPy's `zher2k`.
+
+    beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
+    all other arguments, results and errors are those of `syrk`.
+    """
+    call = _Call("her2k", lower, hermitian=True)
+    return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+
+
+class _Call:
+    """One call of a routine of rank k, or 2k."""
+
+    def __init__(self, name: str, lower: int, *, hermitian: bool) -> None:
+        self._name, self._lower, self._hermitian = name, bool(lower), hermitian
+
+    def run(
+        self,
+        factors: tuple[Any, Any, Any],
+        old: tuple[Any, Any],
+        trans: int,
+        overwrite_c: int,
+        out: Any,
+        how: tuple[Options | None, Session | None, Watch],
+    ) -> Any:
+        (alpha, a, b), (beta, c), (options, session, watch) = factors, old, how
+        if out is None and overwrite_c and can_hold(c, a, b):
+            out = c
+        product = self._product(
+            Product.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)),
+                       trans_b=int(not trans), out=out),
+            trans,
+        )  # fmt: skip
+        new = out is None or product.c is None
+        with opened(product, options, session, self._name) as (stored, held, chosen):
+            summands = self._summands(_filled(stored, c, watch) if new else stored)
+            TriangleUpdate(summands, self._lower, self._hermitian).run(chosen, held, watch)
+            stored.destination.matrix.flush()
+        return product.result()
+
+    def _product(self, product: Product, trans: int) -> Product:
+        """Return the first summand, checked, with the conjugation of a Hermitian update."""
+        trans_flags(trans, "trans")
+        if product.m != product.n:
+            raise InputError(
+                f"op(A) has {product.m} rows and op(B) {product.n}: {self._name} needs as many"
+            )
+        if product.dtype.kind != "c":
+            return product
+        refused, other = (1, 2) if self._hermitian else (2, 1)
+        if trans == refused:
+            raise InputError(
+                f"{self._name} of complex matrices takes trans 0 or {other}, got {trans}"
+            )
+        if not self._hermitian:
+            return product
+        for name, value in (("alpha", product.alpha), ("beta", product.beta)):
+            if value.imag != 0 and (name == "beta" or self._name == "herk"):
+                raise InputError(f"{self._name} takes a real {name}, got {value}")
+        if trans:
+            return replace(product, a=replace(product.a, conj=True))
+        return replace(product, b=replace(product.b, conj=True))
+
+    def _summands(self, product: Product) -> tuple[Product, ...]:
+        """Return the product, and of rank 2k the one with A and B interchanged."""
+        if not self._name.endswith("2k"):
+            return (product,)
+        flip = self._hermitian and product.dtype.kind == "c"
+        a, b = product.b.transposed(), product.a.transposed()
+        second = replace(
+            product, a=replace(a, conj=a.conj != flip), b=replace(b, conj=b.conj != flip),
+            alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
+        )  # fmt: skip
+        return product, second
+
+
+def _filled(product: Product, c: Any, watch: Watch) -> Product:
+    """Fill a new result with C, or with zeros; C is updated in it."""
+    new, old = product.destination, None
+    if c is not None:
+        old = open_operand(c, what="c")
+        run_scaling(1.0, old, new, product.dtype, cancel=watch.cancel)
+    elif new.matrix.array is not None:
+        new.matrix.array[...] = 0
+    return replace(product, old=new if product.old is not None else None)

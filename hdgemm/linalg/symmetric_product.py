@@ -1,0 +1,128 @@
+"""Products with a symmetric or Hermitian matrix of which one triangle is stored: `symm`, `hemm`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.blas import can_hold
+from hdgemm.errors import InputError
+from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.product.product import Product
+from hdgemm.progress import Watch
+from hdgemm.run.compute import compute
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.matrices.base import Operand
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+
+def symm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Return C := alpha·A·B + beta·C with a symmetric A, argument for argument as SciPy's `dsymm`.
+
+    One triangle of A is read; the other one may hold anything.
+
+    Parameters
+    ----------
+    alpha, beta, b, c, overwrite_c, out, options, session, progress, observer, cancel
+        As in `hdgemm.dgemm`.
+    a
+        A square matrix as in `hdgemm.matmul`.
+    side
+        0: A·B; 1: B·A.
+    lower
+        The lower triangle of A is read; by default the upper one.
+
+    Returns
+    -------
+    array
+        As `hdgemm.matmul`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        No plan fits the limits.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    Examples
+    --------
+    >>> c = hdgemm.symm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
+    """
+    out = c if out is None and overwrite_c and can_hold(c, a, b) else out
+    product = _product(alpha, a, b, beta, c, out, side)
+    product = _with_symmetric(product, side, lower, hermitian=False)
+    compute(product, options, Watch(progress, observer, cancel), session=session)
+    return product.result()
+
+
+def hemm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Return C := alpha·A·B + beta·C with a Hermitian A, argument for argument as SciPy's `zhemm`.
+
+    Imaginary parts on the diagonal of A are taken as zero. Arguments, results and errors are those
+    of `symm`, which this is for real matrices.
+    """
+    out = c if out is None and overwrite_c and can_hold(c, a, b) else out
+    product = _product(alpha, a, b, beta, c, out, side)
+    product = _with_symmetric(product, side, lower, hermitian=True)
+    compute(product, options, Watch(progress, observer, cancel), session=session)
+    return product.result()
+
+
+def _product(alpha: Any, a: Any, b: Any, beta: Any, c: Any, out: Any, side: int) -> Product:
+    left, right = (b, a) if side else (a, b)
+    return Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
+
+
+def _with_symmetric(product: Product, side: int, lower: int, *, hermitian: bool) -> Product:
+    """Return the product with the whole of A in place of its stored triangle."""
+    operand = product.b if side else product.a
+    rows, cols = operand.shape
+    if rows != cols:
+        raise InputError(f"a must be square, it has shape {operand.shape}", shape=operand.shape)
+    whole: Operand = replace(
+        operand,
+        matrix=SymmetricMatrix(
+            operand.matrix, lower=bool(lower) != operand.trans, hermitian=hermitian
+        ),
+    )
+    return replace(product, b=whole) if side else replace(product, a=whole)

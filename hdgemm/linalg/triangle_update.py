@@ -1,0 +1,143 @@
+"""Rank-k and rank-2k updates of one triangle of a stored C.
+
+C is halved until its diagonal blocks fit the memory. A diagonal block stays in memory while the
+columns of op(A) pass through it once, by syrk (herk, syr2k, her2k); each rectangle beside the
+diagonal is a product of views, which the engine computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.linalg.blockwise import Portions, block_of, run_blocks
+from hdgemm.linalg.diagonal_block import DiagonalBlock, Place, update_flops
+from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.read_ahead import ReadAhead
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.layout import blas_takes
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hdgemm.options import Options
+    from hdgemm.product.product import Product
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+#: Bytes of a stream buffer, where memory allows them: a few of the largest disk requests.
+_STREAM_BYTES: Final = 64 << 20
+#: Columns of op(A) in a stream buffer at least: with fewer, syrk is much slower than gemm.
+_LEAST_COLUMNS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TriangleUpdate:
+    """C := alpha·A·A^H + beta·C, or alpha·A·B^H + conj(alpha)·B·A^H + beta·C; or with ^T.
+
+    Parameters
+    ----------
+    products
+        What is added to C: one product, or two of which the second has beta = 1.
+    lower
+        The triangle of C that is read and written.
+    hermitian
+        ^H; for real matrices the same as ^T.
+    """
+
+    products: tuple[Product, ...]
+    lower: bool
+    hermitian: bool
+
+    @property
+    def first(self) -> Product:
+        """The product with the caller's alpha and beta."""
+        return self.products[0]
+
+    def run(self, options: Options, session: Session, watch: Watch) -> None:
+        """Compute the triangle; the products' C is open."""
+        blocks = _Blocks([], [])
+        memory = options.host_bytes or default_host_bytes()
+        width, columns = options.tile[1:] if options.tile else (None, None)
+        limits = _Limits(memory, width, columns)
+        self._cut(limits, 0, self.first.m, blocks)
+        sums = [part for block in blocks.rectangles for part in self._rectangle(block)]
+        diagonal = [update_flops(self.products, last - first) for first, last, _ in blocks.diagonal]
+        beside = sum(product.flops for product in sums)
+        portions = Portions(watch, sum(diagonal) + beside)
+        session.free_slots()
+        with ReadAhead() as reads:
+            for place, flops in zip(blocks.diagonal, diagonal, strict=True):
+                recorder = Recorder(portions.next(flops), flops)
+                DiagonalBlock(
+                    self.products, place, lower=self.lower, hermitian=self.hermitian,
+                    recorder=recorder,
+                ).update(reads)  # fmt: skip
+                recorder.finish()
+        run_blocks(sums, options, session, portions.next(beside))
+
+    def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:
+        """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""
+        columns = self._stream_columns(limits, first, last)
+        if columns is not None:
+            blocks.diagonal.append(Place(first, last, columns))
+            return
+        middle = self._middle(first, last)
+        self._cut(limits, first, middle, blocks)
+        rows, cols = slice(middle, last), slice(first, middle)
+        blocks.rectangles.append((rows, cols) if self.lower else (cols, rows))
+        self._cut(limits, middle, last, blocks)
+
+    def _middle(self, first: int, last: int) -> int:
+        """Return where to halve a block, on a boundary of C's chunks or disk blocks."""
+        c = self.first.destination.matrix
+        step = max(c.chunk or (ALIGNMENT // c.dtype.itemsize,))
+        middle = (first + last) // 2
+        aligned = middle - middle % step
+        return aligned if aligned > first else middle
+
+    def _stream_columns(self, limits: _Limits, first: int, last: int) -> int | None:
+        """Return the columns of op(A) that a stream buffer holds beside a diagonal block.
+
+        None where the block is to be halved.
+        """
+        n, k, dtype = last - first, self.first.k, self.first.dtype
+        if limits.width is not None and n > limits.width:
+            return None
+        each = max(1, n * dtype.itemsize)
+        held = 0 if blas_takes(self.first.destination.matrix.array, dtype) else n * each
+        buffers = STREAM_BUFFERS * len(self.products)
+        room = limits.memory - BOUNCE_BYTES - held - 2 * buffers * ALIGNMENT
+        columns = min(k, room // (buffers * each), max(_LEAST_COLUMNS, _STREAM_BYTES // each))
+        if columns < min(k, _LEAST_COLUMNS) or room < 0:
+            if n > 1:
+                return None
+            requested = limits.memory - room + buffers * each * min(k, _LEAST_COLUMNS)
+            raise DoesNotFitError(
+                f"one element of C and the stream of A need {requested} bytes; host_memory is "
+                f"{limits.memory}: raise it by {requested - limits.memory} bytes",
+                requested=requested, available=limits.memory, missing=requested - limits.memory,
+            )  # fmt: skip
+        return max(1, min(columns, limits.columns or columns))
+
+    def _rectangle(self, block: tuple[slice, slice]) -> Iterator[Product]:
+        first, *second = (block_of(product, *block) for product in self.products)
+        yield first
+        for product in second:
+            yield replace(product, c=first.c, old=first.c)
+
+
+class _Limits(NamedTuple):
+    """Bytes of memory; forced order of diagonal blocks and columns of stream buffers, or None."""
+
+    memory: int
+    width: int | None
+    columns: int | None
+
+
+class _Blocks(NamedTuple):
+    diagonal: list[Place]
+    rectangles: list[tuple[slice, slice]]
