@@ -123,10 +123,10 @@ class Destination:
         path = real_path(self.path)
         return path.with_name(f".{path.name}.{mark:08x}.part")
 
-    def create(self, journal: Path, order: str = "C") -> Draft[Any]:
+    def create(self, journal: Path, order: str = "C", *, sparse: bool = False) -> Draft[Any]:
         """Begin C aside under a name that a later run will find, its space durably reserved."""
         part = self.part(journal)
-        draft = create_matrix(self.where, self.shape, self.dtype, part, order)
+        draft = create_matrix(self.where, self.shape, self.dtype, part, order, sparse=sparse)
         draft.matrix.flush()
         sync(part.parent)
         return draft

@@ -123,7 +123,9 @@ class SlabCheckpoint:
                 return
         if destination.in_place is None:
             self._draft = (
-                destination.create(path, order) if earlier is None else destination.reopen(path)
+                destination.create(path, order, sparse=self._command.triangle)
+                if earlier is None
+                else destination.reopen(path)
             )
         operand = self._draft.operand if self._draft is not None else destination.in_place
         if operand is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hdgemm.linalg.fortran import gemm, potrf, rank_k, trsm
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
@@ -112,7 +112,7 @@ def cholesky(
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
     watch = Watch(progress, observer, cancel, report)
-    command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower)
+    command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=True, watch=watch, command=command)
     return call.run(a, out, overwrite_a, options, session)
 
@@ -139,7 +139,7 @@ def cho_factor(
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
     watch = Watch(progress, observer, cancel, report)
-    command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower)
+    command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=False, watch=watch, command=command)
     return call.run(a, out, overwrite_a, options, session), lower
 
@@ -200,7 +200,11 @@ class _Call:
             nbytes += slab.array.nbytes
             if self._check_finite:
                 self._check(slab)
-        _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+        try:
+            _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+        except BaseException as error:
+            say_state(error, "the array that holds the factor is overwritten in part")
+            raise
         for column in range(1, n if self._clean else 0):
             array[:column, column] = 0
         recorder.finish(plan, {"load1": nbytes})

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError
 from hdgemm.linalg.planning import plan_slabs
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.machine.limits import default_host_bytes, thread_limit
+from hdgemm.matrices.draft import allocate_rectangles
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
@@ -103,15 +105,43 @@ def slab_run(
     if plan is None:
         reserved = 0 if checkpoint is None else PIECE_BYTES
         plan = plan_for(kind, a, out, session, options, watch, reserved=reserved)
+    if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
+        _allocate(out, plan)
     if checkpoint is not None:
         plan = checkpoint.begin(plan, options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(watch, plan.flops, done=before)
-    with SlabPipeline(a, out, plan, recorder, check, checkpoint) as pipeline:
-        yield pipeline
+    pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint)
+    try:
+        with pipeline:
+            yield pipeline
+    except BaseException as error:
+        if not target.new:
+            say_state(error, pipeline.overwritten("columns" if out is target.stored else "rows"))
+        raise
     resumption = None if checkpoint is None else checkpoint.resumption
     recorder.finish(plan, plan.bytes_from(factored, final), resumption)
+
+
+def say_state(error: BaseException, state: str) -> None:
+    """Add to an error what a failed run has left of the matrix that it overwrote."""
+    if isinstance(error, HdgemmError):
+        error.args = (f"{error}; {state}",)
+    else:
+        error.add_note(state)
+
+
+def _allocate(out: StoredMatrix, plan: SlabPlan) -> None:
+    """Take disk space for the slabs of a new file, and leave a hole for the other triangle."""
+    matrix = out.operand.matrix
+    if not isinstance(matrix, FileMatrix):
+        return
+    if out.order == "F":
+        rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
+    else:
+        rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
+    allocate_rectangles(matrix, rects)
 
 
 def _folder(*matrices: StoredMatrix) -> Path | None:

@@ -47,6 +47,8 @@ class Command:
         Forget what an earlier run left.
     transposed
         The slabs are rows of the output: the transpose is factored.
+    triangle
+        Only the slabs' own rows are stored: a new file has no disk space for the others.
     """
 
     routine: str
@@ -54,6 +56,7 @@ class Command:
     checkpoint: Checkpointing = False
     restart: bool = False
     transposed: bool = False
+    triangle: bool = False
 
     def identity(self, source: StoredMatrix, destination: Destination) -> dict[str, Any]:
         """Return what must be the same when the run goes on, as plain values."""

@@ -140,6 +140,22 @@ class SlabPipeline:
         for store in stores.values():
             store.result()
 
+    def overwritten(self, axis: str) -> str:
+        """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
+        name = self._out.operand.matrix.name
+        begun = [n for n, store in self._stores.items() if not store.cancelled()]
+        if self.checkpoint is not None:
+            whole = begun = list(range(self.checkpoint.done(self._pass_number)))
+        else:
+            whole = [n for n in begun if self._stores[n].exception() is None]
+        last, torn = (self.plan.slabs[max(slabs)].last if slabs else 0 for slabs in (whole, begun))
+        if self._pass_number == 1:
+            return f"{name} is factored, but only {axis} 0:{last} have L's rows in their last order"
+        if torn == 0:
+            return f"{name} is unchanged"
+        partly = f", {axis} {last}:{torn} perhaps in part" if torn > last else ""
+        return f"{axis} 0:{last} of {name} are overwritten{partly}, the others are as they were"
+
     def earlier(self, slab: Slab) -> Iterator[Block]:
         """Yield the stored columns left of a slab, from left to right; each until the next one."""
         places = list(self.plan.blocks(slab.number))

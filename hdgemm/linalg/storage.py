@@ -137,7 +137,8 @@ def destination(
         place = parse_location(out)
         check_location(place, a, None)
         order = order if place.format == "npy" else "C"
-        with create_matrix(place, shape, dtype, order=order) as draft:
+        sparse = command is not None and command.triangle
+        with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
             yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
             draft.publish()
     else:

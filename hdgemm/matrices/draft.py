@@ -8,12 +8,18 @@ import resource
 import secrets
 import shutil
 from pathlib import Path
-from typing import Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, sync
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    #: First row, first column, rows and columns.
+    Rectangle = tuple[int, int, int, int]
 
 #: Errors of `posix_fallocate` on file systems that do not support it.
 _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -121,11 +127,14 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) -> BlockFile:
+def reserve(
+    path: Path, header: bytes, nbytes: int, part: Path | None = None, *, sparse: bool = False
+) -> BlockFile:
     """Create a file aside that begins with `header` and has space for `nbytes`.
 
     `part` is its name, where that must be known later; a file of that name is removed. Without, the
     file has no name where the file system can do that: even a killed process leaves nothing of it.
+    A `sparse` file has its length only; `allocate_rectangles` takes space for parts of it.
 
     Raises
     ------
@@ -141,7 +150,10 @@ def reserve(path: Path, header: bytes, nbytes: int, part: Path | None = None) ->
     except OSError as error:
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
     try:
-        allocate(fd, 0, nbytes)
+        if sparse:
+            os.ftruncate(fd, nbytes)
+        else:
+            allocate(fd, 0, nbytes)
         os.pwrite(fd, header, 0)
     except OSError as error:
         os.close(fd)
@@ -176,10 +188,33 @@ def allocate(fd: int, offset: int, nbytes: int) -> None:
     except OSError as error:
         if error.errno not in _NOT_OFFERED:
             raise
-        status = os.fstatvfs(fd)
-        if nbytes > status.f_bavail * status.f_frsize:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        _check_free(fd, nbytes)
         os.ftruncate(fd, max(os.fstat(fd).st_size, offset + nbytes))
+
+
+def _check_free(fd: int, nbytes: int) -> None:
+    status = os.fstatvfs(fd)
+    if nbytes > status.f_bavail * status.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def allocate_rectangles(matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
+    """Take disk space for rectangles of a sparse file, row by row.
+
+    Raises
+    ------
+    MatrixIOError
+        When the disk is too full: `requested`, `available` and `missing` in bytes.
+    """
+    itemsize, fd = matrix.dtype.itemsize, matrix.file.fileno()
+    total = sum(rows * cols for _, _, rows, cols in rects) * itemsize
+    try:
+        _check_free(fd, total)
+        for top, col, rows, cols in rects:
+            for row in range(top, top + rows):
+                allocate(fd, matrix.offset + row * matrix.pitch + col * itemsize, cols * itemsize)
+    except OSError as error:
+        raise no_space(matrix.path, total, error) from error
 
 
 def require_space(path: Path, nbytes: int) -> None:

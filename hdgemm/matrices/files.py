@@ -123,6 +123,10 @@ class BlockFile:
         """Whether aligned spans bypass the page cache."""
         return self._direct_fd >= 0
 
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
     def size(self) -> int:
         """Return its size in bytes, now."""
         return os.fstat(self._fd).st_size

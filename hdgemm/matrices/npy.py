@@ -164,6 +164,8 @@ def create_npy(
     dtype: DTypeLike,
     order: str = "C",
     part: Path | None = None,
+    *,
+    sparse: bool = False,
 ) -> FileDraft:
     """Begin a new .npy file, with its space reserved, without a name or under a temporary one.
 
@@ -181,6 +183,8 @@ def create_npy(
         ``"C"`` or ``"F"``.
     part
         The name it has until then, None for any.
+    sparse
+        Without disk space for its elements, see `reserve`.
 
     Raises
     ------
@@ -195,6 +199,6 @@ def create_npy(
     rows, cols = shape if order == "C" else shape[::-1]
 
     path = real_path(path)  # a link keeps its name, its target is replaced
-    file = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part)
+    file = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part, sparse=sparse)
     matrix = FileMatrix(file, (rows, cols), stored, ALIGNMENT)
     return FileDraft(path, file.path, matrix, trans=order == "F")

@@ -85,10 +85,12 @@ def _matrix(file: BlockFile, layout: RawLayout) -> FileMatrix:
         raise
 
 
-def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> FileDraft:
+def create_raw(
+    path: Path, layout: RawLayout, part: Path | None = None, *, sparse: bool = False
+) -> FileDraft:
     """Begin a new file of this layout, with its space reserved; bytes before the data are zero.
 
-    `part` is the name it has until it is published, None for any.
+    `part` is the name it has until it is published, None for any; for `sparse` see `reserve`.
 
     Raises
     ------
@@ -99,5 +101,6 @@ def create_raw(path: Path, layout: RawLayout, part: Path | None = None) -> FileD
     check_dtype(dtype, str(path))
     path = real_path(path)
     rows, cols = layout.shape
-    file = reserve(path, b"", max(1, layout.offset + rows * cols * dtype.itemsize), part)
+    nbytes = max(1, layout.offset + rows * cols * dtype.itemsize)
+    file = reserve(path, b"", nbytes, part, sparse=sparse)
     return FileDraft(path, file.path, _matrix(file, layout), trans=layout.order == "F")

@@ -138,12 +138,15 @@ def create_matrix(
     dtype: DTypeLike,
     part: Path | None = None,
     order: str = "C",
+    *,
+    sparse: bool = False,
 ) -> Draft[Any]:
     """Begin a new matrix, with its space reserved, that gets its name when it is published.
 
     Publishing replaces a matrix of that name: a whole file, one dataset of an HDF5 file, one array
     of a Zarr store. `part` is its name until then, beside the final one; None for any. `order` is
-    that of a .npy file; ``"F"`` stores columns one after the other.
+    that of a .npy file; ``"F"`` stores columns one after the other. A `sparse` .npy or raw file
+    has no space for its elements yet, see `reserve`.
 
     Raises
     ------
@@ -170,12 +173,12 @@ def create_matrix(
                 f"{place} is described as {layout.shape} {layout.dtype}, but holds a {shape} "
                 f"{np.dtype(dtype)} matrix"
             )
-        return create_raw(place.path, layout, part)
+        return create_raw(place.path, layout, part, sparse=sparse)
     if place.format == "hdf5":
         return create_hdf5(place.path, place.item, shape, dtype, part)
     if place.format == "zarr":
         return create_zarr(place.path, place.item, shape, dtype, part)
-    return create_npy(place.path, shape, dtype, order, part)
+    return create_npy(place.path, shape, dtype, order, part, sparse=sparse)
 
 
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:

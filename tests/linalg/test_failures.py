@@ -1,0 +1,152 @@
+"""What a failed factorisation leaves behind, and refusals before it starts."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.linalg import cho_factor, cholesky, fortran, lu_factor
+from tests.linalg.matrices import positive_definite, random_matrix
+
+N = 40
+SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
+
+
+def indefinite():
+    a = positive_definite(N, "float64")
+    a[25, 25] = -1
+    return a
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_error_says_which_columns_are_overwritten(tmp_path, lower, checkpoint):
+    a = indefinite()
+    np.save(tmp_path / "A.npy", np.asarray(a, order="F" if lower else "C"))
+    axis = "columns" if lower else "rows"
+    with pytest.raises(np.linalg.LinAlgError, match="leading minor of order 26") as caught:
+        cholesky(tmp_path / "A.npy", lower, overwrite_a=True, options=SLABS, checkpoint=checkpoint)
+    text = str(caught.value)
+    assert f"{axis} 0:21 of" in text
+    assert "the others are as they were" in text
+    found = np.load(tmp_path / "A.npy")
+    rest = np.s_[:, 28:] if lower else np.s_[28:]
+    np.testing.assert_array_equal(found[rest], a[rest])
+    assert caught.value.order == 26
+
+
+def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(tmp_path):
+    np.save(tmp_path / "A.npy", -np.eye(N))
+    before = (tmp_path / "A.npy").read_bytes()
+    with pytest.raises(np.linalg.LinAlgError, match=r"A\.npy is unchanged"):
+        cholesky(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
+    with pytest.raises(np.linalg.LinAlgError) as caught:
+        cholesky(tmp_path / "A.npy", out=tmp_path / "L.npy", options=SLABS)
+    assert "overwritten" not in str(caught.value)
+    assert (tmp_path / "A.npy").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_an_array_that_is_overwritten_is_named():
+    a = np.asfortranarray(indefinite())
+    with pytest.raises(np.linalg.LinAlgError, match=r"array .* overwritten in part"):
+        cholesky(a, lower=True, overwrite_a=True)
+
+
+@pytest.mark.parametrize(("stage", "slab"), [("mult1", 3), ("load1", 0)])
+def test_cancelling_in_place_says_what_is_left(tmp_path, stage, slab):
+    np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
+    cancel = threading.Event()
+
+    def observe(event):
+        if event.stage == stage and event.unit == slab:
+            cancel.set()
+
+    with pytest.raises(hdgemm.CancelledRunError, match=r"A\.npy"):
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS, observer=observe,
+                  cancel=cancel)  # fmt: skip
+
+
+def test_an_observers_error_carries_the_state(tmp_path):
+    np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
+
+    def observe(event):
+        if event.stage == "store2" and event.unit == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS, observer=observe)
+    assert any("columns 0:35 of" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("call", "lower", "checkpoint"),
+    [(cholesky, False, False), (cholesky, True, True), (cho_factor, True, False)],
+)
+def test_the_other_triangle_of_a_file_is_a_hole(tmp_path, call, lower, checkpoint):
+    n = 512
+    a = np.eye(n, dtype="complex128") + 1 / n
+    options = hdgemm.Options(tile=(1, 64, 64), host_memory="60MB")
+    call(a, lower, out=tmp_path / "L.npy", options=options, checkpoint=checkpoint)
+    status = (tmp_path / "L.npy").stat()
+    assert status.st_size >= 16 * n * n
+    # Holes are made of blocks; a column has two.
+    assert status.st_blocks * 512 < 0.85 * status.st_size
+    found = np.load(tmp_path / "L.npy")
+    assert not (np.triu(found, 1) if lower else np.tril(found, -1)).any()
+
+
+@pytest.mark.parametrize("call", [cholesky, lu_factor])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_full_disk_is_named_before_the_first_slab(tmp_path, monkeypatch, call, checkpoint):
+    events = []
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0)))
+    with pytest.raises(hdgemm.MatrixIOError, match="cannot reserve") as caught:
+        call(np.eye(N), out=tmp_path / "F.npy", options=SLABS, observer=events.append,
+             checkpoint=checkpoint)  # fmt: skip
+    assert caught.value.requested >= 8 * N * N / 2
+    assert events == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", [cholesky, lu_factor])
+def test_memory_for_one_slab_is_named(tmp_path, call):
+    a = np.eye(N)
+    for memory in (1_000_000, hdgemm.Options(host_memory=1).host_bytes):
+        with pytest.raises(hdgemm.DoesNotFitError) as caught:
+            call(a, out=tmp_path / "F.npy", options=hdgemm.Options(host_memory=memory))
+        enough = memory + caught.value.missing
+        call(a, out=tmp_path / "F.npy", options=hdgemm.Options(host_memory=enough))
+
+
+def test_counts_of_elements_are_not_lapacks_integers(tmp_path, monkeypatch):
+    monkeypatch.setattr(fortran, "_LARGEST", 2 * N)
+    a = positive_definite(N, "float64")
+    for call in (cholesky, lu_factor):
+        call(a, out=tmp_path / "F.npy", options=SLABS)  # slabs of 280 elements
+    monkeypatch.setattr(fortran, "_LARGEST", N - 1)
+    with pytest.raises(hdgemm.InputError, match="more than LAPACK takes"):
+        lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
+
+
+def test_a_view_beyond_32_bit_counts_of_elements(tmp_path):
+    n, m = 46_400, 30
+    a = random_matrix(m, m, "float32")
+    large = np.lib.format.open_memmap(tmp_path / "A.npy", "w+", "float32", (n, n), True)
+    large[-m:, -m:] = a
+    large.flush()
+    del large
+    with hdgemm.open(tmp_path / "A.npy", "r+") as stored:
+        view = stored[n - m :, n - m :]
+        lu, pivots = lu_factor(view, overwrite_a=True, options=SLABS)
+        assert lu is view
+        expected, expected_pivots = lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
+        np.testing.assert_array_equal(np.asarray(view), expected)
+        np.testing.assert_array_equal(pivots, expected_pivots)
