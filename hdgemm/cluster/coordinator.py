@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _DEPTH: Final = 2
 #: Seconds between two looks at the list of workers.
 _LOOK_SECONDS: Final = 0.5
+#: Longest wait for the scheduler's list of workers, in seconds.
+_ANSWER_SECONDS: Final = 2.0
 #: Longest sleep of the loop, in seconds: how late it sees a cancel.
 _SLEEP_SECONDS: Final = 0.1
 #: A worker that fails so many blocks in a row takes no further part.
@@ -103,6 +105,7 @@ class Coordinator:
         self._tasks: dict[int, _Task] = {}
         self._failures: dict[str, int] = {}
         self._looked = -math.inf
+        self._present: set[str] = set()
         self._losses = 0
         self._last_error: BaseException | None = None
 
@@ -151,7 +154,7 @@ class Coordinator:
         """Compare the workers that are there with those that take part."""
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
-            for address in self.workers.update(self._present()):
+            for address in self.workers.update(self._addresses()):
                 self._lose(address)
                 self._losses += 1
         for address in self.workers.answers():
@@ -162,12 +165,15 @@ class Coordinator:
                 self.pool.bandwidth = info.disk_read
         self._give_up()
 
-    def _present(self) -> set[str]:
+    def _addresses(self) -> set[str]:
         try:
-            return set(self._client.nthreads())
-        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+            self._present = set(self._client.nthreads(callback_timeout=_ANSWER_SECONDS))
+        except TimeoutError:
+            self._check()  # a busy scheduler answers later, a lost one shows in the status
+        except (OSError, ValueError, RuntimeError) as error:
             self._check()
             raise ClusterError(f"the scheduler does not answer: {error}") from error
+        return self._present
 
     def _give_up(self) -> None:
         """Raise when no worker can take part; a cluster without workers may get some."""

@@ -14,7 +14,9 @@ from hdgemm.cluster.references import Reference
 from hdgemm.cluster.report import ProgressOf, merged_report
 from hdgemm.cluster.task import free_memory
 from hdgemm.errors import InputError
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.options import parse_size
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import threading
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
@@ -145,7 +148,7 @@ def _run(
     job = make_job(stored, durable, options)
     c = durable.c.matrix
     pool = BlockPool(
-        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=c.chunk or (1, 1), done=done
+        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=quantum_of(c), done=done
     )
     flops = stored.flops // (c.shape[0] * c.shape[1])
     coordinator = Coordinator(
@@ -176,6 +179,19 @@ def make_job(product: Product, durable: ClusterCheckpoint, options: Options) -> 
         dtype=product.dtype,
         options=options,
     )
+
+
+def quantum_of(c: Matrix) -> tuple[int, int]:
+    """Return the rows and columns of which the extents of blocks must be multiples.
+
+    Two workers then never write to one chunk of a store. In a file, where rows are whole pages,
+    they never write to one page: a network file system may lose one of two such writes.
+    """
+    if c.chunk is not None:
+        return c.chunk
+    if isinstance(c, FileMatrix) and c.pitch % ALIGNMENT == c.offset % ALIGNMENT == 0:
+        return 1, ALIGNMENT // c.dtype.itemsize
+    return 1, 1
 
 
 def costs_of(product: Product) -> Costs:

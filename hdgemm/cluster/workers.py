@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from hdgemm.cluster.job import Job, WorkerInfo
 
 _LOG: Final = logging.getLogger(__name__)
-#: The client's version; workers must have the same.
-VERSION: Final = version("hdgemm")
+
+
+def own_version() -> str:
+    """Return the client's version, as installed; workers must have the same."""
+    return version("hdgemm")
 
 
 class ClusterError(HdgemmError):
@@ -113,8 +116,8 @@ class Workers:
         self.offsets[address] = 0.0 if same else time.time() - info.clock
 
     def _check_version(self, address: str, found: str) -> None:
-        if found != VERSION:
-            raise InputError(f"it has hdgemm {found}, the client has {VERSION}", worker=address)
+        if found != (own := own_version()):
+            raise InputError(f"it has hdgemm {found}, the client has {own}", worker=address)
 
     def reasons(self) -> str:
         """Return why no worker takes part, worker by worker."""

@@ -10,7 +10,7 @@ distributed = pytest.importorskip(
 @pytest.fixture(scope="module")
 def cluster(own_cache):
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
     ) as running:
         yield running
 

@@ -5,6 +5,7 @@ import pytest
 
 import hdgemm
 from hdgemm.cluster import multiply
+from hdgemm.cluster.product import quantum_of
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
 from hdgemm.options import Options
@@ -111,6 +112,18 @@ def test_each_block_can_be_checked(client, case):
         options = Options(devices="host", host_memory="64MB", verify=check)
         run(client, case, folder / "C.npy", options=options, restart=True)
         assert_close_in_eps(np.load(folder / "C.npy"), a, b)
+
+
+@pytest.mark.parametrize(
+    ("out", "quantum"),
+    [("C.npy", (1, 512)), ("odd.npy", (1, 1)), ("C.zarr", (1024, 1024)),
+     ("C.bin::8x1024:float32:8", (1, 1))],
+)  # fmt: skip
+def test_blocks_share_no_chunk_and_no_page_of_a_row(tmp_path, out, quantum):
+    cols = 1000 if "odd" in out else 2048 if "zarr" in out else 1024
+    shape, dtype = (8 if "zarr" not in out else 2048, cols), "f4" if "bin" in out else "f8"
+    with hdgemm.create(f"{tmp_path}/{out}", shape, dtype) as c:
+        assert quantum_of(c.operand.matrix) == quantum
 
 
 def test_what_other_machines_cannot_reach_is_refused(client, case):

@@ -1,0 +1,113 @@
+"""Schedulers and workers in processes of their own, and a worker that can be held at a moment."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from hdgemm.durable.journal import read_journal
+
+MOMENTS = ("before", "during", "durable")
+
+
+@contextmanager
+def started(module, *arguments):
+    """Run a command of Dask until the block ends."""
+    command = [sys.executable, "-m", f"distributed.cli.{module}", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def scheduler(folder):
+    """Start a scheduler; its address is in the file that it writes."""
+    file = f"{folder}/scheduler.json"
+    return started(
+        "dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", file,
+        "--dashboard-address", "127.0.0.1:0",
+    ), file  # fmt: skip
+
+
+def worker(address, *, name, nanny=False):
+    """Start a worker with one thread."""
+    return started("dask_worker", address, "--nthreads", "1", "--name", name, "--no-dashboard",
+                   "--host", "127.0.0.1", "--nanny" if nanny else "--no-nanny")  # fmt: skip
+
+
+def wait_for(condition, seconds=60):
+    """Poll until a condition holds; fail when it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def hold(moment, file):
+    """Make this process's next block stop for ever at a moment, and write its pid to `file`."""
+    from hdgemm.cluster import task
+
+    def wait():
+        Path(file).write_text(str(os.getpid()))
+        time.sleep(600)
+
+    def stop_after(function):
+        def call(*arguments, **named):
+            result = function(*arguments, **named)
+            wait()
+            return result
+
+        return call
+
+    if moment == "before":
+        task._block_of = stop_after(task._block_of)
+    elif moment == "during":
+        task._Recorder.write = stop_after(task._Recorder.write)
+    else:
+        task.coalesce = stop_after(task.coalesce)
+
+
+def pieces(journal):
+    """Return the rectangles that a journal records as done, however often."""
+    records, damaged = read_journal(journal)
+    assert not damaged
+    return [record["done"][:4] for record in records if "done" in record]
+
+
+def assert_done_once(journal, shape):
+    """Hold that each element of C was recorded once."""
+    count = np.zeros(shape, int)
+    for row, col, rows, cols in pieces(journal):
+        count[row : row + rows, col : col + cols] += 1
+    assert (count == 1).all()
+
+
+def run_client(scheduler_file, folder, die_after):
+    """Multiply, and kill this process after so many finished blocks: a client's whole life."""
+    import signal
+
+    from distributed import Client
+
+    from hdgemm.cluster import blocks, multiply
+
+    blocks._LEAST_SECONDS = 1e-6
+    seen = []
+
+    def progress(snapshot):
+        seen.extend(snapshot.blocks)
+        if len(seen) >= die_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    client = Client(scheduler_file=scheduler_file)
+    multiply(f"{folder}/A.npy", f"{folder}/B.npy", out=f"{folder}/C.npy", client=client,
+             progress=progress)  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_client(sys.argv[1], sys.argv[2], int(sys.argv[3]))
