@@ -22,7 +22,7 @@ from hdgemm.server.problems import (
     from_library,
     from_status,
 )
-from hdgemm.server.routes import jobs, matrices, processes, results, system
+from hdgemm.server.routes import files, jobs, matrices, processes, queue, results, system
 from hdgemm.server.validation import describe_errors
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from hdgemm.server.service import Service
 
-_ROUTERS: Final = tuple(module.router for module in (system, processes, jobs, results, matrices))
+_ROUTERS: Final = tuple(
+    module.router for module in (system, processes, queue, jobs, results, matrices, files)
+)
 _DESCRIPTION = """
 Multiplies matrices larger than memory as jobs: C := alpha·op(A)·op(B) + beta·C.
 

@@ -19,6 +19,7 @@ from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, Watch
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
 from hdgemm.server.publication import (
+    CHUNK,
     JOURNAL,
     Publication,
     digest,
@@ -212,7 +213,11 @@ class Attempt:
             os.fsync(fd)
             found = os.fstat(fd)
             sha256 = ""
-            for part in digest(fd):
+            for number, part in enumerate(digest(fd)):
+                self._heartbeat.note(
+                    {"percent": 100.0, "phase": "hashing",
+                     "phase_percent": min(100.0, 100.0 * number * CHUNK / max(1, found.st_size))}
+                )  # fmt: skip
                 if self._heartbeat.cancel.is_set():
                     raise CancelledRunError("cancelled before the result was published")
                 sha256 = part or ""
@@ -224,9 +229,8 @@ class Attempt:
             found.st_mtime_ns, sha256, overwrite=output["overwrite"] or output["path"] is None,
         )  # fmt: skip
         self._draw(outcome)
-        self._note(
-            phase="publishing", publication=asdict(publication), report=finite(outcome.report)
-        )
+        self._note(publication=asdict(publication), report=finite(outcome.report))
+        self._enter("publishing")
         publish(publication, self._roots)
         self._succeed(outcome, publication)
 
@@ -241,6 +245,7 @@ class Attempt:
 
     def _draw(self, outcome: Outcome) -> None:
         """Draw trace and picture; a result is kept without them."""
+        self._enter("drawing")
         try:
             outcome.draw(self._folder)
         except (HdgemmError, OSError, ValueError) as error:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from hdgemm.server.history import History
 from hdgemm.server.tables import Job
 from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds
 
@@ -32,6 +34,7 @@ class Heartbeat:
     ) -> None:
         self.cancel = threading.Event()
         self.held = held
+        self.history = History()
         self._settings = settings
         self._database = database
         self._watchdog = watchdog
@@ -43,10 +46,13 @@ class Heartbeat:
     def note(self, progress: Mapping[str, Any]) -> None:
         """Keep the newest progress for the next renewal; called from any thread, never blocks."""
         self._progress = progress
+        self.history.add(progress)
 
     def stop(self) -> None:
-        """End the thread; the lease still runs, for the last transaction."""
+        """End the thread and save the history; the lease runs on for the last transaction."""
         self._stop.set()
+        with suppress(OSError):
+            self.history.save(self._settings.job_dir(self.held.job_id))
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

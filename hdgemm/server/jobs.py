@@ -132,6 +132,8 @@ class Filter:
         Only jobs below this sequence number.
     created
         First and last time of creation, each may be None.
+    search
+        A part of the name, or the beginning of the identifier.
     min_seconds, max_seconds
         Bounds of the time that the job ran, or has run until now.
     """
@@ -139,6 +141,7 @@ class Filter:
     statuses: tuple[Status, ...] = ()
     processes: tuple[Process, ...] = ()
     name: str | None = None
+    search: str | None = None
     before: int | None = None
     created: tuple[float | None, float | None] = (None, None)
     min_seconds: float | None = None
@@ -152,6 +155,7 @@ class Filter:
             (self.statuses or None, Job.status.in_),
             (self.processes or None, Job.process.in_),
             (self.name, Job.name.__eq__),
+            (self.search, _matches),
             (self.before, Job.seq.__lt__),
             (first, Job.created.__ge__),
             (last, Job.created.__le__),
@@ -159,6 +163,12 @@ class Filter:
             (self.max_seconds, ran.__le__),
         ]
         return [condition(value) for value, condition in wanted if value is not None]
+
+
+def _matches(text: str) -> sa.ColumnElement[bool]:
+    return sa.or_(
+        Job.name.icontains(text, autoescape=True), Job.id.startswith(text, autoescape=True)
+    )
 
 
 def page(conn: sa.Connection, owner: str, chosen: Filter, limit: int, now: float) -> list[Job]:

@@ -64,6 +64,15 @@ class Capacity:
         return set(job.devices) <= self.idle_devices
 
 
+@dataclass(frozen=True)
+class Queue:
+    """The waiting jobs of one owner at one priority."""
+
+    priority: int
+    owner: str
+    count: int
+
+
 def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: float) -> Job | None:
     """Take the first job that this worker can run now: by priority, then fair share, then age.
 
@@ -72,8 +81,8 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
     """
     if not capacity.idle_devices:
         return None
-    for priority, owner in _queues(conn, now):
-        for job in _waiting(conn, priority, owner):
+    for queue in queues(conn, now):
+        for job in _waiting(conn, queue.priority, queue.owner):
             if not capacity.could_run(job) or not _inputs_ready(conn, job.id, now):
                 continue
             if job.needs(capacity.all_memory) > capacity.free_memory:
@@ -82,21 +91,21 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
     return None
 
 
-def _queues(conn: sa.Connection, now: float) -> list[tuple[int, str]]:
-    """Return the priority and owner of each queue, first the one to be served first.
+def queues(conn: sa.Connection, now: float) -> list[Queue]:
+    """Return the queues, first the one to be served first.
 
     At equal priority that is the owner whose jobs used the fewest seconds within the last hour,
     and among equals the owner of the oldest job.
     """
     query = (
-        sa.select(Job.priority, Job.owner, sa.func.min(Job.seq))
+        sa.select(Job.priority, Job.owner, sa.func.min(Job.seq), sa.func.count())
         .where(Job.status == "accepted")
         .group_by(Job.priority, Job.owner)
     )
     rows = conn.execute(query).all()
-    used = _used_seconds(conn, now) if len({owner for _, owner, _ in rows}) > 1 else {}
+    used = _used_seconds(conn, now) if len({row[1] for row in rows}) > 1 else {}
     ordered = sorted(rows, key=lambda row: (-row[0], used.get(row[1], 0.0), row[2]))
-    return [(priority, owner) for priority, owner, _ in ordered]
+    return [Queue(priority, owner, count) for priority, owner, _, count in ordered]
 
 
 def _used_seconds(conn: sa.Connection, now: float) -> dict[str, float]:

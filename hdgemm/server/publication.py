@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
-_CHUNK: Final = 1 << 22
+#: A result is hashed in pieces of this size, in bytes.
+CHUNK: Final = 1 << 22
 #: Name of a durable job's journal in the job's folder.
 JOURNAL: Final = "journal"
 
@@ -52,7 +53,7 @@ class Publication:
 def digest(fd: int) -> Iterator[str | None]:
     """Yield None per chunk that was hashed, so that the caller can stop; then the SHA-256."""
     hashed, offset = hashlib.sha256(), 0
-    while chunk := os.pread(fd, _CHUNK, offset):
+    while chunk := os.pread(fd, CHUNK, offset):
         hashed.update(chunk)
         offset += len(chunk)
         yield None

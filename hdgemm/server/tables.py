@@ -224,6 +224,27 @@ class JobEvent(Table):
     created: Mapped[float]
 
 
+class LoadSample(Table):
+    """Load of one worker's machine at one time.
+
+    `cpu` is in percent of all processors; `devices` has the share of the time since the sample
+    before in which a job held each device.
+    """
+
+    __tablename__ = "load_samples"
+    __table_args__ = (sa.Index("load_samples_taken", "taken"),)
+
+    id: Mapped[_Serial]
+    worker: Mapped[_Name]
+    taken: Mapped[float]
+    cpu: Mapped[float]
+    memory_used: Mapped[_Bytes]
+    memory_total: Mapped[_Bytes]
+    disk_used: Mapped[_Bytes]
+    disk_total: Mapped[_Bytes]
+    devices: Mapped[_Document]
+
+
 class WorkerRow(Table):
     """A running worker, as it registered."""
 

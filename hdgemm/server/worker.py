@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from hdgemm.server import jobs, leases
 from hdgemm.server.database import Database, open_database
+from hdgemm.server.load import LoadMeter
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
@@ -76,6 +77,7 @@ class Worker:
         self._database = database
         self._children: dict[str, Child] = {}
         self._observer = leases.LeaseObserver(settings.lease_seconds, settings.max_attempts)
+        self._load = LoadMeter(self.name, settings)
         self._next_sweep = 0.0
         self._swept = time.monotonic()
 
@@ -99,6 +101,7 @@ class Worker:
             self._next_sweep = time.monotonic() + _SWEEP_SECONDS
         while not self.stop.is_set() and self._start_one():
             pass
+        self._load.note(self._settings.devices if "auto" in self._busy else self._busy)
 
     def _sweep(self) -> None:
         """Register, queue the jobs of dead workers again, kill processes that do not stop."""
@@ -110,6 +113,7 @@ class Worker:
                 if time.monotonic() < child.start_until:
                     child.held.renew_start(conn, now, self._settings.lease_seconds)
             self._observer.take_back(conn, now, boot_seconds())
+            self._load.store(conn, now)
         self._kill_unresponsive()
         self._expire()
         self._swept = time.monotonic()
@@ -169,10 +173,15 @@ class Worker:
         if held:
             sweep_up(child.job, self._settings)
 
+    @property
+    def _busy(self) -> set[str]:
+        """The devices that running jobs hold; "auto" stands for all."""
+        return {device for child in self._children.values() for device in child.job.devices}
+
     def _capacity(self) -> leases.Capacity:
         running = [child.job for child in self._children.values()]
         every, memory = frozenset(self._settings.devices), self._settings.memory
-        busy = {device for job in running for device in job.devices}
+        busy = self._busy
         return leases.Capacity(
             self.name,
             memory - sum(min(job.host_bytes, memory) for job in running),

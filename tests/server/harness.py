@@ -76,6 +76,7 @@ class InProcess:
     def __init__(self, app: FastAPI, token: str | None = None) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.app = app
         self._http = httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1", headers=headers
         )

@@ -94,12 +94,20 @@ def _seconds(text: str) -> float | None:
 
 
 class JobQuery(BaseModel):
-    """Query parameters of the list: OGC's, and `name` and `cursor`."""
+    """Query parameters of the list: OGC's, and `name`, `search` and `cursor`."""
 
     type: list[Literal["process"]] | None = None
     status: list[Status] | None = None
     processID: list[Process] | None = None  # noqa: N815 - OGC's spelling
     name: Annotated[str | None, Field(max_length=200, pattern=r"^[ -~]*$")] = None
+    search: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            pattern=r"^[^\x00-\x1f]*$",
+            description="A part of the name, or the beginning of the id.",
+        ),
+    ] = None
     datetime: Interval = None
     minDuration: Seconds = None  # noqa: N815
     maxDuration: Seconds = None  # noqa: N815
@@ -110,8 +118,9 @@ class JobQuery(BaseModel):
         """Return the restriction that the parameters make."""
         return jobs.Filter(
             statuses=tuple(self.status or ()), processes=tuple(self.processID or ()),
-            name=self.name, before=read_cursor(self.cursor), created=_interval(self.datetime),
-            min_seconds=self.minDuration, max_seconds=self.maxDuration,
+            name=self.name, search=self.search, before=read_cursor(self.cursor),
+            created=_interval(self.datetime), min_seconds=self.minDuration,
+            max_seconds=self.maxDuration,
         )  # fmt: skip
 
 

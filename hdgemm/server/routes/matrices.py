@@ -1,4 +1,4 @@
-"""`/v1/matrices`: upload in parts, complete, download, delete; `/v1/files`: describe a file."""
+"""`/v1/matrices`: upload in parts, complete, download, delete."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from hdgemm.server import jobs, paths, quotas, references, uploads
+from hdgemm.server import jobs, quotas, uploads
 from hdgemm.server.content import stream_file
-from hdgemm.server.documents import FileInfo, MatrixInfo, MatrixList
+from hdgemm.server.documents import MatrixInfo, MatrixList
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.parts import PartWriter, announced_digest, part_range
 from hdgemm.server.problems import ProblemError, responses
@@ -21,9 +21,6 @@ from hdgemm.server.routes.results import STREAMED, Span, rectangle
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path as FilePath
-
     from hdgemm.server.service import Service
     from hdgemm.server.tables import StoredMatrix
     from hdgemm.server.tokens import Account
@@ -213,24 +210,3 @@ def delete_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount)
     service.database.with_reserve(delete)
     uploads.content_path(matrix_id, service.settings).unlink(missing_ok=True)
     return Response(status_code=204)
-
-
-@router.get("/files", response_model=None, responses={200: {"model": FileInfo}, **responses()})
-async def describe_file(
-    service: TheService,
-    account: TheAccount,
-    path: Annotated[str, Query(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")],
-) -> JSONResponse:
-    """Describe a .npy file inside the server's roots, so that it need not be uploaded."""
-    roots = account.readable(service.settings.roots)
-    return JSONResponse(await service.files.run(_describe, path, roots))
-
-
-def _describe(path: str, roots: Sequence[FilePath]) -> dict[str, Any]:
-    real = paths.resolve(path, roots)
-    shape, dtype = references.describe_file(real, roots)
-    found = real.stat()
-    return {
-        "path": str(real), "shape": list(shape), "dtype": dtype, "size": found.st_size,
-        "mtime_ns": found.st_mtime_ns, "inode": found.st_ino,
-    }  # fmt: skip

@@ -16,6 +16,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, references
 from hdgemm.server.content import piece, span, stream_file
+from hdgemm.server.history import HISTORY
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -159,6 +160,15 @@ def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response
 def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the timeline in Chrome's trace format, for Perfetto."""
     return _file_of(service, job_id, account.id, "trace.json", "application/json")
+
+
+@router.get("/{job_id}/history", response_class=Response, responses={
+    200: {"description": "Points: elapsed, percent, gflops, phase, busy seconds by stage",
+          "content": {"application/json": {}}},
+    **responses(404)})  # fmt: skip
+def get_history(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return the progress of a finished job over time, in at most 400 points."""
+    return _file_of(service, job_id, account.id, HISTORY, "application/json")
 
 
 @router.get("/{job_id}/gantt.png", response_class=Response, responses={

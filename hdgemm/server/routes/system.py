@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from hdgemm.server import jobs
+from hdgemm.server import jobs, load
 from hdgemm.server.documents import iso
 from hdgemm.server.problems import ProblemError, from_status, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -102,6 +102,13 @@ def describe_system(service: TheService, account: TheAccount) -> dict[str, Any]:
                     "max_priority": account.max_priority,
                     "unfinished_jobs": unfinished},
     }  # fmt: skip
+
+
+@router.get("/v1/system/load", responses=responses())
+def describe_load(service: TheService) -> dict[str, Any]:
+    """Return the load of each worker's machine over the last hour, oldest sample first."""
+    with service.database.read() as conn:
+        return {"workers": load.history(conn, service.database.now(conn))}
 
 
 @router.get("/healthz", responses=responses())

@@ -1,0 +1,248 @@
+"""The queue's view, the samples of load, folders and the history of a job."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from hdgemm.server import load, tokens
+from hdgemm.server.database import open_database
+from hdgemm.server.history import History
+from hdgemm.server.numpy_backend import DELAY
+from hdgemm.server.tables import Job, LoadSample, WorkerRow
+from tests.server.harness import (
+    InProcess,
+    application,
+    finished,
+    live,
+    make_settings,
+    submit,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hdgemm.server.settings import Settings
+
+A = {"path": "a.npy"}
+GB = 10**9
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = make_settings(tmp_path)
+    np.save(chosen.roots[0] / "a.npy", np.eye(30))
+    return chosen
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[InProcess]:
+    with application(settings) as app:
+        yield InProcess(app)
+
+
+def change(client: InProcess, job_id: str, **values: Any) -> None:
+    database = client.app.state.service.database
+    with database.write() as conn:
+        conn.execute(sa.update(Job).where(Job.id == job_id).values(**values))
+
+
+def add_worker(client: InProcess, **values: Any) -> None:
+    database = client.app.state.service.database
+    with database.write() as conn:
+        now = database.now(conn)
+        row = {"id": "w", "host": "h", "pid": 1, "memory": 4 * GB, "devices": ["host"],
+               "started": now, "seen": now, **values}  # fmt: skip
+        conn.execute(sa.insert(WorkerRow).values(**row))
+
+
+def look(client: InProcess, **query: int) -> dict[str, Any]:
+    client.app.state.service.statuses._known.clear()
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    answer = client.get(f"/v1/queue?{text}")
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def reasons(client: InProcess) -> list[str]:
+    return [job["reason"] for job in look(client)["waiting"]]
+
+
+def test_waiting_jobs_come_in_the_queues_order_with_what_they_wait_for(client: InProcess) -> None:
+    late = submit(client, a=A, b=A, name="late", priority=-1)
+    first = submit(client, a=A, b=A, name="first", priority=5)
+    second = submit(client, a=A, b={"job": first}, name="second", priority=5)
+    assert reasons(client)[0] == "no worker is running"
+    add_worker(client)
+    found = look(client)
+    assert [job["jobID"] for job in found["waiting"]] == [first, second, late]
+    assert [job["ahead"] for job in found["waiting"]] == [0, 1, 2]
+    assert [job["reason"] for job in found["waiting"]] == [
+        "it starts within seconds", f"its input, job {first[:8]}, is waiting",
+        "2 jobs are before it",
+    ]  # fmt: skip
+    assert found["counts"] == {"accepted": 3}
+    assert (found["waiting_total"], found["waiting_of_all"]) == (3, 3)
+    assert [job["jobID"] for job in look(client, offset=1, limit=1)["waiting"]] == [second]
+    change(client, first, status="running", worker="w", devices=["host"], progress={"eta": 7.0})
+    found = look(client)
+    assert found["running"][0]["jobID"] == first
+    assert found["waiting"][0]["reason"] == f"its input, job {first[:8]}, is running"
+    assert found["waiting"][1]["reason"] == "every device is busy; 1 job is before it"
+
+
+def test_reasons_of_memory_and_devices(client: InProcess) -> None:
+    add_worker(client, devices=["host", "cuda:0"])
+    job = submit(client, a=A, b=A, options={"host_memory": "1MB"})
+    other = submit(client, a=A, b=A, options={"devices": ["host"]})
+    change(client, other, status="running", worker="w", host_bytes=3 * GB)
+    change(client, job, host_bytes=2 * GB, devices=["host"])
+    assert reasons(client) == ["host is busy"]
+    change(client, job, devices=["cuda:0"])
+    assert reasons(client) == ["it needs 2.00 GB of memory, 1.00 GB are free"]
+    change(client, job, host_bytes=9 * GB)
+    assert reasons(client) == ["it needs 9.00 GB of memory, the largest worker has 4.00 GB"]
+    change(client, job, devices=["cuda:1"])
+    assert reasons(client) == ["no running worker has cuda:1"]
+
+
+def test_start_times_add_up_what_is_known(client: InProcess) -> None:
+    add_worker(client)
+    ids = [submit(client, a=A, b=A) for _ in range(4)]
+    for job_id, seconds in zip(ids[:3], (10.0, 20.0, 30.0), strict=True):
+        change(client, job_id, plan={"expected_seconds": seconds})
+    change(client, ids[3], plan={})
+    assert [job["startsIn"] for job in look(client)["waiting"]] == [0.0, 10.0, 30.0, 60.0]
+    change(client, ids[0], status="running", worker="w", progress={"eta": 4.0})
+    assert [job["startsIn"] for job in look(client)["waiting"]] == [4.0, 24.0, 54.0]
+
+
+def test_other_tokens_jobs_show_only_how_loaded_the_machine_is(settings: Settings) -> None:
+    database = open_database(settings)
+    with database.write() as conn:
+        secrets = [tokens.create(conn, tokens.Account(name=name), 0.0) for name in ("ann", "bob")]
+    database.close()
+    with application(settings) as app:
+        ann, bob = (InProcess(app, secret) for secret in secrets)
+        job = submit(ann, a=A, b=A, name="secret")
+        change(ann, job, status="running", worker="w", progress={"percent": 5.0, "eta": 3.0})
+        submit(ann, a=A, b=A)
+        mine = submit(bob, a=A, b=A, priority=-5)
+        found = look(bob)
+        assert found["running"][0]["owner"] == "ann"
+        assert {found["running"][0][name] for name in ("jobID", "name")} == {None}
+        assert "secret" not in bob.get("/v1/queue").text
+        assert [(one["jobID"], one["ahead"]) for one in found["waiting"]] == [(mine, 1)]
+        assert (found["waiting_total"], found["waiting_of_all"]) == (1, 2)
+        assert look(ann)["running"][0]["jobID"] == job
+
+
+def test_search_finds_parts_of_names_and_beginnings_of_ids(client: InProcess) -> None:
+    job = submit(client, a=A, b=A, name="Night run 100%")
+    submit(client, a=A, b=A, name="day_run")
+    expected = {"night": 1, "RUN": 2, "100%25": 1, "%25": 1, job[:6]: 1, "y_": 1, "t_": 0}
+    for text, count in expected.items():
+        assert len(client.get(f"/v1/jobs?search={text}").json()["jobs"]) == count, text
+
+
+def test_ten_thousand_waiting_jobs_are_counted_and_paged(client: InProcess) -> None:
+    submit(client, a=A, b=A)
+    database = client.app.state.service.database
+    with database.write() as conn:
+        row = dict(conn.execute(sa.select(Job)).one()._mapping)
+        del row["seq"]
+        rows = [{**row, "id": f"{number:032x}"} for number in range(9_999)]
+        conn.execute(sa.insert(Job), rows)
+    add_worker(client)
+    found = look(client, offset=9_990, limit=50)
+    assert len(found["waiting"]) == 10
+    assert found["waiting"][-1]["ahead"] == 9_999
+    assert found["waiting"][-1]["startsIn"] is None
+    assert found["counts"] == {"accepted": 10_000}
+
+
+def test_folders_list_matrices_and_stay_inside_the_roots(
+    client: InProcess, settings: Settings, tmp_path: Path
+) -> None:
+    root = settings.roots[0]
+    (root / "sub").mkdir()
+    (root / ".hidden").mkdir()
+    (root / "broken.npy").write_bytes(b"no header")
+    (root / "notes.txt").write_text("")
+    np.save(root / "sub" / "v.npy", np.ones(3))
+    (root / "outside").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe.npy")
+    (root / "link.npy").symlink_to("a.npy")
+    assert client.get("/v1/folders").json()["folders"] == [str(root)]
+    listed = client.get(f"/v1/folders?path={root}").json()
+    assert listed["folders"] == [str(root / "sub")]
+    assert listed["parent"] is None
+    files = {file["name"]: (file["shape"], file["dtype"]) for file in listed["files"]}
+    assert files == {"a.npy": ([30, 30], "float64"), "broken.npy": (None, None)}
+    below = client.get("/v1/folders?path=sub").json()
+    assert (below["parent"], below["files"][0]["shape"]) == (str(root), None)
+    for path in ("..", "/etc", "outside", "a.npy", "missing"):
+        assert client.get(f"/v1/folders?path={path}").status_code == 422, path
+
+
+def test_load_is_sampled_and_kept_for_an_hour(settings: Settings) -> None:
+    quick = settings.model_copy(update={"sample_seconds": 1e-9, "devices": ("host", "cuda:0")})
+    quick.make_folders()
+    database = open_database(quick)
+    meter = load.LoadMeter("w", quick)
+    meter.note({"host"})
+    with database.write() as conn:
+        meter.store(conn, 1.0)
+        meter.store(conn, 5000.0)
+        meter.store(conn, 5001.0)
+        found = load.history(conn, 5001.0)["w"]
+        assert conn.execute(sa.select(sa.func.count()).select_from(LoadSample)).scalar() == 2
+        assert load.history(conn, 9000.0) == {}
+    database.close()
+    assert found["taken"] == [5000.0, 5001.0]
+    assert found["devices"]["cuda:0"] == [0.0, 0.0]
+    assert all(0.0 <= share <= 1.0 for share in found["devices"]["host"])
+    assert all(0 < used < found["memory_total"][0] for used in found["memory_used"])
+
+
+def test_history_drops_every_second_point_when_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr("hdgemm.server.history.time.monotonic", lambda: float(next(clock)))
+    history = History()
+    history.save(tmp_path)
+    assert not (tmp_path / "history.json").exists()
+    for number in range(10_000):
+        history.add({"elapsed": float(number), "percent": float("nan"), "eta": 1.0})
+    assert 100 < len(history._points) <= 400
+    assert history._points[0]["elapsed"] == 0.0
+    history.save(tmp_path)
+    assert '"percent": null' in (tmp_path / "history.json").read_text()
+
+
+def test_a_finished_jobs_history_phases_and_load(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, sample_seconds=0.01)
+    np.save(settings.roots[0] / "a.npy", np.eye(30))
+    with live(settings, **{DELAY: "0.02"}) as server:
+        job_id = submit(server.http, a=A, b=A, options={"verify": True})
+        job = finished(server.http, job_id)
+        assert job["status"] == "successful", job["error"]
+        assert job["verification"]["summary"] == "C is the product"
+        points = server.http.get(f"/v1/jobs/{job_id}/history").json()["points"]
+        assert points[0]["percent"] == 10.0
+        stream = server.http.get(f"/v1/jobs/{job_id}/events").text
+        phases = ["queued", "starting", "opening", "multiplying", "hashing", "drawing",
+                  "publishing", "successful"]  # fmt: skip
+        places = [stream.index(f'"phase": "{phase}"') for phase in phases]
+        assert places == sorted(places)
+        assert '"at": ' in stream
+        loads = wait_until(lambda: server.http.get("/v1/system/load").json()["workers"])
+        assert set(next(iter(loads.values()))["devices"]) == {"host"}
