@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server import jobs, leases
 from hdgemm.server.database import Database, open_database
+from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
@@ -34,37 +32,6 @@ log = logging.getLogger("hdgemm.server.worker")
 _STOP_SECONDS: Final = {"gemm": 30.0, "verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
 _EXPIRED_AT_ONCE: Final = 100
-#: A job's process that has not renewed its lease after so long hangs.
-_START_SECONDS: Final = 60.0
-
-
-@dataclass
-class Child:
-    """A job's process.
-
-    Parameters
-    ----------
-    start_until
-        Until then the worker renews the lease of a process that has not begun to do so.
-    asked_to_stop
-        When it was first seen to be asked to stop.
-    """
-
-    job: Job
-    process: subprocess.Popen[bytes]
-    start_until: float = 0.0
-    asked_to_stop: float | None = None
-
-    @property
-    def held(self) -> leases.Held:
-        """The right to write about this attempt."""
-        return leases.Held(self.job.id, self.job.fence)
-
-    def kill(self) -> None:
-        """Kill the process and all it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 class Worker:
@@ -202,31 +169,8 @@ class Worker:
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = Child(job, self._spawn(job), time.monotonic() + _START_SECONDS)
+        self._children[job.id] = start(job, self._settings)
         return True
-
-    def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
-        folder = self._settings.job_dir(job.id)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        order = {"job": job.id, "fence": job.fence,
-                 "settings": self._settings.model_dump(mode="json")}  # fmt: skip
-        with (folder / "log.txt").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hdgemm.server.runner"],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-        _log_event(
-            "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
-            priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
-            waited_seconds=round(job.updated - job.created, 3),
-        )  # fmt: skip
-        if process.stdin is not None:
-            try:
-                process.stdin.write(json.dumps(order).encode() + b"\n")
-                process.stdin.flush()
-            except BrokenPipeError:
-                log.warning("job %s: its process died at once", job.id)
-        return process
 
     def _reap(self) -> None:
         for job_id, child in list(self._children.items()):
@@ -246,7 +190,7 @@ class Worker:
         with self._database.read() as conn:
             job = jobs.find(conn, child.job.id)
         if job is not None:
-            _log_event(
+            log_event(
                 "job_end", job=job.id, process=job.process, attempt=child.job.fence,
                 status=job.status, exit=status, message=job.message,
                 seconds=round(job.updated - child.job.updated, 3),
@@ -281,11 +225,6 @@ class Worker:
         with self._database.write() as conn:
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == self.name))
         log.info("worker %s: left", self.name)
-
-
-def _log_event(event: str, **fields: Any) -> None:
-    """Log one line of JSON."""
-    log.info("%s", json.dumps({"event": event, **fields}))
 
 
 def run_worker(settings: Settings) -> None:

@@ -1,0 +1,82 @@
+"""The process of one attempt at a job, as the worker that started it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.server import leases
+
+if TYPE_CHECKING:
+    from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Job
+
+log = logging.getLogger("hdgemm.server.worker")
+#: A job's process that has not renewed its lease after so long hangs.
+_START_SECONDS: Final = 60.0
+
+
+@dataclass
+class Child:
+    """A job's process.
+
+    Parameters
+    ----------
+    start_until
+        Until then the worker renews the lease of a process that has not begun to do so.
+    asked_to_stop
+        When it was first seen to be asked to stop.
+    """
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    start_until: float = 0.0
+    asked_to_stop: float | None = None
+
+    @property
+    def held(self) -> leases.Held:
+        """The right to write about this attempt."""
+        return leases.Held(self.job.id, self.job.fence)
+
+    def kill(self) -> None:
+        """Kill the process and all it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(job: Job, settings: Settings) -> Child:
+    """Start the process of a claimed job; its output goes to the job's log."""
+    folder = settings.job_dir(job.id)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
+    with (folder / "log.txt").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hdgemm.server.runner"],
+            stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    log_event(
+        "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
+        priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
+        waited_seconds=round(job.updated - job.created, 3),
+    )  # fmt: skip
+    if process.stdin is not None:
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            log.warning("job %s: its process died at once", job.id)
+    return Child(job, process, time.monotonic() + _START_SECONDS)
+
+
+def log_event(event: str, **fields: Any) -> None:
+    """Log one line of JSON."""
+    log.info("%s", json.dumps({"event": event, **fields}))
