@@ -1,11 +1,12 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
 from hdgemm.linalg.cholesky import cho_factor, cholesky
+from hdgemm.linalg.factored_solve import cho_solve, lu_solve
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import plan_slabs
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.solve import cho_solve, lu_solve, solve
+from hdgemm.linalg.solve import solve
 from hdgemm.linalg.storage import SingularMatrixError
 from hdgemm.linalg.triangular import solve_triangular
 

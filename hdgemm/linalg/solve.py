@@ -1,123 +1,42 @@
-"""Solutions of linear systems out of core: `solve`, `lu_solve`, `cho_solve`."""
+"""Solutions of linear systems out of core: `solve`."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cho_factor
-from hdgemm.linalg.fortran import laswp
+from hdgemm.linalg.factored_solve import by_cholesky, by_lu, cho_solve, lu_solve
 from hdgemm.linalg.lu import factor
+from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
+from hdgemm.linalg.run import host_session
 from hdgemm.linalg.storage import SingularMatrixError, open_square
-from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.triangular import solve_stored, solve_triangular
+from hdgemm.linalg.triangular import open_rhs, solve_stored, solve_triangular
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.base import Converted
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from hdgemm.linalg.triangle_solver import TriangleSolver
-    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.linalg.triangular import SolveInMemory
+    from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.run.session import Session
 
-
-def cho_solve(
-    c_and_lower: tuple[Any, bool],
-    b: Any,
-    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
-    check_finite: bool = True,
-    *,
-    out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-) -> Any:
-    """Solve A·X = B with the Cholesky factor of A, which streams through memory twice.
-
-    Parameters
-    ----------
-    c_and_lower
-        What `cho_factor` returned; the factor may be a location.
-    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
-        As in `solve_triangular`; `check_finite` concerns B.
-    """
-    c, lower = c_and_lower
-    matrix = open_square(c, "c")
-    first, second = ("N", "C") if lower else ("C", "N")
-
-    def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
-        solver.solve(Triangle(matrix, bool(lower), first), x)
-        solver.solve(Triangle(matrix, bool(lower), second), x)
-
-    return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, Watch(progress, observer, cancel),
-        options=options, session=session, check_finite=check_finite, solve=solve_in_memory,
-    )  # fmt: skip
-
-
-def lu_solve(
-    lu_and_piv: tuple[Any, Any],
-    b: Any,
-    trans: int = 0,
-    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
-    check_finite: bool = True,
-    *,
-    out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-) -> Any:
-    """Solve op(A)·X = B with the LU factors of A, each of which streams through memory once.
-
-    Parameters
-    ----------
-    lu_and_piv
-        What `lu_factor`, or SciPy's, returned; the factors may be a location.
-    trans
-        0: A; 1: its transpose; 2: its conjugate transpose.
-    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
-        As in `solve_triangular`; `check_finite` concerns B.
-    """
-    lu, piv = lu_and_piv
-    matrix = open_square(lu, "lu")
-    pivots = np.asarray(piv, np.int64)
-    n = matrix.shape[0]
-    if pivots.shape != (n,):
-        raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
-    if trans not in (0, 1, 2):
-        raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
-    code = "NTC"[trans]
-
-    def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
-        if code == "N":
-            laswp(x, pivots)
-            solver.solve(Triangle(matrix, lower=True, unit=True), x)
-            solver.solve(Triangle(matrix, lower=False), x)
-            return
-        solver.solve(Triangle(matrix, lower=False, trans=code), x)
-        solver.solve(Triangle(matrix, lower=True, trans=code, unit=True), x)
-        laswp(x, pivots, reverse=True)
-
-    return solve_stored(
-        n, matrix.dtype, b, out, Watch(progress, observer, cancel),
-        options=options, session=session, check_finite=check_finite, solve=solve_in_memory,
-    )  # fmt: skip
+_LOG: Final = logging.getLogger(__name__)
 
 
 def solve(
@@ -130,6 +49,7 @@ def solve(
     assume_a: str = "gen",
     transposed: bool = False,
     *,
+    refine: str | None = None,
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
@@ -155,6 +75,11 @@ def solve(
         "upper triangular", "lower triangular": no factorisation.
     transposed
         Solve with the transpose of A.
+    refine
+        ``"float32"``: factor in single precision, which takes half the time and half the scratch
+        space, and refine X in double precision. X is as accurate as without. Where it does not
+        converge, A is factored in double precision after all. It has no effect for matrices in
+        single precision. `out` must not overlap A or B.
     overwrite_b, check_finite, out, options, session, progress, observer, cancel
         As in `solve_triangular`.
 
@@ -180,8 +105,16 @@ def solve(
             f"triangular', got {assume_a!r}"
         )
     source = open_square(a)
+    open_rhs(b, source.shape[0])
     if assume_a == "pos" and transposed and source.dtype.kind == "c":
         raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
+    if refine not in (None, "float32"):
+        raise InputError(f"refine must be None or 'float32', got {refine!r}")
+    if refine and source.dtype.newbyteorder("=").name in SINGLE:
+        try:
+            return _solve_refined(source, b, lower, assume_a, transposed, rest)
+        except (NotConvergedError, SingularMatrixError) as error:
+            _LOG.warning("solve factors again in double precision: %s", error)
     with _scratch(source, overwrite_a=overwrite_a) as place:
         if assume_a == "pos":
             c_and_lower = cho_factor(a, lower, overwrite_a, check_finite, out=place, **run)
@@ -193,6 +126,81 @@ def solve(
         if zero:
             raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
         return lu_solve((lu, pivots), b, int(transposed), overwrite_b, **rest)
+
+
+def _solve_refined(
+    a: StoredMatrix, b: Any, lower: bool, assume_a: str, transposed: bool, keywords: dict[str, Any]
+) -> Any:
+    """Solve with factors in single precision.
+
+    Raises
+    ------
+    NotConvergedError, SingularMatrixError
+        When A must be factored in double precision.
+    """
+    operand, n = a.operand, a.shape[0]
+    single = SINGLE[a.dtype.newbyteorder("=").name]
+    rounded = StoredMatrix(
+        replace(operand, matrix=Converted(operand.matrix, single)), writable=False
+    )
+    watch = Watch(keywords["progress"], keywords["observer"], keywords["cancel"])
+    with (
+        host_session(keywords["session"], keywords["options"]) as (session, options),
+        _scratch(a, overwrite_a=False) as place,
+    ):
+        solve_in_memory = _single_factors(
+            rounded, place, watch, options, session, lower=lower, assume_a=assume_a,
+            trans="T" if transposed else "N", check_finite=keywords["check_finite"],
+        )  # fmt: skip
+        whole = a
+        if assume_a == "pos":
+            stored_lower = bool(lower) != operand.trans
+            whole = _with_matrix(
+                a, SymmetricMatrix(operand.matrix, lower=stored_lower, hermitian=True)
+            )
+        memory = options.host_bytes or default_host_bytes()
+        refinement = Refinement(
+            whole, norm_inf(whole.T if transposed else whole, memory // 4), int(transposed),
+            solve_in_memory, memory // 4, options, session, watch,
+        )  # fmt: skip
+        return solve_stored(
+            n, a.dtype, b, keywords["out"], watch, session=session, solve=refinement,
+            options=replace(options, host_memory=memory * 3 // 4), copies=COPIES, reads=(a,),
+            check_finite=keywords["check_finite"],
+        )  # fmt: skip
+
+
+def _with_matrix(a: StoredMatrix, matrix: Matrix) -> StoredMatrix:
+    return StoredMatrix(replace(a.operand, matrix=matrix), writable=False)
+
+
+def _single_factors(
+    a: StoredMatrix,
+    place: Path | None,
+    watch: Watch,
+    options: Options,
+    session: Session,
+    *,
+    lower: bool,
+    assume_a: str,
+    trans: str,
+    check_finite: bool,
+) -> SolveInMemory:
+    """Factor a matrix of single precision; return what solves with its factors."""
+    try:
+        if assume_a == "pos":
+            c, _ = cho_factor(
+                a, lower, False, check_finite, out=place, options=options, session=session,
+                progress=watch.progress, observer=watch.observer, cancel=watch.cancel,
+            )  # fmt: skip
+            return by_cholesky(open_square(c), lower=lower)
+        lu, pivots, zero = factor(a, place, watch, options, session, check_finite=check_finite)
+    except InputError as error:
+        # An element beyond the range of single precision, or one that is not finite in double.
+        raise NotConvergedError(f"in single precision {error}") from error
+    if zero:
+        raise SingularMatrixError(f"pivot {zero} is zero in single precision", order=zero)
+    return by_lu(open_square(lu), pivots, trans)
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.run import host_session
@@ -13,20 +15,21 @@ from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.run.session import Session
+
+#: Overwrites right-hand sides in a column-major array by their solutions.
+SolveInMemory = Callable[[TriangleSolver, NDArray[Any]], None]
 
 
 def solve_stored(
@@ -39,8 +42,9 @@ def solve_stored(
     options: Any,
     session: Session | None,
     check_finite: bool,
-    solve: Callable[[TriangleSolver, NDArray[Any]], None],
+    solve: SolveInMemory,
     copies: int = 1,
+    reads: tuple[StoredMatrix, ...] = (),
 ) -> Any:
     """Solve for all columns of B, as many at a time as fit the memory, and return X.
 
@@ -54,11 +58,10 @@ def solve_stored(
         Overwrites B in a column-major array by X.
     copies
         Arrays of the size of X that `solve` holds, X itself among them.
+    reads
+        Matrices that `solve` reads; where there are any, X must overlap neither them nor B.
     """
-    vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
-    rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
-    if rhs.shape[0] != n:
-        raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
+    rhs, vector = open_rhs(b, n)
     dtype = result_dtype(dtype, rhs.dtype)
     given = single(out)
     if vector and isinstance(given, np.ndarray):
@@ -67,6 +70,9 @@ def solve_stored(
         host_session(session, options) as (_, chosen),
         destination(given, b, rhs, order="F", overwrite_a=False, dtype=dtype) as target,
     ):
+        for matrix in (rhs, *reads) if reads else ():
+            if overlaps(target.stored.operand.matrix, matrix.operand.matrix):
+                raise InputError("out overlaps a or b, which refinement reads until its end")
         solve_columns(solve, rhs, target.stored, dtype, chosen, watch, check_finite=check_finite,
                       copies=copies)  # fmt: skip
     result = target.result()
@@ -75,8 +81,17 @@ def solve_stored(
     return result[:, 0] if vector and target.location is None else result
 
 
+def open_rhs(b: Any, n: int) -> tuple[StoredMatrix, bool]:
+    """Open the right-hand sides of a system of order n; say whether they are one vector."""
+    vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
+    rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
+    if rhs.shape[0] != n:
+        raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
+    return rhs, vector
+
+
 def solve_columns(
-    solve: Callable[[TriangleSolver, NDArray[Any]], None],
+    solve: SolveInMemory,
     rhs: StoredMatrix,
     target: StoredMatrix,
     dtype: np.dtype[Any],

@@ -176,6 +176,24 @@ class Transposed(Wrapper):
         self._matrix.write(col, row, np.ascontiguousarray(tile.T))
 
 
+class Converted(Wrapper):
+    """A matrix in another precision; elements beyond its range are infinite."""
+
+    def __init__(self, matrix: Matrix, dtype: np.dtype[Any]) -> None:
+        super().__init__(matrix)
+        self.dtype = dtype
+        self.array = self.source = self.opened_from = None
+
+    def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - elements are converted
+        """Return 0: no element can be read without a copy."""
+        return 0
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Read and convert."""
+        with np.errstate(over="ignore"):
+            self._matrix.read(row, col, out)
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A matrix and its role in the product: op(X) is the stored matrix, transposed when `trans`,

@@ -106,6 +106,8 @@ class Pool:
 
     def _work(self) -> None:
         bounce = Bounce()
+        # Conversions to a smaller range give Inf, as arithmetic does, without a warning.
+        np.seterr(over="ignore")
         while True:
             with self._wake:
                 while not self._transfers:

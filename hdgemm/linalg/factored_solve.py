@@ -1,0 +1,125 @@
+"""Solutions with stored factors: `lu_solve`, `cho_solve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.fortran import laswp
+from hdgemm.linalg.storage import open_square
+from hdgemm.linalg.triangle_solver import Triangle
+from hdgemm.linalg.triangular import solve_stored
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.triangle_solver import TriangleSolver
+    from hdgemm.linalg.triangular import SolveInMemory
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+
+def cho_solve(
+    c_and_lower: tuple[Any, bool],
+    b: Any,
+    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Solve A·X = B with the Cholesky factor of A, which streams through memory twice.
+
+    Parameters
+    ----------
+    c_and_lower
+        What `cho_factor` returned; the factor may be a location.
+    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
+        As in `solve_triangular`; `check_finite` concerns B.
+    """
+    c, lower = c_and_lower
+    matrix = open_square(c, "c")
+    return solve_stored(
+        matrix.shape[0], matrix.dtype, b, out, Watch(progress, observer, cancel),
+        options=options, session=session, check_finite=check_finite,
+        solve=by_cholesky(matrix, lower=lower),
+    )  # fmt: skip
+
+
+def by_cholesky(factor: StoredMatrix, *, lower: bool) -> SolveInMemory:
+    """Return what overwrites right-hand sides by solutions with a stored Cholesky factor."""
+    first, second = ("N", "C") if lower else ("C", "N")
+
+    def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
+        solver.solve(Triangle(factor, bool(lower), first), x)
+        solver.solve(Triangle(factor, bool(lower), second), x)
+
+    return solve_in_memory
+
+
+def lu_solve(
+    lu_and_piv: tuple[Any, Any],
+    b: Any,
+    trans: int = 0,
+    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Solve op(A)·X = B with the LU factors of A, each of which streams through memory once.
+
+    Parameters
+    ----------
+    lu_and_piv
+        What `lu_factor`, or SciPy's, returned; the factors may be a location.
+    trans
+        0: A; 1: its transpose; 2: its conjugate transpose.
+    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
+        As in `solve_triangular`; `check_finite` concerns B.
+    """
+    lu, piv = lu_and_piv
+    matrix = open_square(lu, "lu")
+    pivots = np.asarray(piv, np.int64)
+    n = matrix.shape[0]
+    if pivots.shape != (n,):
+        raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
+    if trans not in (0, 1, 2):
+        raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
+    return solve_stored(
+        n, matrix.dtype, b, out, Watch(progress, observer, cancel),
+        options=options, session=session, check_finite=check_finite,
+        solve=by_lu(matrix, pivots, "NTC"[trans]),
+    )  # fmt: skip
+
+
+def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> SolveInMemory:
+    """Return what overwrites right-hand sides by solutions with stored LU factors."""
+
+    def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
+        if code == "N":
+            laswp(x, pivots)
+            solver.solve(Triangle(lu, lower=True, unit=True), x)
+            solver.solve(Triangle(lu, lower=False), x)
+            return
+        solver.solve(Triangle(lu, lower=False, trans=code), x)
+        solver.solve(Triangle(lu, lower=True, trans=code, unit=True), x)
+        laswp(x, pivots, reverse=True)
+
+    return solve_in_memory

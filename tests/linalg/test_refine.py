@@ -1,0 +1,164 @@
+"""solve(refine="float32"): factors in single precision, X as accurate as in double precision."""
+
+import logging
+import threading
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.linalg import solve
+from hdgemm.linalg.refinement import NotConvergedError
+from hdgemm.matrices.base import Converted
+from hdgemm.matrices.operands import open_operand
+from tests.linalg.matrices import positive_definite, random_matrix
+
+SLABS = hdgemm.Options(tile=(16, 11, 8), devices="host")
+#: HPL accepts a solution below this.
+SOUND = 16.0
+
+
+def hpl_ratio(a, x, b):
+    """||A·x - b|| / (eps·(||A||·||x|| + ||b||)·n) in infinity norms, with eps half of NumPy's."""
+    eps = np.finfo(np.result_type(a, x)).eps / 2
+    size = np.abs(a).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return float(np.abs(a @ x - b).max() / (eps * size * len(a)))
+
+
+def count_factors(monkeypatch):
+    """Return a list that gets the dtype of each factorisation."""
+    module = import_module("hdgemm.linalg.solve")
+    dtypes = []
+    for name in ("factor", "cho_factor"):
+        original = getattr(module, name)
+
+        def counted(a, *args, _original=original, **keywords):
+            dtypes.append(str(hdgemm.open(a).dtype) if not hasattr(a, "dtype") else str(a.dtype))
+            return _original(a, *args, **keywords)
+
+        monkeypatch.setattr(module, name, counted)
+    return dtypes
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("assume_a", ["gen", "sym", "pos"])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_solutions_are_as_accurate_as_in_double(tmp_path, monkeypatch, dtype, assume_a, in_file):
+    dtypes = count_factors(monkeypatch)
+    a = random_matrix(37, 37, dtype)
+    if assume_a != "gen":
+        a = positive_definite(37, dtype)
+    b = random_matrix(37, 3, dtype, seed=1)
+    source = a
+    if assume_a == "pos":  # one triangle is read
+        source = np.where(np.tri(37, k=-1) > 0, np.nan, a).astype(dtype)
+    if in_file:
+        np.save(tmp_path / "A.npy", np.asfortranarray(source))
+        source = tmp_path / "A.npy"
+    for transposed in (False, True) if dtype == "float64" or assume_a != "pos" else (False,):
+        x = solve(source, b, assume_a=assume_a, transposed=transposed, refine="float32",
+                  options=SLABS)  # fmt: skip
+        assert x.dtype == np.dtype(dtype)
+        assert hpl_ratio(a.T if transposed else a, x, b) < SOUND / 16
+    assert set(dtypes) == {"float32" if dtype == "float64" else "complex64"}
+    x = solve(source, b[:, 0], assume_a=assume_a, refine="float32", out=np.zeros(37, dtype))
+    assert hpl_ratio(a, x, b[:, 0]) < SOUND / 16
+    assert [p.name for p in tmp_path.iterdir()] == (["A.npy"] if in_file else [])
+
+
+def hilbert(n):
+    return 1 / (1 + np.arange(n) + np.arange(n)[:, np.newaxis])
+
+
+CASES = {
+    "too ill-conditioned": hilbert(30),
+    "beyond the range of single precision": random_matrix(30, 30, "float64") * 1e60,
+    "singular in single precision": np.eye(30) + 1e-12 * random_matrix(30, 30, "float64")
+    - np.diag(np.r_[1.0, np.zeros(29)]),
+    "below the range of single precision": random_matrix(30, 30, "float64") * 1e-60,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_converge_is_factored_in_double(tmp_path, monkeypatch, caplog, case):
+    dtypes = count_factors(monkeypatch)
+    a, b = CASES[case], random_matrix(30, 2, "float64", seed=1)
+    np.save(tmp_path / "A.npy", a)
+    with caplog.at_level(logging.WARNING):
+        x = solve(tmp_path / "A.npy", b, refine="float32", options=SLABS)
+    assert dtypes[0] == "float32"
+    if dtypes[1:]:
+        assert "double precision" in caplog.text
+        np.testing.assert_array_equal(x, solve(tmp_path / "A.npy", b, options=SLABS))
+    assert hpl_ratio(a, x, b) < SOUND
+    assert [p.name for p in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_scaled_right_hand_sides_stay_in_the_range_of_single_precision():
+    a = random_matrix(25, 25, "float64")
+    b = random_matrix(25, 4, "float64", seed=1) * np.array([1e-300, 1e-60, 1e60, 1e290])
+    b = np.hstack([b, np.zeros((25, 1))])
+    x = solve(a, b, refine="float32", options=SLABS)
+    assert not x[:, 4].any()
+    for column in range(4):
+        assert hpl_ratio(a, x[:, column], b[:, column]) < SOUND / 16
+
+
+def test_groups_of_columns_and_files(tmp_path):
+    n, count = 60, 3000
+    a, b = random_matrix(n, n, "float64"), random_matrix(n, count, "float64", seed=1)
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    x = solve(
+        tmp_path / "A.npy", tmp_path / "B.npy", refine="float32", out=tmp_path / "X.npy",
+        options=hdgemm.Options(host_memory="10MB", devices="host"),
+    )  # fmt: skip
+    assert isinstance(x, np.memmap)
+    assert hpl_ratio(a, np.asarray(x), b) < SOUND / 16
+
+
+def test_single_precision_needs_no_refinement(monkeypatch):
+    dtypes = count_factors(monkeypatch)
+    a, b = random_matrix(9, 9, "float32"), np.ones(9, np.float32)
+    np.testing.assert_array_equal(solve(a, b, refine="float32"), solve(a, b))
+    assert dtypes == ["float32", "float32"]
+
+
+def test_errors_are_those_of_a_plain_solve(tmp_path):
+    a, b = random_matrix(11, 11, "float64"), np.ones(11)
+    singular = a.copy()
+    singular[:, 4] = 0
+    with pytest.raises(np.linalg.LinAlgError, match="pivot 5 "):
+        solve(singular, b, refine="float32")
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        solve(-np.eye(11), b, assume_a="pos", refine="float32")
+    nan = a.copy()
+    nan[3, 7] = np.nan
+    with pytest.raises(hdgemm.InputError, match="row 3, column 7"):
+        solve(nan, b, refine="float32")
+    assert np.isnan(solve(nan, b, check_finite=False, refine="float32")).any()
+    with pytest.raises(hdgemm.InputError, match="refine must be"):
+        solve(a, b, refine="float16")
+    with pytest.raises(hdgemm.InputError, match="rows"):
+        solve(a, np.ones(10), refine="float32")
+    with pytest.raises(hdgemm.InputError, match="out overlaps"):
+        solve(a, b, refine="float32", out=b)
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(hdgemm.CancelledRunError):
+        solve(a, b, refine="float32", cancel=cancel)
+    assert solve(np.zeros((0, 0)), np.zeros((0, 2)), refine="float32").shape == (0, 2)
+    assert issubclass(NotConvergedError, hdgemm.HdgemmError)
+
+
+def test_conversion_to_single_precision_gives_infinities_without_a_warning(tmp_path):
+    a = np.full((700, 700), 1e300)
+    np.save(tmp_path / "A.npy", a)
+    for x in (a, tmp_path / "A.npy", a[::2]):
+        operand = open_operand(x)
+        matrix = Converted(operand.matrix, np.dtype("float32"))
+        out = np.empty((200, 300), np.float32)
+        matrix.read(5, 6, out)
+        assert np.isinf(out).all()
+        assert matrix.part(3, 4, (5, 6)).dtype == np.float32
