@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from hdgemm.machine.assumed import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
-from hdgemm.planning.byte_counts import planned_bytes
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.planning.expectation import simulate
 from hdgemm.planning.planner import plan_for
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.options import has_set_defaults
+from hdgemm.product.arguments import as_scalar
 from hdgemm.product.product import Product
 from hdgemm.product.stacks import matmul_plain, matmul_stacked
 from hdgemm.product.target import single
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
     from hdgemm.signatures import RunArguments, Where, Writable
 
+#: Multiplications below which a product takes less time than a look at the environment.
+_WORTH_A_LOOK: Final = 10**6
+_NOT_WATCHED: Final = Watch()
 _T = TypeVar("_T", bound="np.inexact[Any]")
 _Out = TypeVar("_Out", bound="Writable")
 
@@ -45,6 +51,7 @@ def matmul(a: Any, b: Any, out: _Out | tuple[_Out], **run: Unpack[RunArguments])
 def matmul(
     a: Any, b: Any, out: Where | tuple[Where], **run: Unpack[RunArguments]
 ) -> NDArray[Any] | StoredMatrix: ...
+@shows_progress
 def matmul(
     a: Any,
     b: Any,
@@ -52,7 +59,7 @@ def matmul(
     *,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     checkpoint: Checkpointing = False,
@@ -73,8 +80,11 @@ def matmul(
         Memory, devices, strategy; see `Options`. None: the session's, or the defaults.
     session
         Opened devices, kept from call to call; see `Session`. None opens them for this call.
-    progress, observer
-        Called with snapshots of the run, and with each of its events.
+    progress
+        Called with snapshots of the run (`hdgemm.progress.Progress`); True shows a bar on standard
+        error, or in the notebook.
+    observer
+        Called with each event of the run.
     cancel
         Set it to stop the run after at most one operation per stage.
     checkpoint
@@ -103,10 +113,10 @@ def matmul(
     >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=hdgemm.Options(host_memory="1GB"))
     """
     out = single(out)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     plain = None
-    if session is None and options is None and not checkpoint and watch == Watch():
-        plain = None if _wants_device(a, b) else matmul_plain(a, b, out)
+    if session is None and options is None and not checkpoint and watch == _NOT_WATCHED:
+        plain = None if _wants_pipeline(a, b) else matmul_plain(a, b, out)
     if plain is not None:
         return plain
 
@@ -136,6 +146,7 @@ def dgemm(
     trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
     out: Where | tuple[Where], **run: Unpack[RunArguments],
 ) -> NDArray[Any] | StoredMatrix: ...  # fmt: skip
+@shows_progress
 def dgemm(
     alpha: Any,
     a: Any,
@@ -149,7 +160,7 @@ def dgemm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     checkpoint: Checkpointing = False,
@@ -190,11 +201,12 @@ def dgemm(
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
-    compute(product, options, Watch(progress, observer, cancel), session=session,
+    compute(product, options, Watch.of(progress, observer, cancel), session=session,
             checkpoint=checkpoint, restart=restart)  # fmt: skip
     return product.result()
 
 
+@shows_progress
 def multiply(
     a: Any,
     b: Any,
@@ -207,7 +219,7 @@ def multiply(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     checkpoint: Checkpointing = False,
@@ -222,20 +234,25 @@ def multiply(
     CancelledRunError
         When `cancel` was set; an unfinished C is never published.
     """
-    if c is None and isinstance(beta, int | float | complex) and beta != 0:
+    if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:
         raise InputError(
             f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
         )
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
-    return compute(product, options, Watch(progress, observer, cancel), session=session,
+    return compute(product, options, Watch.of(progress, observer, cancel), session=session,
                    checkpoint=checkpoint, restart=restart)  # fmt: skip
 
 
-def _wants_device(a: Any, b: Any) -> bool:
-    """Say whether arrays in RAM should go to an accelerator, asking drivers only if it may pay."""
+def _wants_pipeline(a: Any, b: Any) -> bool:
+    """Say whether arrays in RAM go to an accelerator, or by the defaults that a user has set.
+
+    Neither drivers nor the environment are asked for products that take microseconds.
+    """
     size = getattr(a, "size", 0) * (b.shape[-1] if getattr(b, "ndim", 0) > 1 else 1)
+    if has_set_defaults(environment=size >= _WORTH_A_LOOK):
+        return True
     return 2 * size >= WORTH_AN_ACCELERATOR and best_device() != "host"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, Self
 
 from hdgemm.errors import InputError
 
@@ -44,9 +45,73 @@ def parse_size(value: float | str, what: str = "a size") -> int:
     return int(size)
 
 
+def parse_tile(text: str) -> tuple[int, int, int]:
+    """Read ``"2048,4096,512"`` as a tile (mb, nb, kb).
+
+    Raises
+    ------
+    InputError
+        For any other text.
+    """
+    parts = text.replace("x", ",").split(",")
+    try:
+        mb, nb, kb = (int(part) for part in parts)
+    except ValueError:
+        raise InputError(
+            f"cannot read {text!r} as a tile; write three extents mb,nb,kb like 2048,4096,512"
+        ) from None
+    return mb, nb, kb
+
+
+def _parse_verify(text: str) -> bool | str:
+    """Read ``"true"``, ``"false"`` or ``"tiles"``; `Options` refuses other texts."""
+    return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+
+
+#: How the variables that give defaults are read; the others are texts that `Options` takes.
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "devices": lambda text: tuple(text.split(",")),
+    "threads": int,
+    "tile": parse_tile,
+    "verify": _parse_verify,
+}
+_BUILT_IN: Final[Mapping[str, Any]] = {
+    "devices": "auto", "host_memory": None, "device_memory": None, "threads": None,
+    "strategy": "data-placement", "tile": None, "verify": False, "split": None,
+}  # fmt: skip
+#: Defaults that `set_options` has set.
+_chosen: dict[str, Any] = {}
+
+
+def has_set_defaults(*, environment: bool = True) -> bool:
+    """Say whether `set_options` or, where that is asked for, a variable has set a default."""
+    return bool(_chosen) or (
+        environment and any(f"HDGEMM_{each.name.upper()}" in os.environ for each in fields(Options))
+    )
+
+
+def _default(name: str, **how: Any) -> Any:
+    """Return a field with the default of `set_options`, of ``HDGEMM_NAME``, or the built-in one."""
+
+    def current() -> Any:
+        text = os.environ.get(f"HDGEMM_{name.upper()}", "")
+        if name in _chosen or not text:
+            return _chosen.get(name, _BUILT_IN[name])
+        try:
+            return _PARSERS.get(name, str)(text)
+        except ValueError as error:
+            raise InputError(f"the variable HDGEMM_{name.upper()} is {text!r}: {error}") from error
+
+    return field(default_factory=current, **how)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a product is to be computed; every field has a default that suits most.
+
+    A field that is not given has the default that `set_options` has set, else the value of the
+    variable ``HDGEMM_`` and its name (``HDGEMM_HOST_MEMORY=1.5GB``, ``HDGEMM_DEVICES=host,cuda:0``,
+    ``HDGEMM_TILE=2048,4096,512``), else the default that is described here.
 
     Parameters
     ----------
@@ -73,15 +138,15 @@ class Options:
         gives the same bits each time. None lets the run balance itself.
     """
 
-    devices: str | tuple[str, ...] = "auto"
-    host_memory: float | str | None = None
-    device_memory: float | str | None = None
-    threads: int | None = None
-    strategy: str = "data-placement"
-    tile: tuple[int, int, int] | None = None
-    verify: bool | Literal["tiles"] = False
+    devices: str | tuple[str, ...] = _default("devices")
+    host_memory: float | str | None = _default("host_memory")
+    device_memory: float | str | None = _default("device_memory")
+    threads: int | None = _default("threads")
+    strategy: str = _default("strategy")
+    tile: tuple[int, int, int] | None = _default("tile")
+    verify: bool | Literal["tiles"] = _default("verify")
     # Plans are remembered by their options; a mapping compares, but has no hash.
-    split: Mapping[str, float] | None = field(default=None, hash=False)
+    split: Mapping[str, float] | None = _default("split", hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", _names(self.devices))
@@ -166,3 +231,39 @@ def _check_split(split: Any) -> None:
     for name, share in split.items():
         if not isinstance(name, str) or not _is_number(share):
             raise InputError(f"split must map device names to shares of C, got {name!r}: {share!r}")
+
+
+def built_in_options(**given: Any) -> Options:
+    """Return options whose other fields have the built-in defaults, whatever a user has set."""
+    return Options(**{**_BUILT_IN, **given})
+
+
+class set_options:  # noqa: N801 - used like a function
+    """Set defaults of `Options` for the whole process, or for a ``with`` block.
+
+    Raises
+    ------
+    InputError
+        When a field of `Options` does not have such a value, or there is no such field.
+
+    Examples
+    --------
+    >>> hdgemm.set_options(host_memory="2GB")
+    >>> with hdgemm.set_options(devices="host"):
+    ...     c = hdgemm.matmul(a, b)
+    """
+
+    def __init__(self, **defaults: Any) -> None:
+        unknown = sorted(set(defaults) - {each.name for each in fields(Options)})
+        if unknown:
+            raise InputError(f"there is no option {', '.join(unknown)}: see hdgemm.Options")
+        Options(**defaults)
+        self._before = dict(_chosen)
+        _chosen.update(defaults)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _chosen.clear()
+        _chosen.update(self._before)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.options import Options
+from hdgemm.pipeline.plan_summary import Plans
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 from hdgemm.run.members import plan_extents, preflight
 from hdgemm.run.session import session_for
@@ -33,7 +35,7 @@ def plan(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-) -> list[Plan]:
+) -> Plans:
     """Return the plans that `multiply` would execute for the same arguments, one for each device.
 
     Nothing is computed and nothing is written; `out` is checked as for a run. With several devices
@@ -41,8 +43,9 @@ def plan(
 
     Returns
     -------
-    list of Plan
-        Empty where A and B are not read: alpha = 0 or an extent of zero.
+    Plans
+        A list of `Plan` that prints as tables. Empty where A and B are not read: alpha = 0 or an
+        extent of zero.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def plan(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
     with session_for(session, options) as (opened, chosen):
-        return preflight(product, chosen, opened)
+        return Plans(preflight(product, chosen, opened))
 
 
 def plan_gemm(
@@ -86,12 +89,13 @@ def plan_gemm(
 
 def plan_shape(
     m: int, n: int, k: int, *, dtype: str = "float64", options: Options | None = None
-) -> list[Plan]:
+) -> Plans:
     """Do what `plan_gemm` does, and return the plan of each device."""
     with session_for(None, options) as (session, chosen):
-        return plan_extents((m, n, k), dtype, chosen, session)
+        return Plans(plan_extents((m, n, k), dtype, chosen, session))
 
 
+@shows_progress
 def execute(
     plan: Plan,
     a: Any,
@@ -103,7 +107,7 @@ def execute(
     trans_a: int = False,
     trans_b: int = False,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Report:
@@ -117,6 +121,8 @@ def execute(
         report says which plan ran.
     c
         An array, a memmap, a stored matrix, or a location, which is created where beta = 0.
+    progress, observer, cancel
+        As in `hdgemm.matmul`.
 
     Returns
     -------
@@ -132,5 +138,5 @@ def execute(
         host_memory=plan.host_limit or None,
         device_memory=None if plan.device.unified else plan.device_limit,
     )  # fmt: skip
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     return compute(product, options, watch, session=session, plan=plan)

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hdgemm.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -81,12 +83,39 @@ class Watch:
         Set it to stop the run after at most one operation per stage.
     report
         Called with the report of a factorisation that succeeded; products return theirs.
+
+    Raises
+    ------
+    InputError
+        For an argument that cannot be called, or a cancel that cannot be set.
     """
 
     progress: ProgressCallback | None = None
     observer: Observer | None = None
     cancel: threading.Event | None = None
     report: ReportCallback | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("progress", "observer", "report"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InputError(f"{name} must be a function, got {value!r}")
+        if self.cancel is not None and not hasattr(self.cancel, "is_set"):
+            raise InputError(f"cancel must be a threading.Event, got {self.cancel!r}")
+
+    @classmethod
+    def of(
+        cls,
+        progress: ProgressCallback | bool | None,
+        observer: Observer | None,
+        cancel: threading.Event | None,
+        report: ReportCallback | None = None,
+    ) -> Watch:
+        """Take a call's arguments, ``progress=False`` for None.
+
+        ``progress=True`` has been replaced by a view (`hdgemm.progress_view.shows_progress`).
+        """
+        return cls(None if isinstance(progress, bool) else progress, observer, cancel, report)
 
     @property
     def cancelled(self) -> bool:

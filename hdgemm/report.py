@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.pipeline.plan import STAGES
+from hdgemm.pipeline.plan_summary import summarize_all
 
 if TYPE_CHECKING:
     import os
@@ -138,7 +139,7 @@ class Report:
     plan: Mapping[str, Any]
     devices: tuple[str, ...]
     versions: Mapping[str, str]
-    timeline: Timeline
+    timeline: Timeline = field(repr=False)
     resumption: Resumption | None = None
     split: SplitReport | None = None
     checks: CheckedTiles | None = None
@@ -184,6 +185,16 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON text; seconds, bytes and 10⁹ flop/s throughout."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def __str__(self) -> str:
+        from hdgemm.report_text import report_text
+
+        return report_text(self)
+
+    def _repr_html_(self) -> str:
+        from hdgemm.report_text import report_html
+
+        return report_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report as JSON to `path`."""
@@ -240,47 +251,6 @@ def stage_reports(
         elif planned:
             stages[name] = StageReport(0, 0, planned, 0, 0.0)
     return stages
-
-
-def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:
-    """Return the summary of a run's plan: of one device, or of each with the limits in all."""
-    first = summarize(plans[0])
-    if len(plans) == 1:
-        return first
-    members = [summarize(plan) for plan in plans]
-    summed = ("host_bytes", "staging_bytes", "device_bytes", "host_limit")
-    return {
-        **{name: first[name] for name in ("m", "n", "k", "dtype", "strategy", "in_place", "tile")},
-        **{name: sum(member[name] for member in members) for name in summed},
-        "members": members,
-    }
-
-
-def summarize(plan: Plan) -> dict[str, Any]:
-    """Return a plan's shape, tiles, counts and memory as plain values; bytes and seconds."""
-    problem, expected = plan.problem, plan.expected
-    return {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "dtype": problem.dtype,
-        "device": plan.device.name,
-        "strategy": plan.strategy,
-        "in_place": plan.in_place,
-        "paths": {"A": problem.a.path, "B": problem.b.path, "C": problem.c.path},
-        "tile": list(plan.tile),
-        "units": len(plan.units),
-        "steps": len(plan.steps),
-        "loads": len(plan.loads),
-        "host_bytes": plan.host_bytes,
-        "staging_bytes": plan.staging_bytes,
-        "device_bytes": plan.device_bytes,
-        "host_limit": plan.host_limit,
-        "device_limit": plan.device_limit,
-        "expected_seconds": None if expected is None else expected.seconds,
-        "expected_stage_seconds": None if expected is None else dict(expected.stage_seconds),
-        "expected_limit": None if expected is None else expected.limit,
-    }
 
 
 @cache

@@ -39,7 +39,7 @@ class RunArguments(TypedDict, total=False):
 
     options: Options | None
     session: Session | None
-    progress: ProgressCallback | None
+    progress: ProgressCallback | bool | None
     observer: Observer | None
     cancel: threading.Event | None
     checkpoint: Checkpointing

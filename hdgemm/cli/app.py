@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import sys
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 import hdgemm
+from hdgemm.cli import job
 from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
 
 #: Modules of this package, each with a `command` function of the module's name. They import
@@ -18,9 +20,6 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, Input
 COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
                    "profile")  # fmt: skip
 SERVICE: Final = ("serve", "worker", "token")
-#: Functions of `hdgemm.cli.remote`, which use a service from afar.
-CLIENT: Final = ("submit", "jobs", "watch", "cancel", "fetch")
-
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -54,7 +53,10 @@ def _about(
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-    elif context.invoked_subcommand not in SERVICE:  # those stop in their own order
+        return
+    serving = context.invoked_subcommand in SERVICE
+    log_to_stderr(logging.INFO if serving else logging.WARNING)
+    if not serving:  # services stop in their own order
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
                 signal.signal(number, _stop)
@@ -73,10 +75,12 @@ for _name in (*COMMANDS, *SERVICE):
     app.command(_name, rich_help_panel="Job service" if _name in SERVICE else None)(
         import_module(f"hdgemm.cli.{_name}").command
     )
-for _name in CLIENT:
-    app.command(_name, rich_help_panel="Jobs of a service")(
-        getattr(import_module("hdgemm.cli.remote"), _name)
-    )
+app.add_typer(job.app, rich_help_panel="Job service")
+# The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
+for _command in job.app.registered_commands:
+    _function = _command.callback
+    if _function is not None:
+        app.command(_function.__name__, hidden=True)(_function)
 
 
 def main() -> None:
@@ -93,7 +97,7 @@ def main() -> None:
     except HdgemmError as error:
         _fail(str(error), error.exit_code)
     except _UsageError as error:
-        _fail(f"{_words(error)}\nhdgemm --help, hdgemm COMMAND --help", InputError.exit_code)
+        _fail(_usage(error), InputError.exit_code)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", InputError.exit_code)
@@ -106,8 +110,20 @@ def main() -> None:
     raise SystemExit(exit_code or 0)
 
 
-def _words(error: Any) -> str:
-    return str(error.format_message())
+def _usage(error: Any) -> str:
+    """Say what is wrong with a command line, and which help says more."""
+    command = error.ctx.command_path if error.ctx is not None else "hdgemm"
+    return f"{error.format_message()}\nsee {command} --help"
+
+
+def log_to_stderr(level: int) -> None:
+    """Print what the library logs at this level or above; other libraries stay silent."""
+    logger = logging.getLogger("hdgemm")
+    handler = logging.StreamHandler()
+    text = "%(asctime)s %(levelname)s" if level < logging.WARNING else "hdgemm: %(levelname)s:"
+    handler.setFormatter(logging.Formatter(f"{text} %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(level)
 
 
 def _say(text: str) -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hdgemm.errors import InputError
+from hdgemm.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hdgemm.options import Options
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Return the usable devices whose names begin so, for the shell's completion."""
+    from hdgemm.pipeline.devices.registry import list_devices
+
+    try:
+        names = ["auto", *(info.name for info in list_devices() if info.usable)]
+    except DeviceError:
+        names = ["auto", "host"]
+    return [name for name in names if name.startswith(incomplete)]
+
 
 DType = Literal["float64", "float32", "complex128", "complex64"]
 Strategy = Literal["initial", "double-buffering", "data-reuse", "data-placement", "hybrid"]
@@ -24,7 +39,9 @@ DeviceMemory = Annotated[
 Device = Annotated[
     list[str] | None,
     typer.Option(
-        "--device", help="host, opencl:0, cuda:0 …; may be given several times. Default: auto."
+        "--device",
+        autocompletion=complete_device,
+        help="host, opencl:0, cuda:0 …; may be given several times. Default: auto.",
     ),
 ]
 Threads = Annotated[
@@ -35,7 +52,29 @@ Tile = Annotated[
 ]
 TransA = Annotated[bool, typer.Option("--trans-a", help="A is given transposed.")]
 TransB = Annotated[bool, typer.Option("--trans-b", help="B is given transposed.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, with exact numbers.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan; read and write no matrix.")
+]
+NoClobber = Annotated[
+    bool, typer.Option("--no-clobber", help="Refuse to replace a matrix that exists.")
+]
+Checkpoint = Annotated[
+    bool,
+    typer.Option("--checkpoint", help="Keep a journal, so that the same command can resume."),
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Discard what an earlier run left, and begin again.")
+]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write a Chrome/Perfetto trace (.json) here.")
+]
+GanttFile = Annotated[
+    Path | None, typer.Option("--gantt", help="Write a Gantt picture (.png) here.")
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Write the measured report (.json) here.")
+]
 Split = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,32 +91,32 @@ def make_options(
     device_memory: str | None = None,
     device: list[str] | None = None,
     threads: int | None = None,
-    strategy: Strategy = "data-placement",
+    strategy: Strategy | None = None,
     tile: str | None = None,
-    verify: bool | Literal["tiles"] = False,
+    verify: Literal[True, "tiles"] | None = None,
     split: list[str] | None = None,
 ) -> Options:
-    """Gather what the command line gave in the library's settings object."""
-    from hdgemm.cli.split import parse_split
-    from hdgemm.options import Options
+    """Make the options of a run of what was given; the rest has the defaults of `Options`."""
+    from hdgemm.options import Options, parse_tile
 
-    return Options(
-        devices=tuple(device) if device else "auto",
-        host_memory=host_memory,
-        device_memory=device_memory,
-        threads=threads,
-        strategy=strategy,
-        tile=None if tile is None else _parse_tile(tile),
-        verify=verify,
-        split=parse_split(split),
-    )
+    given: dict[str, Any] = {
+        "devices": tuple(device or ()) or None,
+        "host_memory": host_memory,
+        "device_memory": device_memory,
+        "threads": threads,
+        "strategy": strategy,
+        "tile": None if tile is None else parse_tile(tile),
+        "verify": verify,
+        "split": _parse_split(split),
+    }
+    return Options(**{name: value for name, value in given.items() if value is not None})
 
 
-def chosen_check(*, product: bool, tiles: bool) -> bool | Literal["tiles"]:
+def chosen_check(*, product: bool, tiles: bool) -> Literal[True, "tiles"] | None:
     """Turn the two flags of checks into the library's one setting."""
     if product and tiles:
         raise InputError("--verify checks the product and --verify-tiles each tile: choose one")
-    return "tiles" if tiles else product
+    return "tiles" if tiles else product or None
 
 
 def parse_scalar(text: str) -> complex:
@@ -89,12 +128,18 @@ def parse_scalar(text: str) -> complex:
     return value if value.imag else value.real
 
 
-def _parse_tile(text: str) -> tuple[int, int, int]:
-    parts = text.replace("x", ",").split(",")
-    try:
-        mb, nb, kb = (int(part) for part in parts)
-    except ValueError:
-        raise InputError(
-            f"cannot read {text!r} as a tile; write three extents mb,nb,kb like 2048,4096,512"
-        ) from None
-    return mb, nb, kb
+def _parse_split(texts: Sequence[str] | None) -> dict[str, float] | None:
+    """Read ``NAME=SHARE`` as often as it was given: ``host=0.2``."""
+    shares: dict[str, float] = {}
+    for text in texts or ():
+        name, found, number = text.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            found = ""
+        if not found or not name:
+            raise InputError(f"cannot read {text!r} as a share; write NAME=SHARE like host=0.2")
+        if name in shares:
+            raise InputError(f"the share of {name} is given twice")
+        shares[name] = share
+    return shares or None

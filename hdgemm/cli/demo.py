@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hdgemm.cli.arguments import Device, DeviceMemory, Threads, make_options
+from hdgemm.cli.arguments import Device, DeviceMemory, Json, Threads, make_options
 
 
 def command(
@@ -20,6 +20,7 @@ def command(
     threads: Threads = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the matrices too.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same matrices.")] = 1,
+    as_json: Json = False,
 ) -> None:
     """Multiply two random files larger than the memory allowed, verify, compare with BLAS.
 
@@ -31,8 +32,12 @@ def command(
     )
 
     from hdgemm.cli.demonstration import Demonstration, square_order
+    from hdgemm.cli.output import print_json
     from hdgemm.options import parse_size
 
     limit = parse_size(memory)
     n = square_order(parse_size(size), limit)
-    Demonstration(n, limit, out, options, seed=seed).play(keep=keep)
+    demonstration = Demonstration(n, limit, out, options, seed=seed, quiet=as_json)
+    saved = demonstration.play(keep=keep)
+    if as_json:
+        print_json(saved)

@@ -6,20 +6,23 @@ import json
 import math
 import shutil
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from rich.console import Console
+import typer
 
-from hdgemm.cli.running import Outputs, run
-from hdgemm.cli.tables import format_bytes
+from hdgemm.blas import multiply
+from hdgemm.cli.output import Outputs
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.report import versions
+from hdgemm.units import format_duration, format_size, format_speed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hdgemm.options import Options
+    from hdgemm.progress import Progress
     from hdgemm.report import Report
 
 _ITEMSIZE: Final = 8
@@ -43,8 +46,8 @@ def square_order(size: int, memory: int) -> int:
     total = 2 * _ITEMSIZE * n * n
     if total < _LEAST_RATIO * memory or n == 0:
         raise InputError(
-            f"A and B would take {format_bytes(total)}, less than {_LEAST_RATIO} times the"
-            f" {format_bytes(memory)} that the run may use; give a larger --size or a smaller"
+            f"A and B would take {format_size(total)}, less than {_LEAST_RATIO} times the"
+            f" {format_size(memory)} that the run may use; give a larger --size or a smaller"
             " --memory",
             size=total,
             memory=memory,
@@ -67,17 +70,22 @@ def blas_speeds(n: int, repeats: int = 3) -> list[float]:
 class Demonstration:
     """One demo: C := A·B for random n×n float64 files in a folder, within `memory` bytes."""
 
-    def __init__(self, n: int, memory: int, folder: Path, options: Options, *, seed: int) -> None:
+    def __init__(
+        self, n: int, memory: int, folder: Path, options: Options, *, seed: int, quiet: bool = False
+    ) -> None:
         self._n = n
         self._memory = memory
         self._folder = folder
         self._options = options
         self._seed = seed
-        self._console = Console()
+        self._quiet = quiet
         self._a, self._b, self._c = (folder / f"{name}.npy" for name in "ABC")
 
-    def play(self, *, keep: bool) -> None:
-        """Perform all steps; remove the matrices at the end, or on an error, unless `keep`."""
+    def play(self, *, keep: bool) -> dict[str, Any]:
+        """Perform all steps and return what report.json holds.
+
+        The matrices are removed at the end, or on an error, unless `keep`.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_space()
         side = min(_LARGEST_IN_RAM, math.isqrt(self._memory // (3 * _ITEMSIZE)))
@@ -86,9 +94,12 @@ class Demonstration:
             self._write()
             # Before and after, so that a machine that becomes slower or faster favours neither.
             before = blas_speeds(side)
-            outputs = Outputs(trace=self._folder / "trace.json", gantt=self._folder / "gantt.png")
-            report = run(self._a, self._b, out=self._c, options=self._options, outputs=outputs)
-            self._compare(report, side, [*before, *blas_speeds(side)])
+            outputs = Outputs(
+                trace=self._folder / "trace.json", gantt=self._folder / "gantt.png",
+                quiet=self._quiet,
+            )  # fmt: skip
+            report = outputs.show(self._c.name, self._multiply)
+            saved = self._compare(report, side, [*before, *blas_speeds(side)])
             self._verify()
         finally:
             if not keep:
@@ -96,14 +107,18 @@ class Demonstration:
                     path.unlink(missing_ok=True)
         names = [str(self._folder / name) for name in ("gantt.png", "trace.json", "report.json")]
         self._say(f"written: {', '.join(names)}")
+        return saved
+
+    def _multiply(self, progress: Callable[[Progress], None] | None) -> Report:
+        return multiply(self._a, self._b, out=self._c, options=self._options, progress=progress)
 
     def _check_space(self) -> None:
         need = 3 * _ITEMSIZE * self._n**2
         free = shutil.disk_usage(self._folder).free
         if free < need:
             raise InputError(
-                f"{self._folder} has {format_bytes(free)} free, the three matrices take"
-                f" {format_bytes(need)}; give a smaller --size or another --out",
+                f"{self._folder} has {format_size(free)} free, the three matrices take"
+                f" {format_size(need)}; give a smaller --size or another --out",
                 free=free,
                 need=need,
             )
@@ -112,18 +127,18 @@ class Demonstration:
         from hdgemm.matrices.random import random_matrix
 
         n, began = self._n, time.perf_counter()
-        total, limit = format_bytes(2 * _ITEMSIZE * n * n), format_bytes(self._memory)
+        total, limit = format_size(2 * _ITEMSIZE * n * n), format_size(self._memory)
         self._say(f"C := A·B, n = {n}, float64: {total} in two files, {limit} of memory to use")
         random_matrix(self._a, n, n, self._seed, "float64")
         random_matrix(self._b, n, n, self._seed + 1, "float64")
-        self._say(f"A and B written in {time.perf_counter() - began:.1f} s")
+        self._say(f"A and B written in {format_duration(time.perf_counter() - began)}")
 
-    def _compare(self, report: Report, side: int, speeds: list[float]) -> None:
+    def _compare(self, report: Report, side: int, speeds: list[float]) -> dict[str, Any]:
         best = max(speeds)
         share = report.gflops / best
         self._say(
             f"speed: {share:.3f} of in-RAM BLAS (numpy.matmul, n = {side}, best of"
-            f" {len(speeds)}: {best:.1f} GFLOP/s, measured before and after)"
+            f" {len(speeds)}: {format_speed(best)}, measured before and after)"
         )
         saved = {
             **report.to_dict(),
@@ -132,15 +147,17 @@ class Demonstration:
         }
         text = json.dumps(saved, indent=2, allow_nan=False)
         (self._folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        return saved
 
     def _verify(self) -> None:
         import hdgemm
 
         began = time.perf_counter()
         result = hdgemm.verify(self._a, self._b, self._c, memory=self._memory)
-        self._say(f"verified in {time.perf_counter() - began:.1f} s: {result}")
+        self._say(f"verified in {format_duration(time.perf_counter() - began)}: {result}")
         if not result.passed:
             raise HdgemmError("C is not the product of A and B")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        if not self._quiet:
+            typer.echo(text)

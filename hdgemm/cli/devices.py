@@ -1,10 +1,15 @@
 """`hdgemm devices`: lists the devices, or checks one."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdgemm.cli.arguments import Json
+from hdgemm.cli.arguments import Json, complete_device
+
+if TYPE_CHECKING:
+    from hdgemm.device_check import CheckedGroup
 
 
 def command(
@@ -12,7 +17,9 @@ def command(
     check: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Check that this device multiplies correctly; exits with 1 if not."
+            metavar="NAME",
+            autocompletion=complete_device,
+            help="Check that this device multiplies correctly; exits with 1 if not.",
         ),
     ] = None,
     as_json: Json = False,
@@ -25,37 +32,33 @@ def command(
 
 
 def _list(*, as_json: bool) -> None:
-    import json
     from dataclasses import asdict
 
-    from rich.console import Console
-    from rich.markup import escape
-
     import hdgemm
-    from hdgemm.cli.tables import format_bytes, new_table
+    from hdgemm.cli.output import print_json, print_table
+    from hdgemm.tables import Table
+    from hdgemm.units import format_size
 
     found = hdgemm.devices()
     if as_json:
-        typer.echo(json.dumps([asdict(device) for device in found], indent=2))
+        print_json([asdict(device) for device in found])
         return
-    table = new_table()
-    for heading in ("device", "memory", "usable", "what it is"):
-        table.add_column(heading)
-    for device in found:
-        table.add_row(
+    rows = [
+        (
             device.name,
-            format_bytes(device.memory_bytes) if device.memory_bytes else "–",
+            format_size(device.memory_bytes) if device.memory_bytes else "–",
             "yes" if device.usable else "no",
-            escape(f"{device.description}; {device.note}" if device.note else device.description),
+            f"{device.description}; {device.note}" if device.note else device.description,
         )
-    Console().print(table)
+        for device in found
+    ]
+    print_table(Table(("device", "memory", "usable", "description"), rows))
 
 
 def _check(name: str, *, as_json: bool) -> None:
-    import json
-
     import hdgemm
-    from hdgemm.device_check import CheckedGroup
+    from hdgemm.cli.output import print_json
+    from hdgemm.units import format_duration
 
     def show(group: CheckedGroup) -> None:
         if not as_json:
@@ -67,8 +70,9 @@ def _check(name: str, *, as_json: bool) -> None:
 
     result = hdgemm.check_device(name, progress=show)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=2))
+        print_json(result.to_dict())
     else:
         verdict = "PASSED" if result.passed else "FAILED"
-        typer.echo(f"{result.device}, {result.description}: {verdict} in {result.seconds:.0f} s")
+        took = format_duration(result.seconds)
+        typer.echo(f"{result.device}, {result.description}: {verdict} in {took}")
     raise typer.Exit(0 if result.passed else 1)

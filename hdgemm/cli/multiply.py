@@ -1,19 +1,27 @@
 """`hdgemm multiply`: C := alpha·op(A)·op(B) + beta·C, file to file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hdgemm.cli.arguments import (
+    Checkpoint,
     Device,
     DeviceMemory,
+    DryRun,
+    GanttFile,
     HostMemory,
+    Json,
+    NoClobber,
     Quiet,
+    ReportFile,
+    Restart,
     Split,
     Strategy,
     Threads,
     Tile,
+    TraceFile,
     TransA,
     TransB,
     chosen_check,
@@ -37,47 +45,50 @@ def command(
     device: Device = None,
     split: Split = None,
     threads: Threads = None,
-    strategy: Strategy = "data-placement",
+    strategy: Strategy | None = None,
     tile: Tile = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Check each tile of C before it is stored.")
     ] = False,
-    checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Keep a journal: the same command goes on later.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what an earlier run left.")
-    ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace here.")] = None,
-    gantt: Annotated[Path | None, typer.Option(help="Write a Gantt picture (PNG) here.")] = None,
+    checkpoint: Checkpoint = False,
+    restart: Restart = False,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
     tilemap: Annotated[
-        Path | None, typer.Option(help="Write a picture (PNG) of who computed which tile here.")
+        Path | None, typer.Option(help="Write a map (.png) of the devices' tiles of C here.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the measured report here.")] = None,
+    report: ReportFile = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Multiply two matrices of any size and write C := alpha·op(A)·op(B) + beta·C."""
-    options = make_options(
-        host_memory=host_memory,
-        device_memory=device_memory,
-        device=device,
-        threads=threads,
-        strategy=strategy,
-        tile=tile,
-        verify=chosen_check(product=verify, tiles=verify_tiles),
-        split=split,
-    )
-    from hdgemm.cli.running import Outputs, run
+    from hdgemm.blas import multiply
+    from hdgemm.cli.output import Outputs, print_plans, refuse_existing
+    from hdgemm.preflight import plan
 
-    run(
-        a,
-        b,
-        c=c,
-        out=out,
-        factors={"alpha": parse_scalar(alpha), "beta": parse_scalar(beta)},
-        trans=(trans_a, trans_b),
-        options=options,
-        durability={"checkpoint": checkpoint, "restart": restart},
-        outputs=Outputs(trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet),
+    product: dict[str, Any] = {
+        "alpha": parse_scalar(alpha), "beta": parse_scalar(beta), "c": c, "out": out,
+        "trans_a": trans_a, "trans_b": trans_b,
+        "options": make_options(
+            host_memory=host_memory, device_memory=device_memory, device=device, threads=threads,
+            strategy=strategy, tile=tile, split=split,
+            verify=chosen_check(product=verify, tiles=verify_tiles),
+        ),
+    }  # fmt: skip
+    if no_clobber:
+        refuse_existing(out)
+    if dry_run:
+        print_plans(plan(a, b, **product), as_json=as_json)
+        return
+    outputs = Outputs(
+        trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet, as_json=as_json
+    )
+    outputs.show(
+        out.name,
+        lambda progress: multiply(
+            a, b, **product, progress=progress, checkpoint=checkpoint, restart=restart
+        ),
     )

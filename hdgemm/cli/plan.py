@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,6 @@ from hdgemm.cli.arguments import (
 )
 from hdgemm.errors import InputError
 
-if TYPE_CHECKING:
-    from hdgemm.pipeline.plan import Plan
-
 
 def command(
     what: Annotated[
@@ -42,7 +39,7 @@ def command(
     device_memory: DeviceMemory = None,
     device: Device = None,
     threads: Threads = None,
-    strategy: Strategy = "data-placement",
+    strategy: Strategy | None = None,
     tile: Tile = None,
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
@@ -61,9 +58,10 @@ def command(
         threads=threads,
         strategy=strategy,
         tile=tile,
-        verify="tiles" if verify_tiles else False,
+        verify="tiles" if verify_tiles else None,
     )
 
+    from hdgemm.cli.output import print_plans
     from hdgemm.preflight import plan, plan_shape
 
     if len(what) == 3:
@@ -75,12 +73,7 @@ def command(
         )  # fmt: skip
     else:
         raise InputError(f"plan takes M N K or A B, got {len(what)} arguments")
-    if as_json:
-        texts = [each.to_json() for each in plans]
-        many = '{"members": [' + ", ".join(texts) + "]}"
-        typer.echo(texts[0] if len(texts) == 1 else many)
-        return
-    _print(plans)
+    print_plans(plans, as_json=as_json)
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:
@@ -92,24 +85,3 @@ def _extents(texts: list[str]) -> tuple[int, int, int]:
             "or two files"
         ) from None
     return m, n, k
-
-
-def _print(plans: list[Plan]) -> None:
-    from rich.console import Console
-
-    from hdgemm.cli.tables import memory_table, plan_lines, planned_stage_table
-
-    console = Console()
-    if not plans:
-        console.print("alpha = 0 or an extent of zero: nothing is multiplied")
-    for plan in plans:
-        for line in plan_lines(plan):
-            console.print(line, highlight=False, soft_wrap=True)
-        console.print()
-        if len(plans) == 1:
-            console.print(planned_stage_table(plan))
-            console.print()
-        console.print(memory_table(plan))
-        console.print()
-    if len(plans) > 1:
-        console.print("The devices draw tiles of C from one pool while the run lasts.")

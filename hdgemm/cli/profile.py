@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdgemm.cli.arguments import Json, complete_device
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,7 +25,8 @@ def command(
     device: Annotated[
         str | None,
         typer.Option(
-            help="host, opencl:0, cuda:0; default: an accelerator, else OpenCL, else host."
+            autocompletion=complete_device,
+            help="host, opencl:0, cuda:0; default: an accelerator, else OpenCL, else host.",
         ),
     ] = None,
     folder: Annotated[
@@ -35,16 +38,25 @@ def command(
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Two report.json, old and new.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure strategies, scaling and contention; say what to do and which resource limits.
 
     Ctrl-C leaves a report of what was measured until then.
     """
+    from hdgemm.cli.output import print_json
+
     if compare is not None:
+        from dataclasses import asdict
+
         from hdgemm.profiling.compare import compare as compare_reports
         from hdgemm.profiling.compare import load_report
 
-        typer.echo(compare_reports(*map(load_report, compare)).text())
+        compared = compare_reports(*map(load_report, compare))
+        if as_json:
+            print_json(asdict(compared))
+        else:
+            typer.echo(compared.text())
         return
     if folder is not None and not folder.is_dir():
         from hdgemm.errors import InputError
@@ -53,7 +65,10 @@ def command(
     with _one_interrupt():
         result = _run(simulate, device, folder, quick=quick)
         result.save(out)
-    _print(result, out)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print(result, out)
     if not result.complete:
         raise typer.Exit(130)
 
@@ -99,21 +114,16 @@ def _run(
 
 def _print(result: "Profile", out: Path) -> None:
     """Print the verdict, then tables (those of every stage's prediction are in the report)."""
-    from rich.console import Console
+    from hdgemm.cli.output import print_table
+    from hdgemm.profiling.report import sections
 
-    from hdgemm.cli.tables import new_table
-    from hdgemm.profiling.report import tables
-
-    console = Console()
     report = result.to_dict()
     for line in (report["verdict"] or {"text": ()})["text"]:
-        console.print(line, highlight=False, soft_wrap=True)
-    for each in tables({**report, "predictions": ()}):
-        table = new_table(each.title)
-        for head in each.heads:
-            table.add_column(head)
-        for row in each.rows:
-            table.add_row(*row)
-        console.print("", table, *each.remarks, sep="\n", highlight=False)
+        typer.echo(line)
+    for section in sections({**report, "predictions": ()}):
+        typer.echo()
+        print_table(section.table)
+        for remark in section.remarks:
+            typer.echo(remark)
     for line in (*(f"Note: {note}" for note in result.notes), f"written: {out / 'report.html'}"):
-        console.print(line, highlight=False, soft_wrap=True)
+        typer.echo(line)

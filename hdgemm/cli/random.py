@@ -1,11 +1,11 @@
-"""`hdgemm random`: a random matrix, to try things with."""
+"""`hdgemm random`: writes a random matrix, to try things with."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hdgemm.cli.arguments import DType
+from hdgemm.cli.arguments import DType, Json, NoClobber
 
 
 def command(
@@ -13,16 +13,22 @@ def command(
     n: Annotated[int, typer.Argument(metavar="N", help="Columns.")],
     out: Annotated[Path, typer.Option(help="Where it goes, a .npy file.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same matrix.")] = 0,
-    dtype: Annotated[DType, typer.Option(help="Its elements.")] = "float64",
+    dtype: Annotated[DType, typer.Option(help="Type of its elements.")] = "float64",
+    *,
+    no_clobber: NoClobber = False,
+    as_json: Json = False,
 ) -> None:
     """Write an M × N matrix of random numbers, in pieces, whatever its size."""
-    from hdgemm.cli.tables import format_bytes
-    from hdgemm.errors import InputError
-
-    if m < 0 or n < 0:
-        raise InputError(f"a matrix cannot have {m} × {n} elements; give extents of 0 or more")
-
+    from hdgemm.cli.output import print_json, refuse_existing
     from hdgemm.matrices.random import random_matrix
+    from hdgemm.units import format_size
 
+    if no_clobber:
+        refuse_existing(out)
     random_matrix(out, m, n, seed, dtype)
-    typer.echo(f"{out}: {m} × {n} {dtype}, {format_bytes(out.stat().st_size)}")
+    nbytes = out.stat().st_size
+    if as_json:
+        print_json({"path": str(out), "shape": [m, n], "dtype": dtype, "seed": seed,
+                    "bytes": nbytes})  # fmt: skip
+    else:
+        typer.echo(f"{out}: {m} × {n} {dtype}, {format_size(nbytes)}")

@@ -65,7 +65,6 @@ def command(
     """Serve multiplications as jobs over HTTP, with a page at /."""
     from hdgemm.server.http_server import Listener, serve
 
-    _log_to_stderr()
     settings = make_settings(
         data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
         public_url=public_url, retention=retention,
@@ -132,9 +131,3 @@ def check_devices(names: Sequence[str]) -> None:
             open_device(name).close()
         except DeviceError as error:
             raise InputError(f"--device {name}: {error}") from error
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

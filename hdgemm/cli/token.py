@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hdgemm.cli.arguments import Json  # noqa: TC001 - typer reads it
 from hdgemm.cli.serve import DatabaseUrl, DataDir, make_settings
 
 
@@ -34,13 +35,16 @@ def command(
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    as_json: Json = False,
 ) -> None:
     """Create, list or revoke the tokens of a service. A secret is printed once and kept nowhere."""
+    from hdgemm.cli.output import print_json
     from hdgemm.errors import InputError
     from hdgemm.options import parse_size
     from hdgemm.server import tokens
     from hdgemm.server.database import open_database
     from hdgemm.server.documents import iso
+    from hdgemm.tables import Table
 
     if action != "list" and not (name.isprintable() and 0 < len(name) <= 200):
         raise InputError(f"token {action} needs --name, up to 200 printable characters")
@@ -53,14 +57,24 @@ def command(
     with database.write() as conn:
         now = database.now(conn)
         if action == "create":
-            typer.echo(tokens.create(conn, account, now))
+            secret = tokens.create(conn, account, now)
+            if as_json:
+                print_json({"name": name, "token": secret})
+            else:
+                typer.echo(secret)
         elif action == "revoke":
             if not tokens.revoke(conn, name, now):
                 raise InputError(f"there is no token named {name!r}; see 'hdgemm token list'")
         else:
-            for known, created, revoked in tokens.names(conn):
-                state = "" if revoked is None else f"  revoked {iso(revoked)}"
-                typer.echo(f"{known}  created {iso(created)}{state}")
+            rows = [
+                (known, str(iso(created)), "" if revoked is None else str(iso(revoked)))
+                for known, created, revoked in tokens.names(conn)
+            ]
+            heads = ("name", "created", "revoked")
+            if as_json:
+                print_json([dict(zip(heads, row, strict=True)) for row in rows])
+            elif rows:
+                typer.echo("\n".join(Table(heads, rows, text=True).lines()))
     database.close()
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdgemm.cli.arguments import DType, Json, complete_device
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,32 +18,38 @@ _BAR = "▁▂▃▄▅▆▇█"
 
 def command(
     *,
-    device: Annotated[str, typer.Option(help="opencl:0, or a part like opencl:0/2:0")] = "opencl:0",
-    dtype: Annotated[
-        str, typer.Option(help="float32, float64, complex64 or complex128")
-    ] = "float64",
-    budget: Annotated[str, typer.Option(help="how long to search: 90, 60s, 5m")] = "60s",
+    device: Annotated[
+        str,
+        typer.Option(autocompletion=complete_device, help="opencl:0, or a part like opencl:0/2:0."),
+    ] = "opencl:0",
+    dtype: Annotated[DType, typer.Option(help="Type of the elements.")] = "float64",
+    budget: Annotated[str, typer.Option(help="How long to search: 90, 60s, 5m.")] = "60s",
     again: Annotated[
-        bool, typer.Option("--again", help="forget earlier trials instead of continuing them")
+        bool, typer.Option("--again", help="Forget earlier trials instead of continuing them.")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="write all results as JSON here")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all results (.json) here.")] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="write the distribution of speeds as a PNG here")
+        Path | None, typer.Option(help="Write the distribution of speeds (.png) here.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Search for the fastest OpenCL kernel on a device; Ctrl-C keeps the best so far.
 
     Candidates are pruned by the device's limits; the rest are compiled, compared with BLAS and
     timed, best first, until the budget is spent. Later products use the winner.
     """
+    import numpy as np
     from rich.console import Console
 
+    from hdgemm.cli.output import check_file, print_json
     from hdgemm.pipeline.devices.opencl.tuner import blas_gflops
     from hdgemm.pipeline.devices.opencl.tuning_report import draw, to_json, write_report
 
-    seconds, kind = parse_seconds(budget), _parse_dtype(dtype)
-    console = Console()
-    tuning = _search(console, device, kind, seconds, again=again)
+    check_file(report, "--report", ".json")
+    check_file(picture, "--picture", ".png")
+    seconds, kind = parse_seconds(budget), np.dtype(dtype)
+    console = Console(quiet=as_json)
+    tuning = _search(Console(stderr=True), device, kind, seconds, again=again)
     _show_funnel(console, tuning)
     _show_winner(console, tuning)
     peers: dict[str, float] = {}
@@ -54,6 +62,8 @@ def command(
             )
     if report is not None:
         write_report(report, to_json(tuning, peers))
+    if as_json:
+        print_json(to_json(tuning, peers))
     if picture is not None:
         draw(picture, tuning)
     if tuning.interrupted:
@@ -70,17 +80,6 @@ def parse_seconds(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise InputError(f"cannot read {text!r} as a time; write it like 60s or 5m")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
-
-
-def _parse_dtype(text: str) -> Any:
-    import numpy as np
-
-    from hdgemm.errors import InputError
-    from hdgemm.pipeline.devices.opencl.kernel_shapes import DTYPES
-
-    if text not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {text!r}")
-    return np.dtype(text)
 
 
 def _search(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hdgemm.cli.arguments import TransA, TransB, parse_scalar
+from hdgemm.cli.arguments import Json, TransA, TransB, parse_scalar
 
 
 def command(
@@ -23,22 +23,25 @@ def command(
     independent: Annotated[
         bool, typer.Option("--independent", help="Read through h5py, zarr or NumPy.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
 
     Where C has a journal, each stored piece is compared with its checksum too. Exits with 1 when C
     is not the product, or a piece is damaged.
     """
-    factors = parse_scalar(alpha), parse_scalar(beta)
+    from dataclasses import asdict
 
     import hdgemm
+    from hdgemm.cli.output import print_json
+    from hdgemm.durable.audit import audit
 
     check = hdgemm.verify(
         a,
         b,
         c,
-        alpha=factors[0],
-        beta=factors[1],
+        alpha=parse_scalar(alpha),
+        beta=parse_scalar(beta),
         c_before=c_before,
         trans_a=trans_a,
         trans_b=trans_b,
@@ -46,11 +49,12 @@ def command(
         memory=memory,
         independent=independent,
     )
-    typer.echo(str(check))
-
-    from hdgemm.durable.audit import audit
-
     found = audit(c)
-    if found is not None:
-        typer.echo(str(found))
+    if as_json:
+        stored = None if found is None else asdict(found)
+        print_json({**asdict(check), "detects": check.detects, "journal": stored})
+    else:
+        typer.echo(str(check))
+        if found is not None:
+            typer.echo(str(found))
     raise typer.Exit(0 if check.passed and (found is None or found.passed) else 1)

@@ -27,11 +27,8 @@ def command(
 
     Several workers on several machines share a PostgreSQL database and a file system.
     """
-    import logging
-
     from hdgemm.server.worker import run_worker
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = make_settings(
         data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
         retention=retention,

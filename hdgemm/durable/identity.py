@@ -100,8 +100,8 @@ def plan_differences(
             f"the plan holds {plan.host_bytes} bytes of host memory, allowed are now "
             f"{options.host_bytes}"
         )
-    allowed = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
-    if plan.device_bytes > allowed:
+    allowed = device.limit(options.device_bytes)
+    if allowed is not None and plan.device_bytes > allowed:
         found.append(f"the plan holds {plan.device_bytes} bytes on {device.name}, "
                      f"allowed are now {allowed}")  # fmt: skip
     return found

@@ -17,6 +17,11 @@ _SUFFIXES: Final[dict[str, Format]] = {
     ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".he5": "hdf5",
     ".zarr": "zarr",
 }  # fmt: skip
+#: Suffixes of formats that hdgemm does not write, and of raw files, which need a layout.
+_OTHER_SUFFIXES: Final = frozenset({
+    ".npz", ".csv", ".tsv", ".txt", ".mat", ".mtx", ".nc", ".parquet", ".arrow", ".feather", ".pkl",
+    ".json", ".zip", ".gz", ".bin", ".raw", ".dat", ".png", ".html",
+})  # fmt: skip
 #: Object stores that are reached by a URL; a `Path` of one has lost a slash.
 _URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/].*?)(::(?P<item>.*))?")
 
@@ -53,6 +58,36 @@ class Location:
     def __str__(self) -> str:
         name = self.url or str(self.path)
         return f"{name}::{self.item}" if self.item else name
+
+    def check_suffix(self) -> None:
+        """Refuse to create a matrix under the suffix of another format.
+
+        Raises
+        ------
+        InputError
+            With the names that the format can have.
+        """
+        suffix = self.path.suffix.lower()
+        others = _SUFFIXES if self.format == "raw" else _OTHER_SUFFIXES
+        if self.format in ("npy", "raw") and suffix in others:
+            stem = self.path.with_suffix("")
+            raise InputError(
+                f"{self.path} would hold a {self.format} matrix, which its suffix denies: write "
+                f"{stem}.npy, {stem}.h5::/C, {stem}.zarr::C or {stem}.bin::ROWSxCOLS:DTYPE"
+            )
+
+    def holds_matrix(self) -> bool:
+        """Say whether a matrix is stored there; False for object stores, which replace none."""
+        if self.url or not self.path.exists():
+            return False
+        if self.format == "zarr":
+            return any((self.path / self.item / name).exists() for name in ("zarr.json", ".zarray"))
+        if self.format == "hdf5":
+            from hdgemm.matrices.hdf5 import load_h5py
+
+            with load_h5py().File(self.path, "r") as file:
+                return self.item in file
+        return True
 
 
 def parse_location(text: str | os.PathLike[str]) -> Location:

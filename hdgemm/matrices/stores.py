@@ -157,6 +157,7 @@ def create_matrix(
         When the disk is too full (`requested` and `available` in bytes).
     """
     place = where if isinstance(where, Location) else parse_location(where)
+    place.check_suffix()
     if order not in ("C", "F"):
         raise InputError(f"order must be 'C' or 'F', got {order!r}")
     if order == "F" and place.format != "npy" and (place.raw is None or place.raw.order != "F"):

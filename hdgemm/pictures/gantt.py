@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
+from hdgemm.pictures.figure import DPI, new_figure
 from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
+    from hdgemm.pictures.figure import Target
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Event, Timeline
 
@@ -27,15 +27,12 @@ _SHADES: Final[dict[Stage, tuple[str, str]]] = {
     "store2": ("#009e73", "#66c5ab"),
 }
 _INCHES_WIDE: Final = 11.0
-_DPI: Final = 110
 #: Half a pixel, as a fraction of the run's length. Bars closer than it are drawn as one, and no
 #: bar is narrower than three times it.
-_RESOLUTION: Final = 0.5 / (_INCHES_WIDE * _DPI)
+_RESOLUTION: Final = 0.5 / (_INCHES_WIDE * DPI)
 
 
-def save_gantt(
-    timeline: Timeline, path: str | os.PathLike[str], *, title: str | None = None
-) -> None:
+def save_gantt(timeline: Timeline, path: Target, *, title: str | None = None) -> None:
     """Draw the timeline and write it as PNG to `path`.
 
     Raises
@@ -50,22 +47,7 @@ def save_gantt(
     axes = figure.add_subplot()
     _draw(axes, rows, timeline.seconds)
     axes.set_title(title or "", fontsize=11)
-    figure.savefig(path, format="png", dpi=_DPI)
-
-
-def new_figure(width: float, height: float, what: str) -> Figure:
-    """Return a figure of `width` × `height` inches, without pyplot's global state or a display.
-
-    Raises
-    ------
-    InputError
-        Where Matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(f"{what} needs Matplotlib: pip install 'hdgemm[plot]'") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    figure.savefig(path, format="png", dpi=DPI)
 
 
 def _rows(events: Sequence[Event]) -> dict[tuple[str, Stage], list[Event]]:

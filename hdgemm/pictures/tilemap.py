@@ -1,27 +1,28 @@
-"""Map of C, each tile in the colour of the device that computed it."""
+"""Maps of C: each tile in the colour of its device, or of its place in the order of a plan."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
-from hdgemm.pictures.gantt import new_figure
+from hdgemm.pictures.figure import COLOURS, DPI, new_figure
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Mapping, Sequence
 
-    from hdgemm.run.split_report import SplitReport
+    from matplotlib.axes import Axes
 
-#: Okabe and Ito's colours, which colour-blind readers can tell apart, and grey.
-_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
+    from hdgemm.pictures.figure import Target
+    from hdgemm.pipeline.plan import Plan, Rect
+
 _INCHES: Final = 7.0
-_DPI: Final = 110
+_INCHES_OF_ORDER: Final = 4.5
 
 
 def save_tilemap(
-    split: SplitReport,
+    tiles: Mapping[str, Sequence[Rect]],
     extents: tuple[int, int],
-    path: str | os.PathLike[str],
+    path: Target,
     *,
     title: str | None = None,
 ) -> None:
@@ -29,6 +30,8 @@ def save_tilemap(
 
     Parameters
     ----------
+    tiles
+        By device, as `SplitReport.tiles`.
     extents
         m and n.
 
@@ -37,24 +40,53 @@ def save_tilemap(
     InputError
         Where Matplotlib is not installed, or there is no tile to draw.
     """
-    if not any(share.tiles for share in split.shares.values()):
+    if not any(tiles.values()):
         raise InputError("there is no tile to draw: the run did nothing")
     figure = new_figure(_INCHES, _INCHES, "a tile map")
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.patches import Patch
 
     axes = figure.add_subplot()
     legend = []
-    for place, (name, share) in enumerate(split.shares.items()):
-        colour = _COLOURS[place % len(_COLOURS)]
-        tiles = [Rectangle((t.col, t.row), t.cols, t.rows) for t in share.tiles]
-        axes.add_collection(
-            PatchCollection(tiles, facecolor=colour, edgecolor="white", linewidth=0.4)
-        )
-        legend.append(Patch(color=colour, label=f"{name}  {100 * share.used:.1f} %"))
+    elements = extents[0] * extents[1]
+    for place, (name, own) in enumerate(tiles.items()):
+        colour = COLOURS[place % len(COLOURS)]
+        _add(axes, own, facecolor=colour)
+        part = sum(tile.rows * tile.cols for tile in own) / elements
+        legend.append(Patch(color=colour, label=f"{name}  {part:.1%}"))
+    _label(axes, extents, title)
+    figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, format="png", dpi=DPI)
+
+
+def save_order(plan: Plan, path: Target) -> None:
+    """Draw the order in which a plan computes the tiles of C and write it as PNG to `path`.
+
+    Raises
+    ------
+    InputError
+        Where Matplotlib is not installed, or the plan has no tiles.
+    """
+    if not plan.units:
+        raise InputError("there is no tile to draw: the plan has no work units")
+    figure = new_figure(_INCHES_OF_ORDER, _INCHES_OF_ORDER, "a tile map")
+    axes = figure.add_subplot()
+    drawn = _add(axes, [unit.rect for unit in plan.units], cmap="cividis")
+    drawn.set_array([unit.number + 1 for unit in plan.units])
+    _label(axes, (plan.problem.m, plan.problem.n), None)
+    figure.colorbar(drawn, ax=axes, label="order of the work units", shrink=0.8)
+    figure.savefig(path, format="png", dpi=DPI)
+
+
+def _add(axes: Axes, tiles: Sequence[Rect], **style: Any) -> Any:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    patches = [Rectangle((tile.col, tile.row), tile.cols, tile.rows) for tile in tiles]
+    return axes.add_collection(PatchCollection(patches, edgecolor="white", linewidth=0.4, **style))
+
+
+def _label(axes: Axes, extents: tuple[int, int], title: str | None) -> None:
     m, n = extents
     axes.set(xlim=(0, n), ylim=(m, 0), xlabel="column of C", ylabel="row of C")
     axes.set_aspect("equal" if 0.2 < m / n < 5 else "auto")
     axes.set_title(title or "", fontsize=10)
-    figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, format="png", dpi=_DPI)

@@ -1,12 +1,12 @@
-"""The plan of a product: its tiles, their order, and the memory that holds them.
+"""The plan of a product as a frozen value: its tiles, their order, and the memory that holds them.
 
-Plans are frozen values, which are printed, saved, simulated, run and resumed. All rectangles are
-in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
+All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way they are stored.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
@@ -19,10 +19,8 @@ OPERANDS: Final[tuple[Operand, ...]] = ("A", "B", "C")
 Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
 STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2")
 
-#: How an operand reaches the device: copied through staging, moved by DMA from the caller's
-#: page-locked memory, or used by the kernel where it is.
+#: Copied through staging, moved by DMA from page-locked memory, or used by the kernel in place.
 Path = Literal["staged", "direct", "resident"]
-
 Place = Literal["memory", "file"]  # where the caller keeps an operand
 
 
@@ -53,8 +51,8 @@ class OperandSpec:
     itemsize
         Bytes of an element as stored; differs from the product's where load1 converts.
     chunk, encoded, chunk_origin
-        Stored rows and columns of a chunk, whether it can only be decoded as a whole, and where
-        in its chunk the operand's first element is (a view may begin inside a chunk).
+        Stored rows and columns of a chunk, whether it is decoded as a whole, and the place of the
+        operand's first element in its chunk (a view may begin inside one).
     """
 
     trans: bool = False
@@ -123,7 +121,7 @@ class DeviceSpec:
     unified
         Staging *is* device memory: no load2, no store1.
     memory_bytes, max_buffer_bytes
-        What it can hold in all, and in one allocation.
+        What it can hold in all, and in one allocation; None where only the options limit it.
     granularity
         Tiles are stored with (m, n, k) extents rounded up to these, and run best in them.
     allocation_bytes, fp64_ratio
@@ -132,11 +130,15 @@ class DeviceSpec:
 
     name: str = "host"
     unified: bool = True
-    memory_bytes: int = 1 << 62
-    max_buffer_bytes: int = 1 << 62
+    memory_bytes: int | None = None
+    max_buffer_bytes: int | None = None
     granularity: tuple[int, int, int] = (1, 1, 1)
     allocation_bytes: int = 1
     fp64_ratio: int = 2
+
+    def limit(self, asked: int | None = None) -> int | None:
+        """Return the smaller of its memory and the bytes asked for; None where neither is known."""
+        return min((size for size in (asked, self.memory_bytes) if size), default=None)
 
 
 class Load(NamedTuple):
@@ -160,10 +162,7 @@ class WorkUnit(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One kernel call: C tile += A[:, k0:k0+kb] · B[k0:k0+kb, :].
-
-    `a` and `b` are indices into the plan's loads, -1 for a resident operand.
-    """
+    """C tile += A[:, k0:k0+kb] · B[k0:k0+kb, :]; `a`, `b` index loads, -1 for a resident one."""
 
     number: int
     unit: int
@@ -188,16 +187,15 @@ class Slots:
 
 NO_SLOTS: Final = Slots(0, 0)
 
-#: The most that store2 reads of the old C at once: large requests, little memory.
-SCRATCH_BYTES: Final = 16 << 20
+SCRATCH_BYTES: Final = 16 << 20  # the most that store2 reads of the old C at once
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """Which stages of the pipeline overlap: one step of the paper's ladder.
 
-    In order: the next tiles load while this unit multiplies (DR, section 3.2); C is stored during
-    multiplication (DB, 3.1); the kernel writes C into device memory, not staging (DP, 3.3).
+    The next tiles load while this unit multiplies (DR, section 3.2); C is stored meanwhile (DB,
+    3.1); the kernel writes C into device memory, not staging (DP, 3.3).
     """
 
     loads: bool = True
@@ -221,7 +219,7 @@ class Plan:
     Parameters
     ----------
     tile
-        ``(mb, nb, kb)``: the C tile and the k-chunk of a step; those at edges are smaller.
+        ``(mb, nb, kb)``: C tile and k-chunk of a step; those at edges are smaller.
     a_slots, b_slots, c_slots
         Device memory; C's slots lie in staging where `overlap.c_on_device` is false.
     up, down
@@ -244,14 +242,14 @@ class Plan:
     c_slots: Slots
     up: Slots
     down: Slots
-    loads: tuple[Load, ...]
-    units: tuple[WorkUnit, ...]
-    steps: tuple[Step, ...]
+    loads: tuple[Load, ...] = field(repr=False)
+    units: tuple[WorkUnit, ...] = field(repr=False)
+    steps: tuple[Step, ...] = field(repr=False)
     host_limit: int
     device_limit: int
     in_place: bool = False
     expected: Expectation | None = None
-    done: tuple[Rect, ...] = ()
+    done: tuple[Rect, ...] = field(default=(), repr=False)
 
     def slots(self, operand: Operand) -> Slots:
         """Return the slots of one operand's tiles."""
@@ -291,8 +289,12 @@ class Plan:
         """Bytes of host memory held."""
         return self.staging_bytes + (self.device_bytes if self.device.unified else 0)
 
+    def __str__(self) -> str:
+        return str(import_module("hdgemm.pipeline.plan_summary").plan_text(self))
+
+    def _repr_html_(self) -> str:
+        return str(import_module("hdgemm.pipeline.plan_summary").plan_html(self))
+
     def to_json(self) -> str:
         """Return the plan as JSON text; `hdgemm.pipeline.planjson` reads it back."""
-        from hdgemm.pipeline import planjson
-
-        return planjson.to_json(self)
+        return str(import_module("hdgemm.pipeline.planjson").to_json(self))

@@ -24,6 +24,9 @@ from hdgemm.pipeline.plan import (
 #: Incremented when a reader of the previous format would misread this one.
 FORMAT: Final = 1
 
+#: What stood for "no bound" in plans until November 2026.
+_UNBOUNDED: Final = 1 << 62
+
 _SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
 
 
@@ -57,6 +60,8 @@ def _plan(fields: dict[str, Any]) -> Plan:
     expected = fields.pop("expected")
     if "direct" in fields:  # the name of `in_place` until November 2026
         fields["in_place"] = fields.pop("direct")
+    if fields["device_limit"] >= _UNBOUNDED:
+        fields["device_limit"] = fields["host_limit"]
     fields |= {name: Slots(**fields[name]) for name in _SLOTS}
     return Plan(
         **fields
@@ -89,4 +94,8 @@ def _spec(fields: dict[str, Any]) -> OperandSpec:
 
 
 def _device(fields: dict[str, Any]) -> DeviceSpec:
-    return DeviceSpec(**fields | {"granularity": tuple(fields["granularity"])})
+    bounds = {
+        name: None if (fields.get(name) or 0) >= _UNBOUNDED else fields.get(name)
+        for name in ("memory_bytes", "max_buffer_bytes")
+    }
+    return DeviceSpec(**fields | bounds | {"granularity": tuple(fields["granularity"])})

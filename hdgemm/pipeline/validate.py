@@ -270,6 +270,6 @@ def _check_memory(plan: Plan) -> None:
         raise PlanError(f"the plan holds {plan.host_bytes} bytes in host memory, "
                         f"allowed are {plan.host_limit}")  # fmt: skip
     largest = max(plan.a_slots.nbytes, plan.b_slots.nbytes, plan.c_slots.nbytes)
-    if largest > plan.device.max_buffer_bytes:
+    if largest > (plan.device.max_buffer_bytes or largest):
         raise PlanError(f"a slot of {largest} bytes is above the device's largest buffer, "
                         f"{plan.device.max_buffer_bytes}")  # fmt: skip

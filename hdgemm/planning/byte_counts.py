@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, STAGES, Slots
+from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, Slots
 from hdgemm.pipeline.slots import PHASE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.pipeline.plan import DeviceSpec, Operand, Plan, Problem, Stage
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.case import Case
     from hdgemm.planning.shapes import Shape, Shapes
 
@@ -67,13 +67,13 @@ class Need(NamedTuple):
         return (
             (self.host <= case.limits.host)
             & (self.device <= case.limits.device)
-            & (self.largest <= case.device.max_buffer_bytes)
+            & (self.largest <= case.largest_slot)
         )
 
     def missing(self, case: Case) -> Count:
         """Return the bytes by which the tightest limit is exceeded."""
         host, device = self.host - case.limits.host, self.device - case.limits.device
-        return larger(larger(host, device), self.largest - case.device.max_buffer_bytes)
+        return larger(larger(host, device), self.largest - case.largest_slot)
 
 
 def round_up(value: Count, quantum: Count) -> Count:
@@ -153,7 +153,7 @@ def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitEr
     checks = [
         ("host_memory", int(need.host), case.limits.host),
         ("device_memory", int(need.device), case.limits.device),
-        ("device_memory", int(need.largest), case.device.max_buffer_bytes),
+        ("device_memory", int(need.largest), case.largest_slot),
     ]
     name, requested, available = max(checks, key=lambda check: check[1] - check[2])
     missing = requested - available
@@ -216,28 +216,3 @@ def _ring(least: Count, tile: Count, share: Count) -> Ring:
     most = np.maximum(least, np.minimum(tile + PHASE_BYTES, PIECE_BYTES))
     count = np.clip(share // least, 1, RING_PIECES)
     return Ring(count, np.maximum(least, np.minimum(most, share // count)))
-
-
-def planned_bytes(plan: Plan) -> dict[Stage, int]:
-    """Return the bytes that each stage moves in a whole run of the plan.
-
-    load1 and store2 count bytes as the application stores them, load2 and store1 as the device
-    does; store2 counts the old C that it reads.
-    """
-    moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
-    problem, unified = plan.problem, plan.device.unified
-    loaded = {"A": 0, "B": 0}
-    for load in plan.loads:
-        loaded[load.operand] += load.rect.rows * load.rect.cols
-    for spec, elements in ((problem.a, loaded["A"]), (problem.b, loaded["B"])):
-        if spec.path == "staged":
-            moved["load1"] += elements * spec.itemsize
-        if not unified:
-            moved["load2"] += elements * problem.itemsize
-    if plan.in_place or problem.c.path == "resident":
-        return moved
-    if plan.overlap.c_on_device and not unified:
-        moved["store1"] = plan.elements * problem.itemsize
-    if problem.c.path == "staged":
-        moved["store2"] = plan.elements * problem.c.itemsize * (2 if problem.reads_c else 1)
-    return moved

@@ -68,6 +68,11 @@ class Case:
     whole_units: bool = False
 
     @property
+    def largest_slot(self) -> int:
+        """Bytes of the largest slot that the device can allocate."""
+        return self.device.max_buffer_bytes or max(self.limits.host, self.limits.device)
+
+    @property
     def overlap(self) -> Overlap:
         """The stages that run at once."""
         return OVERLAPS[self.strategy]
@@ -87,7 +92,7 @@ def case_for(
     """
     share = (options.host_bytes or machine.host_bytes) // members
     host = share - reserved_bytes(problem, share * members) // members
-    on_device = min(options.device_bytes or device.memory_bytes, device.memory_bytes)
+    on_device = device.limit(options.device_bytes) or share
     if options.checks_tiles:
         host -= checking_bytes(host)
         if device.unified:

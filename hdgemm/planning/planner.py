@@ -10,9 +10,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
-from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES, planned_bytes
+from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES
 from hdgemm.planning.case import Case, Limits, case_for
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.member_plan import member_plan
@@ -77,7 +78,8 @@ def plan_for(
         When a forced tile cuts the product into too many steps.
     """
     if members == 1 and problem.in_place and device.unified and options.tile is None:
-        limits = Limits(options.host_bytes or machine.host_bytes, device.memory_bytes)
+        host = options.host_bytes or machine.host_bytes
+        limits = Limits(host, device.limit() or host)
         return in_place_plan(Case(problem, device, options.strategy, limits, machine))
     case = case_for(problem, options, device, machine, members)
     if members > 1:
@@ -195,7 +197,7 @@ def _warn_if_slow(case: Case, plan: Plan) -> None:
     multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.dtype)
     if seconds < max(_SLOW_SECONDS, 8 * multiplying):
         return
-    device = min(_MORE * case.limits.device, case.device.memory_bytes)
+    device = case.device.limit(_MORE * case.limits.device) or _MORE * case.limits.device
     better = _least_seconds(replace(case, limits=Limits(_MORE * case.limits.host, device)))
     if better < seconds / 4:
         on_device = "" if case.device.unified else f" and {case.limits.device} on the device"

@@ -44,7 +44,11 @@ def file_of(target: Location | None) -> pathlib.Path | None:
 
 
 def check_location(where: Location, a: Any, b: Any) -> None:
-    """Refuse an item of a store that is an operand; files are compared by `check_product`."""
+    """Refuse a wrong suffix, and an item of a store that is an operand.
+
+    Files are compared by `check_product`.
+    """
+    where.check_suffix()
     if where.format in ("npy", "raw"):
         return
     for operand, what in ((a, "a"), (b, "b")):

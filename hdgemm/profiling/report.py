@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hdgemm.pictures.figure import data_url
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.trace import save_trace
 from hdgemm.profiling.charts import draw_charts
 from hdgemm.profiling.results import FAR_OFF, Change
+from hdgemm.tables import Table
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +38,7 @@ body { margin: 0; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 70rem; margin: 0 auto; padding: 1.5rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; }
-h2 { font-size: 1.15rem; margin-top: 2rem; }
+h2, caption { font-size: 1.15rem; font-weight: 600; margin-top: 2rem; text-align: left; }
 .quiet, figcaption { color: var(--quiet); }
 .warning { color: var(--warn); font-weight: 600; }
 .verdict p:first-child { font-size: 1.15rem; font-weight: 600; }
@@ -52,45 +53,48 @@ img.paper { background: #ffffff; }
 """
 
 
-class Table(NamedTuple):
-    """One table.
+class Section(NamedTuple):
+    """A table with the names of its charts, and sentences below it."""
 
-    Parameters
-    ----------
-    pictures
-        Names of the charts that belong to it.
-    remarks
-        Sentences below it.
-    """
+    table: Table
+    pictures: tuple[str, ...]
+    remarks: tuple[str, ...]
 
-    title: str
-    heads: tuple[str, ...]
-    rows: Rows
-    pictures: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        heads: tuple[str, ...],
+        rows: Rows,
+        pictures: tuple[str, ...] = (),
+        remarks: tuple[str, ...] = (),
+    ) -> Section:
+        """Make the table of words, and the section."""
+        return cls(Table(heads, rows, title, text=True), pictures, remarks)
 
 
-def tables(report: Report) -> list[Table]:
+def sections(report: Report) -> list[Section]:
     """Return all tables of a report (as `Profile.to_dict` returns it) that have rows."""
     verdict = report["verdict"] or {"observations": ()}
     found = [
-        Table("Strategies", ("strategy", "GFLOP/s", "over the one above", "efficiency", "spread",
-              "busy time of each stage, of the run"), _ladder(report), ("ladder", "stages")),
-        Table("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
+        Section.of("Strategies", ("strategy", "GFLOP/s", "over the one above", "efficiency",
+              "spread", "busy time of each stage, of the run"), _ladder(report),
+              ("ladder", "stages")),
+        Section.of("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
               _scaling(report), ("scaling", "sizes"), _cpu(report)),
-        Table("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
+        Section.of("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
               _bandwidth(report), ("bandwidth", "matrix")),
-        Table("Observations of the paper", ("number", "the paper observed", "here", "because"),
+        Section.of("Observations of the paper", ("number", "the paper observed", "here", "because"),
               [(str(each["number"]), each["claim"], _CONFIRMED[each["confirmed"]], each["why"])
                for each in verdict["observations"]]),
-        Table("The paper and its simulation",
+        Section.of("The paper and its simulation",
               ("figure", "paper", "simulated", "difference", f"within {_FITS:.0%}"),
               _references(report)),
-        Table("Predicted and measured time",
+        Section.of("Predicted and measured time",
               ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
               _predictions(report)),
     ]  # fmt: skip
-    return [table for table in found if table.rows]
+    return [section for section in found if section.table.rows]
 
 
 def _ladder(report: Report) -> Rows:
@@ -191,14 +195,14 @@ def render_page(report: Report, charts: Sequence[Chart], timelines: Mapping[str,
     pictures = {chart.name: _chart(chart) for chart in charts}
     title = f"Contention profile of {report['device']}"
     verdict = report["verdict"] or {"text": ()}
-    sections = [f'<section class="verdict">{_paragraphs(verdict["text"])}</section>']
-    for table in tables(report):
-        drawn = "".join(pictures.get(name, "") for name in table.pictures)
-        sections.append(
-            f"<section><h2>{escape(table.title)}</h2>{_table(table.heads, table.rows)}"
-            f'{_paragraphs(table.remarks)}<div class="pictures">{drawn}</div></section>'
+    parts = [f'<section class="verdict">{_paragraphs(verdict["text"])}</section>']
+    for section in sections(report):
+        drawn = "".join(pictures.get(name, "") for name in section.pictures)
+        parts.append(
+            f"<section>{_scrolling(section.table)}{_paragraphs(section.remarks)}"
+            f'<div class="pictures">{drawn}</div></section>'
         )
-    body = "\n".join([_head(title, report), *sections, _timelines(timelines), _setting(report)])
+    body = "\n".join([_head(title, report), *parts, _timelines(timelines), _setting(report)])
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -221,7 +225,7 @@ def _head(title: str, report: Report) -> str:
 
 def _timelines(pictures: Mapping[str, bytes]) -> str:
     drawn = "".join(
-        f'<figure><img class="paper" alt="timeline of {escape(name)}" src="{_data(png)}">'
+        f'<figure><img class="paper" alt="timeline of {escape(name)}" src="{data_url(png)}">'
         f"<figcaption>Timeline of {escape(name)}</figcaption></figure>"
         for name, png in pictures.items()
     )
@@ -239,33 +243,22 @@ def _setting(report: Report) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in report["notes"])
     return (
         f"<section><h2>Notes</h2><ul>{notes}</ul><h2>Machine and versions</h2>"
-        f"{_table(('item', 'value'), rows)}</section>"
+        f"{_scrolling(Table(('item', 'value'), rows, text=True))}</section>"
     )
 
 
 def _chart(chart: Chart) -> str:
     return (
         '<figure><picture><source media="(prefers-color-scheme: dark)" '
-        f'srcset="{_data(chart.dark)}"><img alt="{escape(chart.caption)}" '
-        f'src="{_data(chart.light)}"></picture>'
+        f'srcset="{data_url(chart.dark)}"><img alt="{escape(chart.caption)}" '
+        f'src="{data_url(chart.light)}"></picture>'
         f"<figcaption>{escape(chart.caption)}</figcaption></figure>"
     )
-
-
-def _data(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def _paragraphs(lines: Sequence[str]) -> str:
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-    )
+def _scrolling(table: Table) -> str:
+    return f'<div class="scroll">{table.html()}</div>'

@@ -11,7 +11,7 @@ import numpy as np
 
 from hdgemm.blas import multiply
 from hdgemm.machine.limits import available_bytes
-from hdgemm.options import Options
+from hdgemm.options import Options, built_in_options
 from hdgemm.preflight import plan
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Workload:
 
     def options(self, strategy: str, devices: Sequence[str], extents: Extents) -> Options:
         """Return the options of a run: each device holds an eighth of the matrices."""
-        return Options(
+        return built_in_options(
             devices=tuple(devices),
             strategy=strategy,
             device_memory=max(24 << 20, extents.nbytes // _DEVICE_FRACTION),

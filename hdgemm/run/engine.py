@@ -14,8 +14,8 @@ from hdgemm.machine.calibration import REFUTED, forget
 from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.timeline import Timeline, both
-from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report

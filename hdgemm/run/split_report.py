@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.tables import Table
+from hdgemm.units import format_duration, format_speed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,9 +34,9 @@ class Dropped:
 
     def __str__(self) -> str:
         return (
-            f"dropped as too slow: its next piece takes {self.seconds:.3g} s at"
-            f" {self.flop_rate / 1e9:.3g} GFLOP/s, the others need {self.others_seconds:.3g} s for"
-            " all that is left"
+            f"dropped as too slow: its next piece takes {format_duration(self.seconds)} at"
+            f" {format_speed(self.flop_rate / 1e9)}, the others need"
+            f" {format_duration(self.others_seconds)} for all that is left"
         )
 
 
@@ -55,8 +58,8 @@ class LeftOut:
 
     def __str__(self) -> str:
         return (
-            f"left out: all devices together reached {self.together / 1e9:.3g} GFLOP/s, {self.best}"
-            f" alone {self.best_rate / 1e9:.3g}"
+            f"left out: all devices together reached {format_speed(self.together / 1e9)},"
+            f" {self.best} alone {format_speed(self.best_rate / 1e9)}"
         )
 
 
@@ -141,23 +144,41 @@ class SplitReport:
     efficiency: float
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
-    def notes(self) -> list[str]:
-        """Return a sentence for each device that stopped early or took no part."""
-        notes = [f"{name} failed in the middle" for name, s in self.shares.items() if s.failed]
-        notes += [f"{name} was {s.dropped}" for name, s in self.shares.items() if s.dropped]
-        return notes + [f"{name} was {why}" for name, why in self.left_out.items()]
+    @property
+    def tiles(self) -> dict[str, tuple[Rect, ...]]:
+        """Tiles of C that each device computed."""
+        return {name: share.tiles for name, share in self.shares.items()}
 
-    def __str__(self) -> str:
-        lines = [
-            f"{name}: {100 * share.used:.1f} % of C (planned {100 * share.planned:.1f} %),"
-            f" {share.flop_rate / 1e9:.1f} GFLOP/s, done at {share.finished:.2f} s"
+    def table(self) -> Table:
+        """Return shares, speeds and the end of each device."""
+        heads = ("device", "planned", "used", "tiles", "speed", "of alone", "kernel", "done at")
+        rows = [
+            (
+                name,
+                f"{100 * share.planned:.1f} %",
+                f"{100 * share.used:.1f} %",
+                f"{len(share.tiles)}",
+                format_speed(share.flop_rate / 1e9),
+                "–" if share.of_alone is None else f"{100 * share.of_alone:.0f} %",
+                format_speed(share.kernel_rate / 1e9),
+                format_duration(share.finished),
+            )
             for name, share in self.shares.items()
         ]
-        lines.append(
-            f"imbalance {100 * self.imbalance:.1f} % of the run,"
+        return Table(heads, rows)
+
+    def notes(self) -> list[str]:
+        """Return the balance, and a sentence for each device that stopped early or was left out."""
+        balance = (
+            f"imbalance at the end: {100 * self.imbalance:.1f} % of the run;"
             f" {100 * self.efficiency:.1f} % of the kernels' rates together"
         )
-        return "\n".join(lines + self.notes())
+        notes = [f"{name} failed during the run" for name, s in self.shares.items() if s.failed]
+        notes += [f"{name} was {s.dropped}" for name, s in self.shares.items() if s.dropped]
+        return [balance, *notes, *(f"{name} was {why}" for name, why in self.left_out.items())]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.table().lines(), *self.notes()])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

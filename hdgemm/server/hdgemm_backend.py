@@ -86,7 +86,7 @@ class HdgemmLibrary:
 def plan_product(problem: Problem, options: Options) -> Demand:
     """Plan a product of files as `hdgemm.multiply` will; the children of `Planner` call it."""
     import hdgemm
-    from hdgemm.report import summarize_all
+    from hdgemm.pipeline.plan_summary import summarize_all
 
     with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
         paths = {

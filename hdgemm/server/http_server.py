@@ -154,7 +154,8 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
     listening = _listen(listener.host, listener.port)
     host, port = listener.host, listening.getsockname()[1]
     scheme = "http" if listener.certificate is None else "https"
-    log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    log.info("listening on %s; open %s in a browser", address, settings.public_url or address)
     keeper = WorkerKeeper(settings) if with_worker else None
     config = uvicorn.Config(
         create_app(service),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hdgemm.options import Options
+from hdgemm.options import Options, built_in_options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Timeline
@@ -142,7 +142,7 @@ class Simulation:
         system = self.system
         problem = Problem(*shape, reads_c=True)
         if system.work_unit is not None:
-            limits = Limits(system.staging, system.device.memory_bytes)
+            limits = Limits(system.staging, system.device.limit() or system.staging)
             tiling = work_unit_tiling(system.work_unit, system.blocks, strategy, shape[2])
             return build_plan(Case(problem, system.device, strategy, limits), tiling)
         # A search takes a while: products of the same depth use the same tile.
@@ -154,7 +154,7 @@ class Simulation:
     def options(self, strategy: str, tile: Shape | None = None) -> Options:
         """Return the options of one strategy."""
         memory = self.system.device.memory_bytes
-        return Options(
+        return built_in_options(
             strategy=strategy, tile=tile, host_memory=self.system.staging, device_memory=memory
         )
 
@@ -205,7 +205,7 @@ class Simulation:
         spec = OperandSpec(path="resident")
         problem = Problem(*shape, a=spec, b=spec, c=spec, reads_c=True)
         host = DeviceSpec(CPU)
-        return plan_for(problem, Options(), host, self.system.cpu)
+        return plan_for(problem, built_in_options(), host, self.system.cpu)
 
 
 def work_unit_tiling(unit: tuple[int, int], blocks: int, strategy: str, k: int) -> Tiling:

@@ -4,7 +4,6 @@ import pytest
 
 from hdgemm.cli.arguments import make_options, parse_scalar
 from hdgemm.cli.demonstration import square_order
-from hdgemm.cli.tables import format_bytes
 from hdgemm.errors import InputError
 
 
@@ -50,23 +49,6 @@ def test_options_take_what_was_given():
     assert options.host_bytes == 1_500_000_000
     assert options.devices == ("opencl:0", "host")
     assert make_options().devices == "auto"
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1_000, "1.00 kB"),
-        (12_345_678, "12.3 MB"),
-        (400_000_000, "400 MB"),
-        (6_442_450_944, "6.44 GB"),
-        (5 * 10**15, "5000 TB"),
-        (None, "not measured"),
-    ],
-)
-def test_bytes_in_words(nbytes, text):
-    assert format_bytes(nbytes) == text
 
 
 def test_the_demo_keeps_to_its_size_and_its_ratio():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hdgemm.machine.rates import Machine
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.validate import PlanError, validate
-from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.planner import plan_for
 from hdgemm.planning.resume import remaining
 

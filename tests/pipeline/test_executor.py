@@ -16,10 +16,10 @@ from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.dynamic_schedule import Batch
 from hdgemm.pipeline.executor import run_feed, run_plan
 from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import Case as PlanCase
 from hdgemm.planning.case import Limits
 from hdgemm.planning.shapes import Shape

@@ -8,9 +8,10 @@ import pytest
 from hdgemm.machine.rates import Machine
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.slots import PHASE_BYTES
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.byte_counts import least_need, planned_bytes, slot_bytes, staging
+from hdgemm.planning.byte_counts import least_need, slot_bytes, staging
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.planner import plan_for
 from hdgemm.planning.shapes import Shape, Shapes

@@ -31,7 +31,8 @@ def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, proble
     assert plan.host_limit == share
     assert plan.host_bytes <= (room - room // 32 if verify else room)
     checked_device = verify and not device.unified
-    allowed = device.memory_bytes - (device.memory_bytes // 32 if checked_device else 0)
+    memory = device.limit() or share
+    allowed = memory - (memory // 32 if checked_device else 0)
     assert plan.device_limit == allowed
     assert plan.device_bytes <= allowed
     if members == 1:
@@ -43,11 +44,11 @@ def test_a_plan_leaves_room_for_bounce_buffers_and_checks(device, verify, proble
     [
         # An eighth of the whole is reserved beside the plan, half of it with files, and a 32nd of
         # the rest for checks. Each of three members has 666,667 of 2,000,003 bytes.
-        (DeviceSpec(), IN_RAM, False, 1, 2_000_003 - 250_000, 1 << 62),
-        (DeviceSpec(), IN_RAM, False, 3, 666_667 - 83_333, 1 << 62),
-        (DeviceSpec(), IN_FILES, False, 1, 2_000_003 - 1_000_001, 1 << 62),
-        (DeviceSpec(), IN_FILES, False, 3, 666_667 - 333_333, 1 << 62),
-        (DeviceSpec(), IN_FILES, "tiles", 1, 1_000_002 - 31_250, 1 << 62),
+        (DeviceSpec(), IN_RAM, False, 1, 2_000_003 - 250_000, LIMIT),
+        (DeviceSpec(), IN_RAM, False, 3, 666_667 - 83_333, 666_667),
+        (DeviceSpec(), IN_FILES, False, 1, 2_000_003 - 1_000_001, LIMIT),
+        (DeviceSpec(), IN_FILES, False, 3, 666_667 - 333_333, 666_667),
+        (DeviceSpec(), IN_FILES, "tiles", 1, 1_000_002 - 31_250, LIMIT),
         (GPU, IN_RAM, False, 1, 1_750_003, 1_000_003),
         (GPU, IN_RAM, "tiles", 1, 1_750_003 - 54_687, 1_000_003 - 31_250),
         (GPU, IN_FILES, "tiles", 3, 333_334 - 10_416, 1_000_003 - 31_250),

@@ -11,10 +11,10 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.assumed import HOST
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.planjson import from_json, to_json
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
-from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import (
     Case,
     Limits,

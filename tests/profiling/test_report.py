@@ -8,7 +8,7 @@ import pytest
 from hdgemm.errors import InputError
 from hdgemm.profiling.compare import compare, load_report
 from hdgemm.profiling.contention import Bandwidth
-from hdgemm.profiling.report import save_profile, tables
+from hdgemm.profiling.report import save_profile, sections
 from hdgemm.profiling.results import Prediction, Profile, Rate, Reference, Rung, Sample, SizePoint
 from hdgemm.profiling.verdict import Findings, judge
 
@@ -60,7 +60,7 @@ def test_the_report_holds_the_documented_keys():
 
 
 def test_every_column_of_a_table_has_cells_in_every_row():
-    found = {table.title: table for table in tables(made_up().to_dict())}
+    found = {each.table.title: each.table for each in sections(made_up().to_dict())}
     assert len(found) == 6
     for table in found.values():
         assert {len(row) for row in table.rows} == {len(table.heads)}

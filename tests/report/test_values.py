@@ -18,8 +18,9 @@ from hdgemm.pipeline.plan import (
     Step,
     WorkUnit,
 )
+from hdgemm.pipeline.plan_summary import summarize
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.report import build_report, summarize, versions
+from hdgemm.report import build_report, versions
 
 EVENTS = (
     Event("host", "load1", 0, 0, 0, 0.0, 1.0, 3_000, 0),

@@ -1,15 +1,13 @@
 """Several devices on one product: right whatever the split, whoever is slow, whoever fails."""
 
-import io
 import threading
 import warnings
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import hdgemm
-from hdgemm.cli.split import parse_split, split_lines, split_table
+from hdgemm.cli.arguments import make_options
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.tilemap import save_tilemap
 from hdgemm.pipeline.devices.host import HostDevice
@@ -276,7 +274,7 @@ def test_pictures_of_two_devices(machine, tmp_path):
     pytest.importorskip("matplotlib")
     machine["x"], machine["y"] = paced("x", 20.0), paced("y", 60.0)
     _, report = run(("x", "y"), product())
-    save_tilemap(report.split, (96, 96), tmp_path / "tiles.png", title="C")
+    save_tilemap(report.split.tiles, (96, 96), tmp_path / "tiles.png", title="C")
     save_gantt(report.timeline, tmp_path / "gantt.png")
     for name in ("tiles.png", "gantt.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
@@ -285,24 +283,24 @@ def test_pictures_of_two_devices(machine, tmp_path):
 def test_the_table_and_the_lines_tell_all(machine):
     machine["x"], machine["y"] = paced("x", 20.0), paced("y", 60.0)
     _, report = run(("x", "y"), product())
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(split_table(report.split))
-    text = console.export_text()
-    assert "x" in text
+    text = str(report.split)
+    assert "\nx " in text
     assert "of alone" in text
     assert "–" in text  # neither was ever run by itself
-    assert "imbalance" in split_lines(report.split)[0]
+    assert "imbalance" in text
+    assert text in str(report)
 
 
 @pytest.mark.parametrize("texts", [["host"], ["=0.5"], ["host=much"], ["x=0.1", "x=0.2"]])
 def test_shares_that_cannot_be_read_are_refused(texts):
     with pytest.raises(hdgemm.InputError, match="share"):
-        parse_split(texts)
+        make_options(split=texts)
 
 
 def test_shares_are_read():
-    assert parse_split(["opencl:0/2:1=0.25", "host=0.75"]) == {"opencl:0/2:1": 0.25, "host": 0.75}
-    assert parse_split(None) is None
+    found = make_options(split=["opencl:0/2:1=0.25", "host=0.75"]).split
+    assert found == {"opencl:0/2:1": 0.25, "host": 0.75}
+    assert make_options().split is None
 
 
 def test_a_fixed_split_of_files(machine, tmp_path):

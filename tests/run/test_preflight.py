@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.pipeline.plan_summary import summarize, summarize_all
 from hdgemm.pipeline.planjson import from_json
-from hdgemm.report import summarize, summarize_all
 
 N = 700
 CASES = {

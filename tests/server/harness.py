@@ -131,11 +131,10 @@ def start(
     command: str, settings: Settings, *arguments: str, **extra: str
 ) -> subprocess.Popen[bytes]:
     """Start `hdgemm <command>` as a process of its own."""
-    code = f"import typer; from hdgemm.cli.{command} import command; typer.run(command)"
     settings.make_folders()
     with (settings.data_dir / f"{command}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-m", "hdgemm", command, *arguments],
             env=environment(settings, **extra), stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

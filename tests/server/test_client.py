@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from hdgemm.cli import remote
+from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
@@ -182,9 +181,6 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
 def test_the_commands(server: Live, idle: Live, root: Path, tmp_path: Path) -> None:
     np.save(root / "x.npy", A)
     np.save(tmp_path / "y.npy", B)
-    app = typer.Typer()
-    for name in ("submit", "jobs", "watch", "cancel", "fetch"):
-        app.command(name)(getattr(remote, name))
     at = ["--url", server.url]
 
     def run(*arguments: str) -> str:

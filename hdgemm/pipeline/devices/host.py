@@ -76,7 +76,7 @@ class HostDevice:
 
     def __init__(
         self,
-        memory_bytes: int = 1 << 62,
+        memory_bytes: int | None = None,
         *,
         threads: int | None = None,
         draws: bool | None = None,

@@ -73,6 +73,7 @@ class RecordingDevice:
         pace: Pace | None = None,
         corrupt: Corruption | None = None,
     ) -> None:
+        self._memory_bytes = memory_bytes
         self.spec = DeviceSpec(name, unified=False, memory_bytes=memory_bytes)
         self.calls: list[Call] = []
         self.held = 0
@@ -102,12 +103,12 @@ class RecordingDevice:
         """Take device memory."""
         with self._lock:
             self._record(Call("allocate", nbytes))
-            if self.held + nbytes > self.spec.memory_bytes:
+            if self.held + nbytes > self._memory_bytes:
                 raise DoesNotFitError(
                     f"{self.spec.name}: {nbytes:,} bytes asked for, "
-                    f"{self.held:,} of {self.spec.memory_bytes:,} held",
+                    f"{self.held:,} of {self._memory_bytes:,} held",
                     requested=nbytes,
-                    available=self.spec.memory_bytes - self.held,
+                    available=self._memory_bytes - self.held,
                 )
             self.held += nbytes
             self.peak_held = max(self.peak_held, self.held)

@@ -16,9 +16,9 @@ from hdgemm.pipeline.devices.cuda.device import GRANULARITY
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.byte_counts import planned_bytes
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from hdgemm.cli.live import LiveBar, PlainLines, describe, show_progress
 from hdgemm.progress import Progress
+from hdgemm.progress_view import LiveBar, PlainLines, describe, show_progress
 
 
 def at(percent, **changes):
@@ -26,10 +26,10 @@ def console(*, terminal):
 
 
 def test_the_words_hold_speed_eta_and_bottleneck():
-    assert describe(at(40.0)) == "123.5 GFLOP/s · ETA 1:15 · bottleneck mult1"
+    assert describe(at(40.0)) == "123 GFLOP/s · ETA 1 min 15 s · bottleneck mult1"
     assert "ETA –" in describe(at(0.0, eta=None))
-    assert "ETA 2.5 s" in describe(at(40.0, eta=2.5))
-    assert "ETA 1:02:05" in describe(at(40.0, eta=3725.0))
+    assert "ETA 2.50 s" in describe(at(40.0, eta=2.5))
+    assert "ETA 1 h 2 min" in describe(at(40.0, eta=3725.0))
     assert "bottleneck" not in describe(at(0.0, limit=None))
     assert "ETA" not in describe(at(100.0, eta=0.0))
 

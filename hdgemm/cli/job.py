@@ -1,0 +1,258 @@
+"""`hdgemm job`: submits, lists, watches, cancels and fetches the jobs of a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from hdgemm.cli.arguments import HostMemory, Json, NoClobber, TransA, TransB, complete_device
+from hdgemm.errors import HdgemmError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hdgemm.client import Client, RemoteJob
+
+_URL: Final = "http://127.0.0.1:8000"
+_MOST_COMPLETED: Final = 100
+#: Exit code of `job watch` where the job failed, for whatever reason.
+_FAILED: Final = 1
+
+
+def _complete_job(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of recent jobs that begin so, for the shell's completion."""
+    from itertools import islice
+
+    try:
+        with _client(context.params.get("url") or _URL, context.params.get("token")) as client:
+            ids = [job.id for job in islice(client.jobs(), _MOST_COMPLETED)]
+    except (HdgemmError, ImportError):
+        return []
+    return [each for each in ids if each.startswith(incomplete)]
+
+
+Url = Annotated[str, typer.Option(envvar="HDGEMM_URL", help="Address of the service.")]
+Token = Annotated[
+    str | None, typer.Option(envvar="HDGEMM_TOKEN", help="What 'hdgemm token create' printed.")
+]
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", autocompletion=_complete_job, help="The job's id, or how it begins."
+    ),
+]
+app = typer.Typer(name="job", help="Submit, list, watch, cancel and fetch jobs of a service.")
+
+
+@app.command()
+def submit(  # noqa: PLR0917 - typer calls it by name
+    a: Annotated[str, typer.Argument(help="A: a .npy file, or job:ID for that job's result.")],
+    b: Annotated[str, typer.Argument(help="B, likewise.")],
+    c: Annotated[str | None, typer.Option(help="C for beta, likewise.")] = None,
+    alpha: Annotated[float, typer.Option(help="Factor of the product.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
+    trans_a: TransA = False,
+    trans_b: TransB = False,
+    output: Annotated[
+        str | None, typer.Option(help="The result's path on the server; default: kept there.")
+    ] = None,
+    host_memory: HostMemory = None,
+    device: Annotated[
+        str | None, typer.Option(autocompletion=complete_device, help="host, opencl:0, cuda:0 …")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the job.")] = "",
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher runs first.")] = 0,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the product.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the service's plan as JSON; submit nothing.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = _URL,
+    token: Token = None,
+) -> None:
+    """Submit C = alpha·op(A)·op(B) + beta·C and print the job's id.
+
+    Files that the server does not reach are uploaded; an upload that broke off is resumed.
+    """
+    from hdgemm.cli.output import print_json
+
+    options: dict[str, Any] = {"verify": verify}
+    if host_memory is not None:
+        options["host_memory"] = host_memory
+    if device is not None:
+        options["devices"] = [device]
+    with _client(url, token) as client:
+        operands = [_operand(client, text) for text in (a, b)]
+        inputs: dict[str, Any] = {
+            "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "name": name,
+            "priority": priority, "options": options, "output": output,
+            "c": None if c is None else _operand(client, c),
+        }  # fmt: skip
+        if dry_run:
+            print_json(client.plan(operands[0], operands[1], **inputs))
+            return
+        with _bar("sending") as tell:
+            job = client.submit(operands[0], operands[1], transfer=tell, **inputs)
+        if as_json:
+            print_json(job.info)
+        else:
+            typer.echo(job.id)
+
+
+@app.command("list")
+def jobs(
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            autocompletion=lambda: ["accepted", "running", "successful", "failed", "dismissed"],
+            help="Only jobs with this status; may be given several times.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    as_json: Json = False,
+    url: Url = _URL,
+    token: Token = None,
+) -> None:
+    """List jobs, newest first."""
+    from itertools import islice
+
+    from hdgemm.cli.output import print_json
+    from hdgemm.tables import Table
+
+    filters: dict[str, Any] = {"status": status, "name": name}
+    chosen = {key: value for key, value in filters.items() if value}
+    with _client(url, token) as client:
+        found = [job.info for job in islice(client.jobs(**chosen), limit)]
+    if as_json:
+        print_json(found)
+    elif not found:
+        typer.echo("no jobs", err=True)
+    else:
+        rows = [
+            (info["jobID"], info["status"], f"{info['progress']} %", info["processID"],
+             info["created"][:19], info["name"])
+            for info in found
+        ]  # fmt: skip
+        heads = ("job", "status", "done", "process", "created", "name")
+        typer.echo("\n".join(Table(heads, rows, text=True).lines()))
+
+
+@app.command()
+def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
+    """Follow a job to its end; exits with 1 when it failed, with 130 when it was cancelled."""
+    from hdgemm.cli.output import print_json
+
+    with _client(url, token) as client:
+        found = _find(client, job)
+        with _bar("waiting") as tell:
+
+            def show(info: Mapping[str, Any]) -> None:
+                tell(round(10 * (info["detail"] or {}).get("percent", 0.0)), 1000)
+
+            found.wait(show)
+        if as_json:
+            print_json(found.info)
+        elif found.status == "successful":
+            typer.echo(_ending(found.info))
+            if found.info.get("verification"):
+                typer.echo(found.info["verification"]["summary"])
+        if found.status == "failed":
+            error = found.info.get("error") or {}
+            reason = error.get("detail") or found.info["message"]
+            typer.echo(f"hdgemm: error: job {found.id} failed: {reason}", err=True)
+            raise typer.Exit(_FAILED)
+        found.check()
+
+
+def _ending(info: Mapping[str, Any]) -> str:
+    """Return time and speed of a job that succeeded."""
+    from hdgemm.units import format_duration, format_speed
+
+    report = info["report"] or {}
+    took = f" in {format_duration(report['seconds'])}" if report.get("seconds") else ""
+    speed = f", {format_speed(report['gflops'])}" if report.get("gflops") else ""
+    return f"{info['jobID']} successful{took}{speed}"
+
+
+@app.command()
+def cancel(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
+    """Stop a job; its record is kept."""
+    from hdgemm.cli.output import print_json
+
+    with _client(url, token) as client:
+        info = _find(client, job).cancel().info
+    if as_json:
+        print_json(info)
+    else:
+        typer.echo(f"{info['jobID']} {info['message']}")
+
+
+@app.command()
+def fetch(
+    job: JobId,
+    out: Annotated[Path, typer.Argument(help="The .npy file to write.")],
+    *,
+    no_clobber: NoClobber = False,
+    as_json: Json = False,
+    url: Url = _URL,
+    token: Token = None,
+) -> None:
+    """Download a job's result."""
+    from hdgemm.cli.output import check_file, print_json, refuse_existing
+
+    check_file(out, "fetch", ".npy")
+    if no_clobber:
+        refuse_existing(out)
+    with _client(url, token) as client, _bar("receiving") as tell:
+        found = _find(client, job)
+        matrix = found.result(out, tell)
+    if as_json:
+        print_json({"job": found.id, "path": str(out), "shape": matrix.shape,
+                    "dtype": matrix.dtype.name})  # fmt: skip
+    else:
+        typer.echo(str(out))
+
+
+def _client(url: str, token: str | None) -> Client:
+    from hdgemm.client import Client
+
+    return Client(url, token)
+
+
+def _operand(client: Client, text: str) -> Any:
+    return _find(client, text[4:]) if text.startswith("job:") else Path(text)
+
+
+def _find(client: Client, text: str) -> RemoteJob:
+    """Return the one job with an id that begins so."""
+    if len(text) == 32:
+        return client.job(text)
+    found = [job for job in client.jobs() if job.id.startswith(text)]
+    if len(found) != 1 or not text:
+        raise InputError(f"{len(found)} jobs begin with {text!r}; see 'hdgemm job list'")
+    return found[0]
+
+
+class _bar:  # noqa: N801 - reads as what it does
+    """A progress bar on a terminal's standard error; nothing elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._progress = Progress(console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task(what, total=None)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._progress.start()
+
+        def tell(done: int, total: int) -> None:
+            self._progress.update(self._task, completed=done, total=total)
+
+        return tell
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

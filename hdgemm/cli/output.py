@@ -1,0 +1,146 @@
+"""Output of commands: text or JSON on standard output, files and pictures beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from hdgemm.pipeline.plan import Plan
+    from hdgemm.progress import Progress
+    from hdgemm.report import Report
+    from hdgemm.tables import Table
+
+    #: A product that takes a function which shows its progress, and returns its report.
+    Call: TypeAlias = Callable[[Callable[[Progress], None] | None], Report]
+
+_SUFFIXES: Final = {"trace": ".json", "gantt": ".png", "tilemap": ".png", "report": ".json"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Files that a run leaves, and what it prints.
+
+    Parameters
+    ----------
+    trace, gantt, tilemap, report
+        Where they are written; None for none.
+    quiet
+        Print neither progress nor the table.
+    as_json
+        Print the report as JSON instead of the table.
+    """
+
+    trace: Path | None = None
+    gantt: Path | None = None
+    tilemap: Path | None = None
+    report: Path | None = None
+    quiet: bool = False
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Refuse before the run what could not be written after it."""
+        for name, suffix in _SUFFIXES.items():
+            check_file(getattr(self, name), f"--{name}", suffix)
+
+    def show(self, label: str, call: Call) -> Report:
+        """Run `call` with progress on standard error, then write and print its report."""
+        self.check()
+        if self.quiet:
+            report = call(None)
+        else:
+            from hdgemm.progress_view import show_progress
+
+            with show_progress(label) as progress:
+                report = call(progress)
+        self._write(report)
+        if self.as_json:
+            typer.echo(report.to_json())
+        elif not self.quiet:
+            typer.echo(str(report))
+        return report
+
+    def _write(self, report: Report) -> None:
+        from hdgemm.report_text import report_title
+
+        if self.report is not None:
+            report.save(self.report)
+        if self.trace is not None:
+            from hdgemm.pictures.trace import save_trace
+
+            save_trace(report.timeline, self.trace)
+        if self.gantt is not None and not report.timeline.events:
+            typer.echo(f"no {self.gantt}: no stage did anything", err=True)
+        elif self.gantt is not None:
+            from hdgemm.pictures.gantt import save_gantt
+
+            save_gantt(report.timeline, self.gantt, title=report_title(report))
+        if self.tilemap is not None and report.split is None:
+            typer.echo(f"no {self.tilemap}: one device computed all of C", err=True)
+        elif self.tilemap is not None and report.split is not None:
+            from hdgemm.pictures.tilemap import save_tilemap
+
+            extents = (report.plan["m"], report.plan["n"])
+            save_tilemap(report.split.tiles, extents, self.tilemap, title=report_title(report))
+
+
+def check_file(path: Path | None, option: str, suffix: str) -> None:
+    """Refuse a file whose folder is missing, or whose suffix is another format's."""
+    if path is None:
+        return
+    if path.suffix and path.suffix.lower() != suffix:
+        raise InputError(f"{option} writes {suffix[1:].upper()}: name the file {path.stem}{suffix}")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+
+
+def refuse_existing(*locations: str | os.PathLike[str] | None) -> None:
+    """Refuse to replace a matrix, for `--no-clobber`."""
+    from hdgemm.matrices.location import parse_location
+
+    for location in locations:
+        if location is not None and parse_location(location).holds_matrix():
+            raise InputError(f"{location} exists, and --no-clobber keeps it: name another output")
+
+
+def print_json(values: Any) -> None:
+    """Print plain values as JSON; a number that is not finite becomes null."""
+    finite = json.loads(json.dumps(values), parse_constant=lambda _: None)
+    typer.echo(json.dumps(finite, indent=2))
+
+
+def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
+    """Print the plan of each device."""
+    if as_json:
+        texts = [each.to_json() for each in plans]
+        many = '{"members": [' + ", ".join(texts) + "]}"
+        typer.echo(texts[0] if len(texts) == 1 else many)
+    else:
+        typer.echo(str(plans))
+
+
+def print_table(table: Table) -> None:
+    """Print a table with long cells wrapped to the terminal's width."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=table.title or None, title_justify="left", box=None, pad_edge=False,
+        header_style="bold",
+    )  # fmt: skip
+    for head in table.heads:
+        shown.add_column(head)
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    Console().print(shown)
