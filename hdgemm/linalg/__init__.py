@@ -5,6 +5,8 @@ from hdgemm.linalg.factored_solve import cho_solve, lu_solve
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.qr import qr
+from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.storage import SingularMatrixError
@@ -20,6 +22,8 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "plan_slabs",
+    "qr",
+    "qr_multiply",
     "solve",
     "solve_triangular",
 ]

@@ -119,6 +119,25 @@ def trsm(
     )  # fmt: skip
 
 
+def trmm(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    *,
+    side: str = "L",
+    lower: bool = True,
+    trans: str = "N",
+    unit: bool = False,
+) -> None:
+    """Overwrite B by op(A)·B (side L) or B·op(A) (side R) for a triangular A."""
+    m, n = b.shape
+    if not (m and n):
+        return
+    _call(
+        cython_blas, "trmm", b.dtype, side, "L" if lower else "U", trans, "U" if unit else "N",
+        m, n, _scalar(1.0, b), a, _lead(a), b, _lead(b),
+    )  # fmt: skip
+
+
 def potrf(a: NDArray[Any]) -> int:
     """Overwrite the lower triangle of A by its Cholesky factor.
 
@@ -142,6 +161,13 @@ def getrf(a: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     if m and n:
         _call(cython_lapack, "getrf", a.dtype, m, n, a, _lead(a), pivots, info)
     return pivots.astype(np.int64) - 1, info.value
+
+
+def geqrt(a: NDArray[Any], t: NDArray[Any]) -> None:
+    """Overwrite A (m×n, m ≥ n) by its QR factors, and the upper triangle of T by their T."""
+    m, n = a.shape
+    if n:
+        _call(cython_lapack, "geqrt3", a.dtype, m, n, a, _lead(a), t, _lead(t), ctypes.c_int())
 
 
 def tpqrt(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 STREAM_BUFFERS: Final = 2
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
+#: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.3 to
+#: 0.4 of gemm's rate with 128 and 256 columns of 8192 rows.
+_SLOWER: Final = 1.8
 #: Parts of the memory for slabs that the planner tries: narrower slabs overlap more.
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -41,6 +44,7 @@ def plan_slabs(
     block: int | None = None,
     overlap: bool = True,
     reserved: int = 0,
+    reflectors: tuple[Columns, ...] = (),
 ) -> SlabPlan:
     """Return the fastest slabs of an m×n matrix that fit `memory` bytes, by the model.
 
@@ -54,6 +58,8 @@ def plan_slabs(
         Slabs may be loaded and stored while another one is computed.
     reserved
         Bytes of the memory that are held besides slabs, stream and transfers.
+    reflectors
+        Blocks that are applied to the matrix, in this order, where `kind` is to do that.
 
     Raises
     ------
@@ -64,18 +70,22 @@ def plan_slabs(
     m = n if rows is None else rows
     if min(m, n) < 0:
         raise InputError(f"the extents of a matrix must not be negative, got {m}×{n}")
+    last = max((reflector.last for reflector in reflectors), default=0)
+    depth = min(m, n) if kind == "qr" else last
+
+    def shape(block: int, buffers: int, width: int | None) -> _Shape:
+        return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
+
     plans = [
-        plan
+        replace(plan, reflectors=reflectors)
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if overlap else (1,))
         for part in (_PARTS if width is None and buffers > 1 else (1.0,))
-        if (
-            plan := _fit(_Shape(kind, m, n, dtype, columns, buffers, width, reserved), memory, part)
-        )
+        if (plan := _fit(shape(columns, buffers, width), memory, part))
     ]
     if not plans:
-        requested = _Shape(kind, m, n, dtype, block or 1, 1, width or 1, reserved).least_bytes
+        requested = shape(block or 1, 1, width or 1).least_bytes
         raise DoesNotFitError(
             f"{kind} of a {m}×{n} {dtype} matrix needs {requested} bytes for one slab of "
             f"{width or 1} columns and its stream; host_memory is {memory}: raise it by "
@@ -96,11 +106,22 @@ class _Shape(NamedTuple):
     buffers: int
     width: int | None
     reserved: int
+    depth: int
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
 
     def column_bytes(self, rows: int) -> int:
-        """Return the bytes of one column in a buffer."""
-        itemsize = np.dtype(self.dtype).itemsize
-        return leading(rows, self.m, itemsize) * itemsize
+        """Return the bytes of one column in a buffer, and beside it for the product V^H·C."""
+        product = self.block if self.depth else 0
+        return (leading(rows, self.m, self.itemsize) + product) * self.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes for transfers, and for the triangles T of blocks of `depth` reflectors in all."""
+        return BOUNCE_BYTES + self.reserved + self.block * self.depth * self.itemsize
 
     @property
     def stream_bytes(self) -> int:
@@ -112,24 +133,25 @@ class _Shape(NamedTuple):
         """Bytes of the narrowest slabs and their stream, with those of transfers."""
         width = min(self.width or 1, self.n)
         held = self.buffers * (self.column_bytes(self.m) * width + ALIGNMENT) + self.stream_bytes
-        return held + BOUNCE_BYTES + self.reserved
+        return held + self.fixed_bytes
 
 
 def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     """Cut the columns into slabs that fill `part` of the memory; None where none fits."""
     m, n, stream = shape.m, shape.n, shape.stream_bytes
-    fixed = BOUNCE_BYTES + shape.reserved
-    budget = memory - fixed - shape.buffers * ALIGNMENT
-    if shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(m) <= budget:
+    budget = memory - shape.fixed_bytes - shape.buffers * ALIGNMENT
+    alone = shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(m) <= budget
+    if alone and shape.kind not in ("form q", "apply q"):
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
     # Columns that begin on a block of the file need no buffered writes.
-    aligned = max(1, ALIGNMENT // np.dtype(shape.dtype).itemsize)
+    aligned = max(1, ALIGNMENT // shape.itemsize)
     slabs: list[Columns] = []
     largest = first = 0
     while first < n:
         column = shape.column_bytes(m - first if shape.kind == "cholesky" else m)
-        width = min(n - first, budget // max(1, column) if shape.width is None else shape.width)
+        fitting = budget // column if column else n
+        width = min(n - first, fitting if shape.width is None else shape.width)
         if shape.width is None and first + width < n and width > aligned:
             width -= (first + width) % aligned
         largest = max(largest, width * column)
@@ -139,9 +161,10 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         first += width
     if shape.buffers > max(1, len(slabs)):
         return None
-    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + fixed
+    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + shape.fixed_bytes
+    ordered = tuple(reversed(slabs)) if shape.kind == "form q" else tuple(slabs)
     return SlabPlan(
-        shape.kind, m, n, shape.dtype, tuple(slabs), shape.block, shape.buffers, held, memory
+        shape.kind, m, n, shape.dtype, ordered, shape.block, shape.buffers, held, memory
     )
 
 
@@ -153,7 +176,7 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
     for number, (slab, streamed) in enumerate(zip(plan.slabs, plan.streamed_bytes(), strict=True)):
         # Copies between layouts and alignments take time of the cores that multiply.
         copying = (streamed + 2 * plan.nbytes(slab)) / (machine.copy * machine.cores)
-        update, panel = _kernel_seconds(plan, slab, machine)
+        update, panel = _kernel_seconds(plan, slab, streamed, machine)
         computing = update + panel + copying
         streaming = streamed / machine.disk_read
         load, store = plan.nbytes(slab) / machine.disk_read, plan.nbytes(slab) / machine.disk_write
@@ -172,7 +195,9 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
     return replace(plan, seconds=exposed + final, phase_seconds=phases, limit=limit)
 
 
-def _kernel_seconds(plan: SlabPlan, slab: Columns, machine: Machine) -> tuple[float, float]:
+def _kernel_seconds(
+    plan: SlabPlan, slab: Columns, streamed: int, machine: Machine
+) -> tuple[float, float]:
     """Return the seconds of the updates and of the panel of one slab."""
     rate, m, width = machine.flop_rate(plan.dtype), plan.m, slab.width
     first = min(slab.first, plan.pivots)
@@ -181,8 +206,14 @@ def _kernel_seconds(plan: SlabPlan, slab: Columns, machine: Machine) -> tuple[fl
     if plan.kind == "cholesky":
         update = first * (width * (rows - width) + width * (width + 1) / 2)
         panel = width**3 / 6 + width**2 * (rows - width) / 2
+    elif plan.kind in ("form q", "apply q"):
+        update = 2 * width * streamed / plan.itemsize
+        panel = 0
     else:
         update = width * (first * m - first**2 / 2)
         panel = elimination_pairs(rows, width)
+    if plan.kind == "qr":
+        update *= 2
+        panel = 2 * panel + _SLOWER * plan.block * width * rows
     speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
     return per_pair * update / speed, per_pair * panel / rate

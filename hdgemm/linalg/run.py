@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from hdgemm.linalg.householder import Reflectors
     from hdgemm.linalg.slab_plan import Kind, SlabPlan
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
+    from hdgemm.machine.rates import Machine
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.progress import Watch
@@ -61,22 +63,53 @@ def plan_for(
     watch: Watch,
     *,
     reserved: int = 0,
+    dtype: np.dtype[Any] | None = None,
 ) -> SlabPlan:
     """Return the slabs for one factorisation, planned with the rates of this machine.
 
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
-    not used. `reserved` bytes of the memory are held by others.
+    not used. `dtype` is that of the result, None for that of A; `reserved` bytes of the memory are
+    held by others.
     """
     m, n = a.shape
-    dtype = a.dtype.newbyteorder("=").name
-    staged = OperandSpec(False, "file", "staged", a.dtype.itemsize)
-    problem = Problem(max(1, m), max(1, n), max(1, min(m, n) // 3), dtype, staged, staged, staged)
-    machine = session.machine(DeviceSpec(), problem, _folder(out, a), options.threads, watch)
+    name = (a.dtype if dtype is None else dtype).newbyteorder("=").name
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
-        kind, n, dtype, options.host_bytes or default_host_bytes(), machine,
+        kind, n, name, options.host_bytes or default_host_bytes(),
+        _machine(a, out, name, session, options, watch),
         rows=m, width=width, block=block, overlap=out.chunks is None, reserved=reserved,
     )  # fmt: skip
+
+
+def plan_reflectors(
+    reflectors: Reflectors,
+    columns: int,
+    out: StoredMatrix,
+    session: Session,
+    options: Options,
+    watch: Watch,
+    *,
+    trans: str | None,
+) -> SlabPlan:
+    """Return the slabs for Q (trans None), Q·C (N) or Q^H·C (C), of some columns."""
+    plan, blocks = reflectors.plan, reflectors.blocks
+    _, width, _ = options.tile or (None, None, None)
+    return plan_slabs(
+        "apply q" if trans else "form q", columns, plan.dtype,
+        options.host_bytes or default_host_bytes(),
+        _machine(reflectors.stored, out, plan.dtype, session, options, watch),
+        rows=plan.m, width=width, block=plan.block, overlap=out.chunks is None,
+        reflectors=blocks if trans == "C" else blocks[::-1],
+    )  # fmt: skip
+
+
+def _machine(
+    a: StoredMatrix, out: StoredMatrix, dtype: str, session: Session, options: Options, watch: Watch
+) -> Machine:
+    m, n = a.shape
+    staged = OperandSpec(False, "file", "staged", a.dtype.itemsize)
+    problem = Problem(max(1, m), max(1, n), max(1, min(m, n) // 3), dtype, staged, staged, staged)
+    return session.machine(DeviceSpec(), problem, folder_of(out, a), options.threads, watch)
 
 
 @contextmanager
@@ -144,7 +177,7 @@ def _allocate(out: StoredMatrix, plan: SlabPlan) -> None:
     allocate_rectangles(matrix, rects)
 
 
-def _folder(*matrices: StoredMatrix) -> Path | None:
+def folder_of(*matrices: StoredMatrix) -> Path | None:
     """Return the folder of the first matrix that lies in a file."""
     for stored in matrices:
         home = stored.operand.matrix.home

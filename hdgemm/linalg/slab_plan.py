@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Stage
 
-Kind = Literal["cholesky", "lu"]
+#: "form q" applies reflectors to columns of the identity, "apply q" to those of any matrix.
+Kind = Literal["cholesky", "lu", "qr", "form q", "apply q"]
 
 #: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
 #: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
@@ -40,10 +41,13 @@ class Columns(NamedTuple):
 class SlabPlan:
     """The slabs of one factorisation of an m×n matrix, and what they cost.
 
+    To apply stored reflectors to an m×n matrix is planned in the same way.
+
     Parameters
     ----------
     slabs
-        The slabs, from left to right; Cholesky's have the rows from their diagonal on.
+        The slabs in the order in which they are stored: from left to right, but from right to left
+        where Q is formed. Cholesky's have the rows from their diagonal on.
     block
         Columns of a stream block, at most; a block has columns of one slab only.
     slab_buffers
@@ -58,6 +62,8 @@ class SlabPlan:
         Expected duration of each phase, alone.
     limit
         The resource that determines it: ``"kernel"`` or ``"disk"``.
+    reflectors
+        Blocks of reflectors that are applied to each slab, in this order; () for factorisations.
     """
 
     kind: Kind
@@ -72,6 +78,7 @@ class SlabPlan:
     seconds: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     limit: str = "kernel"
+    reflectors: tuple[Columns, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -87,13 +94,29 @@ class SlabPlan:
         """Return the columns of a slab that are eliminated: those left of column `pivots`."""
         return Columns(slab.first, max(slab.first, min(slab.last, self.pivots)), slab.top)
 
+    def parts(self, slab: Columns) -> Iterator[Columns]:
+        """Yield the blocks of the columns of a slab that are eliminated, from left to right."""
+        own = self.eliminated(slab)
+        for first in range(own.first, own.last, self.block):
+            yield Columns(first, min(first + self.block, own.last), first)
+
     def blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
-        """Yield the blocks that update a slab, each with the number of the slab it is a part of."""
+        """Yield the blocks that update a slab, each with the number of the slab it is a part of.
+
+        Reflectors that were stored before have no such number: it is -1.
+        """
+        if self.kind in ("form q", "apply q"):
+            for block in self._applied(self.slabs[number]):
+                yield -1, block
+            return
         top = self.slabs[number].first
-        for earlier, slab in enumerate(map(self.eliminated, self.slabs[:number])):
-            for first in range(slab.first, slab.last, self.block):
-                last = min(first + self.block, slab.last)
-                yield earlier, Columns(first, last, top if self.kind == "cholesky" else first)
+        for earlier, slab in enumerate(self.slabs[:number]):
+            for block in self.parts(slab):
+                yield earlier, block._replace(top=top) if self.kind == "cholesky" else block
+
+    def _applied(self, slab: Columns) -> list[Columns]:
+        """Return the reflectors that change a slab: columns of the identity have zeros on top."""
+        return [b for b in self.reflectors if self.kind == "apply q" or b.first < slab.last]
 
     def nbytes(self, columns: Columns) -> int:
         """Return the bytes of the elements of some columns."""
@@ -109,6 +132,8 @@ class SlabPlan:
         """Return the bytes of the earlier columns that are read for each slab."""
         if self.kind == "cholesky":
             return [(self.n - slab.first) * slab.first * self.itemsize for slab in self.slabs]
+        if self.kind in ("form q", "apply q"):
+            return [sum(map(self.nbytes, self._applied(slab))) for slab in self.slabs]
         earlier = [0]
         for slab in map(self.eliminated, self.slabs[:-1]):
             blocks, rest = divmod(slab.width, self.block)
@@ -171,10 +196,17 @@ class SlabPlan:
 
     def flops_of(self, columns: int) -> int:
         """Return the operations after which the first columns are factored."""
-        per_pair = flops_per_multiply_add(self.dtype)
+        pairs = elimination_pairs(self.m, columns)
         if self.kind == "cholesky":
-            return int(per_pair * (columns**3 / 6 + columns**2 * (self.n - columns) / 2))
-        return int(per_pair * elimination_pairs(self.m, columns))
+            pairs = columns**3 / 6 + columns**2 * (self.n - columns) / 2
+        elif self.kind != "lu":
+            depth = max((block.last for block in self.reflectors), default=0)
+            pairs = {
+                "qr": 2 * pairs,
+                "form q": 2 * elimination_pairs(self.m, columns, depth),
+                "apply q": columns * depth * (2 * self.m - depth),
+            }[self.kind]
+        return int(flops_per_multiply_add(self.dtype) * pairs)
 
     def summary(self) -> dict[str, Any]:
         """Return shape, slabs, memory and expectations as plain values, for reports."""
@@ -213,12 +245,14 @@ class SlabPlan:
     def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:
         """Return the plan of which `to_dict` returned these values."""
         found = {name: values[name] for name in cls.__slots__}
-        return cls(**found | {"slabs": tuple(Columns(*slab) for slab in values["slabs"])})
+        for name in ("slabs", "reflectors"):
+            found[name] = tuple(Columns(*columns) for columns in values[name])
+        return cls(**found)
 
 
-def elimination_pairs(m: int, n: int) -> float:
-    """Count the multiply-adds of the LU factorisation of an m×n matrix."""
-    k = min(m, n)
+def elimination_pairs(m: int, n: int, k: int | None = None) -> float:
+    """Count the multiply-adds of k steps of the LU factorisation of an m×n matrix, or of all."""
+    k = min(m, n) if k is None else k
     return m * n * k - (m + n) * k**2 / 2 + k**3 / 3
 
 

@@ -66,6 +66,10 @@ class SlabPipeline:
         Called with each slab when it is loaded, in a thread of the pipeline.
     checkpoint
         Stores slabs durably; those that it has already are passed over.
+    stream
+        Where blocks are read from; None for `out`.
+    load, store
+        Fill a slab, and store one, in place of reading `a` and writing `out`.
     """
 
     def __init__(
@@ -76,8 +80,14 @@ class SlabPipeline:
         recorder: Recorder,
         check: Callable[[Slab], None] | None = None,
         checkpoint: SlabCheckpoint | None = None,
+        *,
+        stream: StoredMatrix | None = None,
+        load: Callable[[Slab], None] | None = None,
+        store: Callable[[Slab], None] | None = None,
     ) -> None:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
+        self._stream = out if stream is None else stream
+        self._fill, self._keep = load, store
         self.checkpoint = checkpoint
         self._pass_number = 0
         self._check = check
@@ -87,7 +97,7 @@ class SlabPipeline:
         widest = max((self._buffer_bytes(slab) for slab in plan.slabs), default=0)
         self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
         self._stream_buffers: list[NDArray[np.uint8]] = []
-        if len(plan.slabs) > 1:
+        if len(plan.slabs) > 1 or plan.reflectors:
             most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
             self._stream_buffers = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
         # Slab loads, slab stores and the reads of the stream, at once.
@@ -180,8 +190,11 @@ class SlabPipeline:
         if before is not None:  # submitted earlier, so that a thread runs it already
             before.result()
         place = slab.place
-        with self.recorder.operation("load1", slab.number, nbytes=self.plan.nbytes(place)):
-            source[place.top :, place.first : place.last].read(slab.array)
+        if self._fill is not None:
+            self._fill(slab)
+        else:
+            with self.recorder.operation("load1", slab.number, nbytes=self.plan.nbytes(place)):
+                source[place.top :, place.first : place.last].read(slab.array)
         if check is not None:
             check(slab)
         return slab
@@ -190,6 +203,9 @@ class SlabPipeline:
         place, checkpoint = slab.place, self.checkpoint
         if checkpoint is not None and before is not None:
             before.result()  # slabs are recorded in order
+        if self._keep is not None:
+            self._keep(slab)
+            return
         with self.recorder.operation("store2", slab.number, nbytes=self.plan.nbytes(place)):
             if checkpoint is None:
                 self._out[place.top :, place.first : place.last] = slab.array
@@ -199,17 +215,16 @@ class SlabPipeline:
     def _read_block(self, slab: int, number: int, earlier: int, place: Columns) -> Block:
         if (store := self._stores.get(earlier)) is not None:
             store.result()
-        block = Block(
-            earlier, place, self._array(self._stream_buffers[number % STREAM_BUFFERS], place)
-        )
+        buffer = self._stream_buffers[number % STREAM_BUFFERS]
+        block = Block(earlier, place, self._array(self._stream, buffer, place))
         with self.recorder.operation(
             "load1", slab, nbytes=self.plan.nbytes(place), block=number + 1
         ):
-            self._out[place.top :, place.first : place.last].read(block.array)
+            self._stream[place.top :, place.first : place.last].read(block.array)
         return block
 
     def _slab_array(self, number: int, place: Columns) -> NDArray[Any]:
-        return self._array(self._slab_buffers[number % self.plan.slab_buffers], place)
+        return self._array(self._out, self._slab_buffers[number % self.plan.slab_buffers], place)
 
     def _buffer_bytes(self, place: Columns) -> int:
         return self._lead(place) * place.width * self.plan.itemsize
@@ -217,10 +232,12 @@ class SlabPipeline:
     def _lead(self, place: Columns) -> int:
         return leading(self.plan.m - place.top, self.plan.m, self.plan.itemsize)
 
-    def _array(self, memory: NDArray[np.uint8], place: Columns) -> NDArray[Any]:
-        """Lay out columns in a buffer, at the phase that they have in the output."""
-        matrix = self._out.operand.matrix
-        phase = matrix.phase(place.first, place.top) if self._out.order == "F" else 0
+    def _array(
+        self, stored: StoredMatrix, memory: NDArray[np.uint8], place: Columns
+    ) -> NDArray[Any]:
+        """Lay out columns in a buffer, at the phase that they have in a stored matrix."""
+        matrix = stored.operand.matrix
+        phase = matrix.phase(place.first, place.top) if stored.order == "F" else 0
         array: NDArray[Any] = np.ndarray(
             (self.plan.m - place.top, place.width),
             self._dtype,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,6 +206,23 @@ def _check_out(
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
         raise InputError("out overlaps a without being the same matrix: choose another one")
+
+
+@contextmanager
+def scratch_matrix(
+    folder: Path | None, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> Iterator[StoredMatrix]:
+    """Yield a column-major matrix in a file that is removed on leaving, or in memory."""
+    if folder is None:
+        yield open_stored(np.zeros(shape, dtype, "F"), "r+")
+        return
+    with (
+        TemporaryDirectory(
+            prefix=".hdgemm-scratch-", dir=folder, ignore_cleanup_errors=True
+        ) as made,
+        create_matrix(parse_location(Path(made) / "scratch.npy"), shape, dtype, order="F") as draft,
+    ):
+        yield StoredMatrix(draft.operand, writable=True)
 
 
 def in_memory(stored: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any] | None:

@@ -1,0 +1,245 @@
+"""QR factorisation out of core: `qr`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.qr_run import QrRun
+from hdgemm.linalg.run import host_session
+from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.storage import open_matrix
+from hdgemm.linalg.tsqr import RowReduction, plan_rows
+from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.matrices.draft import aside
+from hdgemm.matrices.files import sync_file
+from hdgemm.matrices.operands import open as open_stored
+from hdgemm.product.target import is_location, single
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.tsqr import RowPlan
+    from hdgemm.matrices.location import Location
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback, ReportCallback
+    from hdgemm.run.session import Session
+
+#: Rows for each column from which R is computed by TSQR.
+_TALL = 4
+
+
+def qr(
+    a: Any,
+    overwrite_a: bool = False,
+    lwork: int | None = None,  # noqa: ARG001 - SciPy's argument: memory is `host_memory`
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+) -> tuple[Any, ...]:
+    """Return the QR factorisation A = Q·R of an m×n matrix of any size, by Householder reflectors.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file.
+    overwrite_a
+        For "raw" without `out`, and for "r", the reflectors may be stored in place of `a`, also
+        where `a` is a file. A factorisation that fails then leaves `a` half overwritten.
+    lwork
+        Has no effect.
+    mode
+        ``"full"``: Q is m×m and R m×n. ``"economic"``: Q is m×k and R k×n, k = min(m, n).
+        ``"r"``: R only. ``"raw"``: the reflectors as LAPACK's geqrf returns them.
+    pivoting
+        False.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    out
+        A pair (Q, R), one R for "r", a pair (QR, R) or QR alone for "raw". Each is an array, a
+        stored matrix or view, or the location of a file, which appears when it is complete; None
+        for a new array. New .npy files are column-major. For a .npy or raw file of "raw" tau is
+        saved beside it, as ``QR.tau.npy`` for ``QR.npy``.
+    options, session, progress, observer, cancel, report
+        As in `cholesky`. For TSQR ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+
+    Returns
+    -------
+    Q, R : arrays
+        For "full" and "economic"; ``(R,)`` for "r". A new file of "r" has the k rows of R that are
+        not zero; a new array has all m.
+    (QR, tau), R : tuple of arrays, and array or None
+        For "raw". R is None where `out` is QR alone.
+
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Notes
+    -----
+    The R of a matrix with at least 4 rows for each column is computed by TSQR, in one pass over the
+    rows, where R fits the memory. The signs of its rows are not those of LAPACK.
+
+    Examples
+    --------
+    >>> (r,) = hdgemm.linalg.qr("A.npy", mode="r", out="R.npy")
+    """
+    if mode not in ("full", "economic", "r", "raw"):
+        raise InputError(f"mode must be 'full', 'economic', 'r' or 'raw', got {mode!r}")
+    if pivoting:
+        raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
+    source = open_matrix(a)
+    watch = Watch(progress, observer, cancel, report)
+    q_out, r_out = _outputs(out, mode)
+    with host_session(session, options) as (opened, chosen):
+        run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
+                    overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
+        if mode == "r":
+            return (_r(run, r_out),)
+        if mode == "raw":
+            return _raw(run, q_out, r_out, with_r=out is None or r_out is not None)
+        return _q_and_r(run, q_out, r_out, full=mode == "full")
+
+
+def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
+    """Return where Q (or the reflectors) and R go."""
+    if mode == "r":
+        return None, single(out)
+    if isinstance(out, tuple | list) and len(out) == 2:
+        return out[0], out[1]
+    if mode == "raw":
+        return single(out), None
+    if out is not None:
+        raise InputError(f"out must be a pair (q, r) for mode={mode!r}")
+    return None, None
+
+
+def _raw(
+    run: QrRun, q_out: Any, r_out: Any, *, with_r: bool
+) -> tuple[tuple[Any, NDArray[Any]], Any]:
+    with ExitStack() as stack:
+        r = run.place_r(stack, r_out, run.k) if with_r else None
+        target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
+        reflectors = run.reflectors(target.stored)
+        recorder = run.recorder(reflectors.plan)
+        run.factor(reflectors, r, recorder)
+        run.finish(reflectors, r, recorder)
+        if target.location is not None:
+            _save_tau(target.location, reflectors.tau)
+    return (target.result(), reflectors.tau), None if r is None else r.result()
+
+
+def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, Any]:
+    """Store the reflectors where Q goes, and then Q over them, from right to left."""
+    m = run.source.shape[0]
+    columns = m if full else run.k
+    with ExitStack() as stack:
+        r = run.place_r(stack, r_out, columns)
+        target = run.place(stack, q_out, (m, columns), r)
+        reflectors = run.reflectors(target.stored)
+        forming = run.plan_applied(reflectors, columns, target.stored)
+        recorder = run.recorder(reflectors.plan, forming)
+        run.factor(reflectors, r, recorder)
+        with SlabPipeline(
+            target.stored, target.stored, forming, recorder, load=_identity
+        ) as pipeline:
+            reflectors.apply(pipeline, "N")
+        run.finish(
+            reflectors, r, recorder, loaded=sum(forming.streamed_bytes()),
+            stored=forming.m * forming.n * forming.itemsize,
+        )  # fmt: skip
+    return target.result(), r.result()
+
+
+def _identity(slab: Slab) -> None:
+    """Fill a slab with columns of the identity."""
+    slab.array[...] = 0
+    np.fill_diagonal(slab.array[slab.place.first :], 1)
+
+
+def _r(run: QrRun, r_out: Any) -> Any:
+    m = run.source.shape[0]
+    rows = run.k
+    if r_out is None or (not is_location(r_out) and open_stored(r_out).shape[0] == m):
+        rows = m
+    with ExitStack() as stack:
+        r = run.place_r(stack, r_out, rows)
+        plan = _tall_plan(run)
+        if plan is not None:
+            _reduce_rows(run, plan, r)
+        else:
+            reflectors = run.reflectors(run.scratch(stack, r))
+            recorder = run.recorder(reflectors.plan)
+            run.factor(reflectors, r, recorder)
+            run.finish(reflectors, r, recorder)
+    return r.result()
+
+
+def _tall_plan(run: QrRun) -> RowPlan | None:
+    """Return the plan of TSQR; None where the matrix is not tall, or R does not fit the memory."""
+    m, n = run.source.shape
+    if m < _TALL * n or not n:
+        return None
+    memory = run.options.host_bytes or default_host_bytes()
+    try:
+        return plan_rows(
+            (m, n), 0, run.dtype.name, memory, run.options.threads or cores(),
+            rows=run.options.tile and run.options.tile[0],
+        )  # fmt: skip
+    except DoesNotFitError:
+        return None
+
+
+def _reduce_rows(run: QrRun, plan: RowPlan, r: Destination) -> None:
+    """Store the R of a tall matrix."""
+    nothing = open_stored(np.empty((plan.m, 0), run.dtype))
+    reduction = RowReduction(run.source, nothing, plan, run.watch, check_finite=run.check_finite)
+    r.stored[: plan.n, :] = reduction.run().r
+    if not r.new:
+        r.stored[plan.n :, :] = np.zeros((), run.dtype)
+
+
+def tau_path(location: Location) -> Path | None:
+    """Return where the tau of stored reflectors is; None for an item of a store."""
+    if location.format not in ("npy", "raw"):
+        return None
+    return location.path.resolve().with_suffix(".tau.npy")
+
+
+def _save_tau(location: Location, tau: NDArray[Any]) -> None:
+    path = tau_path(location)
+    if path is None:
+        return
+    part = aside(path)
+    try:
+        with part.open("xb") as stream:
+            np.save(stream, tau)
+        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
+    finally:
+        part.unlink(missing_ok=True)
+    sync_file(path)

@@ -1,0 +1,173 @@
+"""Products with the Q of a QR factorisation, which is not formed: `qr_multiply`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.qr_run import QrRun
+from hdgemm.linalg.run import check_finite_slab, host_session
+from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.storage import open_matrix
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.product.target import is_location
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+
+    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback, ReportCallback
+    from hdgemm.run.session import Session
+
+
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+) -> tuple[Any, Any]:
+    """Return ``(c·Q, R)`` or ``(Q·c, R)`` for the QR factorisation of an m×n matrix of any size.
+
+    The reflectors go to a scratch file, which needs as much space as A, in the folder of the
+    result or of A.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`.
+    c
+        A vector, or a matrix as in `hdgemm.matmul`: p×m for "right"; k×p or m×p for "left", where
+        k = min(m, n) and rows of zeros are added to k.
+    mode
+        ``"right"``: c·Q with the first k columns of Q. ``"left"``: Q·c, which has m rows.
+    pivoting
+        False.
+    conjugate
+        Take the complex conjugate of Q.
+    overwrite_a
+        The reflectors may be stored in place of `a`.
+    overwrite_c
+        Has no effect.
+    out
+        A pair (product, R) as in `qr`; None for new arrays.
+    options, session, progress, observer, cancel, report
+        As in `cholesky`.
+
+    Returns
+    -------
+    cq, r : arrays
+        The product, a vector where `c` is one, and R (k×n).
+
+    Raises
+    ------
+    InputError
+        When shapes do not fit together, or elements are not finite.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+    """
+    if mode not in ("left", "right"):
+        raise InputError(f"mode must be 'left' or 'right', got {mode!r}")
+    if pivoting:
+        raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
+    if out is not None and not (isinstance(out, tuple | list) and len(out) == 2):
+        raise InputError("out must be a pair (product, r)")
+    cq_out, r_out = out or (None, None)
+    left = mode == "left"
+    vector = not (is_location(c) or isinstance(c, StoredMatrix)) and np.ndim(c) == 1
+    if vector:
+        c = np.asarray(c)[:, np.newaxis] if left else np.asarray(c)[np.newaxis]
+    source, factor = open_matrix(a), open_matrix(c)
+    _check_shapes(source, factor, left=left)
+    dtype = np.result_type(source.dtype, factor.dtype)
+    watch = Watch(progress, observer, cancel, report)
+    with host_session(session, options) as (opened, chosen), ExitStack() as stack:
+        run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
+                    overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
+        shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
+        target = run.place(stack, cq_out, shape)
+        r = run.place_r(stack, r_out, run.k, target)
+        product = _Product(factor, target, left=left, conjugate=bool(conjugate) == left)
+        product.run(run, run.scratch(stack, target), r)
+    result = target.result()
+    return (np.ravel(result) if vector else result), r.result()
+
+
+def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> None:
+    m, n = source.shape
+    fits = factor.shape[0] in (m, min(m, n)) if left else factor.shape[1] == m
+    if not fits:
+        order = "Q·c" if left else "c·Q"
+        raise InputError(f"c has shape {factor.shape}, a {m}×{n}: they do not fit for {order}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Q·C, or C·Q as the transpose of Q^T·C^T, by slabs of the columns of C or of C^T."""
+
+    c: StoredMatrix
+    target: Destination
+    left: bool
+    conjugate: bool
+
+    def run(self, run: QrRun, v: StoredMatrix, r: Destination) -> None:
+        columns, out = (self.c, self.target.stored) if self.left else (
+            self.c.T, self.target.stored.T,
+        )  # fmt: skip
+        trans = "N" if self.left else "C"
+        reflectors = run.reflectors(v)
+        applying = run.plan_applied(reflectors, columns.shape[1], out, trans)
+        recorder = run.recorder(reflectors.plan, applying)
+        run.factor(reflectors, r, recorder)
+
+        def load(slab: Slab) -> None:
+            self._load(columns, slab, recorder)
+
+        def store(slab: Slab) -> None:
+            self._store(out, slab, recorder)
+
+        with SlabPipeline(columns, out, applying, recorder, check_finite_slab,
+                          stream=v, load=load, store=store) as pipeline:  # fmt: skip
+            reflectors.apply(pipeline, trans)
+        loaded = sum(applying.streamed_bytes()) + self.c.size * applying.itemsize
+        run.finish(reflectors, r, recorder, loaded=loaded, stored=out.nbytes)
+
+    def _load(self, columns: StoredMatrix, slab: Slab, recorder: Recorder) -> None:
+        first, last, _ = slab.place
+        top = slab.array[: columns.shape[0]]
+        with recorder.operation("load1", slab.number, nbytes=top.nbytes):
+            columns[:, first:last].read(top)
+        slab.array[len(top) :] = 0
+        self._conjugate(slab)
+
+    def _store(self, out: StoredMatrix, slab: Slab, recorder: Recorder) -> None:
+        first, last, _ = slab.place
+        self._conjugate(slab)
+        top = slab.array[: out.shape[0]]
+        with recorder.operation("store2", slab.number, nbytes=top.nbytes):
+            out[:, first:last] = top
+
+    def _conjugate(self, slab: Slab) -> None:
+        if self.conjugate and slab.array.dtype.kind == "c":
+            np.conjugate(slab.array, out=slab.array)

@@ -1,0 +1,177 @@
+"""What `qr` and `qr_multiply` share: places of results, plans, the factorisation, the report."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.householder import Reflectors
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.run import (
+    check_finite_slab,
+    folder_of,
+    input_unchanged,
+    plan_for,
+    plan_reflectors,
+)
+from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.storage import destination, scratch_matrix
+from hdgemm.product.aliasing import overlaps
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    import numpy as np
+
+    from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+
+class QrRun:
+    """One QR factorisation, with the session, options and watch of its call.
+
+    Parameters
+    ----------
+    a, source
+        The matrix as the caller gave it, and opened.
+    overwrite_a
+        A place may be that of A.
+    dtype
+        Of reflectors and results; None for that of A.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        source: StoredMatrix,
+        session: Session,
+        options: Options,
+        watch: Watch,
+        *,
+        check_finite: bool = True,
+        overwrite_a: bool = False,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        self._a, self.source, self._session = a, source, session
+        self.options, self.watch, self.check_finite = options, watch, check_finite
+        self.overwrite_a = overwrite_a
+        self.dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
+        self.k = min(source.shape)
+
+    def place(
+        self,
+        stack: ExitStack,
+        out: Any,
+        shape: tuple[int, int],
+        other: Destination | None = None,
+        *,
+        over_a: bool = False,
+    ) -> Destination:
+        """Return where a result goes; it is published when the stack is left without an error.
+
+        Parameters
+        ----------
+        over_a
+            Without `out` it goes to the place of A.
+
+        Raises
+        ------
+        InputError
+            When it overlaps `other`, the place of another result.
+        """
+        target = stack.enter_context(
+            destination(
+                out, self._a, self.source, order="F", overwrite_a=over_a, dtype=self.dtype,
+                shape=shape,
+            )
+        )  # fmt: skip
+        if not self.overwrite_a:
+            stack.enter_context(input_unchanged(self.source, target.stored))
+        if other is not None and (
+            (target.location is not None and target.location == other.location)
+            or overlaps(target.stored.operand.matrix, other.stored.operand.matrix)
+        ):
+            raise InputError("two results overlap: choose different places for out")
+        return target
+
+    def place_r(
+        self, stack: ExitStack, out: Any, rows: int, other: Destination | None = None
+    ) -> Destination:
+        """Return where R goes."""
+        return self.place(stack, out, (rows, self.source.shape[1]), other)
+
+    def scratch(self, stack: ExitStack, result: Destination) -> StoredMatrix:
+        """Return a place for reflectors that are not a result: A's, or a scratch file."""
+        if self.overwrite_a:
+            return self.place(stack, None, self.source.shape, result, over_a=True).stored
+        folder, shape = folder_of(result.stored, self.source), (self.source.shape[0], self.k)
+        return stack.enter_context(scratch_matrix(folder, shape, self.dtype))
+
+    def reflectors(self, stored: StoredMatrix) -> Reflectors:
+        """Return the reflectors to be computed, planned; V is stored in some matrix."""
+        plan = plan_for(
+            "qr", self.source, stored, self._session, self.options, self.watch, dtype=self.dtype
+        )
+        return Reflectors(stored, plan)
+
+    def plan_applied(
+        self, reflectors: Reflectors, columns: int, out: StoredMatrix, trans: str | None = None
+    ) -> SlabPlan:
+        """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns."""
+        return plan_reflectors(
+            reflectors, columns, out, self._session, self.options, self.watch, trans=trans
+        )
+
+    def recorder(self, *plans: SlabPlan) -> Recorder:
+        """Return the recorder of one or more passes."""
+        return Recorder(self.watch, sum(plan.flops for plan in plans))
+
+    def factor(self, reflectors: Reflectors, r: Destination | None, recorder: Recorder) -> None:
+        """Compute the reflectors, and R where there is a place for it."""
+        store = partial(self._store, recorder, reflectors.stored, r)
+        check = check_finite_slab if self.check_finite else None
+        with SlabPipeline(
+            self.source, reflectors.stored, reflectors.plan, recorder, check, store=store
+        ) as pipeline:
+            reflectors.factor(pipeline)
+
+    def finish(
+        self, reflectors: Reflectors, r: Destination | None, recorder: Recorder,
+        *, loaded: int = 0, stored: int = 0,
+    ) -> None:  # fmt: skip
+        """Report what was done; bytes were loaded and stored after the factorisation, too."""
+        plan = reflectors.plan
+        written = plan.m * min(plan.n, reflectors.stored.shape[1]) * plan.itemsize
+        if r is not None:
+            written += sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs) * (
+                plan.itemsize
+            )
+        recorder.finish(plan, {"load1": plan.read_bytes + loaded, "store2": written + stored})
+
+    def _store(
+        self, recorder: Recorder, v: StoredMatrix, r: Destination | None, slab: Slab
+    ) -> None:
+        """Store a slab's reflectors, and then the columns of R above them."""
+        first, last, _ = slab.place
+        kept = slab.array[:, : max(0, min(last, v.shape[1]) - first)]
+        if kept.size:
+            with recorder.operation("store2", slab.number, nbytes=kept.nbytes):
+                v[:, first : first + kept.shape[1]] = kept
+        if r is None:
+            return
+        rows = self._r_rows(r, last)
+        for column in range(slab.place.width):
+            slab.array[first + column + 1 : rows, column] = 0
+        if rows:
+            with recorder.operation("store2", slab.number, nbytes=slab.array[:rows].nbytes):
+                r.stored[:rows, first:last] = slab.array[:rows]
+
+    def _r_rows(self, r: Destination, last: int) -> int:
+        """Return how many rows of R are stored up to some column: all where it has old elements."""
+        return min(last, self.k) if r.new else r.stored.shape[0]
