@@ -37,20 +37,26 @@ def fingerprint(operand: Operand) -> Fingerprint:
     An operand that is in no file is read whole: it has no mtime that would show other changes.
     """
     matrix = operand.matrix
-    found: Fingerprint = {
-        "shape": list(matrix.shape),
-        "dtype": matrix.dtype.str,
-        "trans": operand.trans,
-        "conj": operand.conj,
-    }
     home = home_of(matrix)
     if home is None:
-        return found | {"content": _digest(matrix, _everything(*matrix.shape))}
+        everything = {"content": _digest(matrix, _everything(*matrix.shape))}
+        return _described(operand) | everything
     state = file_state(home)
-    return found | {
-        "size": state.size,
-        "mtime_ns": state.mtime_ns,
-        "content": _digest(matrix, _spread(*matrix.shape)),
+    return sampled(operand) | {"size": state.size, "mtime_ns": state.mtime_ns}
+
+
+def sampled(operand: Operand) -> Fingerprint:
+    """Describe an operand by shape, dtype and samples of its content, wherever it is kept."""
+    matrix = operand.matrix
+    return _described(operand) | {"content": _digest(matrix, _spread(*matrix.shape))}
+
+
+def _described(operand: Operand) -> Fingerprint:
+    return {
+        "shape": list(operand.matrix.shape),
+        "dtype": operand.matrix.dtype.str,
+        "trans": operand.trans,
+        "conj": operand.conj,
     }
 
 

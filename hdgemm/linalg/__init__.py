@@ -10,9 +10,14 @@ from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.storage import SingularMatrixError
+from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
+from hdgemm.linalg.stored_factors import open as open  # noqa: A004
 from hdgemm.linalg.triangular import solve_triangular
 
 __all__ = [
+    "CholeskyFactor",
+    "LUFactors",
+    "QRFactors",
     "SingularMatrixError",
     "SlabPlan",
     "cho_factor",
@@ -21,6 +26,7 @@ __all__ = [
     "lstsq",
     "lu_factor",
     "lu_solve",
+    "open",
     "plan_slabs",
     "qr",
     "qr_multiply",

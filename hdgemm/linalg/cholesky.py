@@ -13,6 +13,7 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, open_square
+from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 
@@ -132,7 +133,7 @@ def cho_factor(
     report: ReportCallback | None = None,
     checkpoint: Checkpointing = False,
     restart: bool = False,
-) -> tuple[Any, bool]:
+) -> CholeskyFactor:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
@@ -141,7 +142,7 @@ def cho_factor(
     watch = Watch(progress, observer, cancel, report)
     command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=False, watch=watch, command=command)
-    return call.run(a, out, overwrite_a, options, session), lower
+    return CholeskyFactor(call.run(a, out, overwrite_a, options, session), lower)
 
 
 class _Call:
@@ -178,6 +179,7 @@ class _Call:
                 ) as pipeline:
                     self._factor_slabs(pipeline)
                     self._clear(target, factor, pipeline.plan.slabs)
+            save_factors(target, "cholesky", {}, lower=self._lower)
         return target.result()
 
     def _turned(self, matrix: StoredMatrix) -> StoredMatrix:

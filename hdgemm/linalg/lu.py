@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +16,18 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
-from hdgemm.matrices.draft import aside
-from hdgemm.matrices.files import sync_file
+from hdgemm.linalg.stored_factors import LUFactors, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
     import threading
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.slabs import Block, SlabPipeline
-    from hdgemm.matrices.location import Location
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -54,7 +50,7 @@ def lu_factor(
     report: ReportCallback | None = None,
     checkpoint: Checkpointing = False,
     restart: bool = False,
-) -> tuple[Any, NDArray[np.int64]]:
+) -> LUFactors:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of an m×n matrix of any size.
 
     The pivot of each column is its largest element over all remaining rows, as in LAPACK,
@@ -75,7 +71,8 @@ def lu_factor(
     out
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major. For a .npy or raw file
-        the pivots are saved beside it, as ``LU.piv.npy`` for ``LU.npy``.
+        the pivots are saved beside it, as ``LU.piv.npy`` for ``LU.npy``; `hdgemm.linalg.open`
+        opens both again.
     options, session, progress, observer, cancel, report, checkpoint, restart
         As in `cholesky`.
 
@@ -114,7 +111,7 @@ def lu_factor(
         warnings.warn(
             f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=2
         )
-    return lu, pivots
+    return LUFactors(lu, pivots)
 
 
 def factor(
@@ -151,8 +148,7 @@ def factor(
             ) as pipeline:
                 pivots, zero = _factor_slabs(pipeline)
                 _interchange_stored(pipeline, pivots)
-        if target.location is not None:
-            _save_pivots(target.location, pivots)
+        save_factors(target, "lu", {"piv": pivots})
     return target.result(), pivots, zero
 
 
@@ -240,24 +236,3 @@ def _interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> No
         _, last, top = slab.place
         with pipeline.recorder.operation("mult1", slab.number):
             laswp(slab.array, pivots[last:] - top, last - top)
-
-
-def pivots_path(location: Location) -> Path | None:
-    """Return where the pivots of stored factors are; None for an item of a store."""
-    if location.format not in ("npy", "raw"):
-        return None
-    return location.path.resolve().with_suffix(".piv.npy")
-
-
-def _save_pivots(location: Location, pivots: NDArray[np.int64]) -> None:
-    path = pivots_path(location)
-    if path is None:
-        return
-    part = aside(path)
-    try:
-        with part.open("xb") as stream:
-            np.save(stream, pivots)
-        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
-    finally:
-        part.unlink(missing_ok=True)
-    sync_file(path)

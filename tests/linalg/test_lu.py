@@ -40,7 +40,9 @@ def test_the_factors_of_a_file_are_sound(tmp_path, dtype, order):
     assert_factors(lu, pivots, a)
     assert lu.flags.f_contiguous
     np.testing.assert_array_equal(np.load(tmp_path / "LU.piv.npy"), pivots)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["A.npy", "LU.npy", "LU.piv.npy"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "A.npy", "LU.factor.json", "LU.npy", "LU.piv.npy",
+    ]  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,173 @@
+"""Factorisations in files: the matrix, the arrays beside it, and a description that joins them.
+
+Beside ``LU.npy`` lie ``LU.piv.npy`` (LU) or ``LU.tau.npy`` (QR), and ``LU.factor.json`` with the
+kind of the factorisation, samples of the matrix and checksums of the arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.durable.fingerprint import differences, sampled
+from hdgemm.errors import InputError
+from hdgemm.linalg.storage import Destination
+from hdgemm.matrices.draft import aside
+from hdgemm.matrices.files import sync_file
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open as open_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+_FORMAT: Final = 1
+
+
+class LUFactors(NamedTuple):
+    """What `lu_factor` returns, and `lu_solve` takes, SciPy's too."""
+
+    lu: Any
+    piv: NDArray[np.int64]
+
+
+class CholeskyFactor(NamedTuple):
+    """What `cho_factor` returns, and `cho_solve` takes."""
+
+    c: Any
+    lower: bool
+
+
+class QRFactors(NamedTuple):
+    """Reflectors and their factors, as ``qr(mode="raw")`` returns them first."""
+
+    qr: Any
+    tau: NDArray[Any]
+
+
+def beside(location: Location, suffix: str) -> Path | None:
+    """Return the path of a file that belongs to a factor; None for an item of a store."""
+    if location.format not in ("npy", "raw"):
+        return None
+    return location.path.resolve().with_suffix(suffix)
+
+
+def save_factors(
+    target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], **facts: Any
+) -> None:
+    """Save what belongs to a factor beside it, for `open`; nothing for a factor in no file.
+
+    Parameters
+    ----------
+    arrays
+        By the middle part of their names: ``"piv"`` for ``LU.piv.npy``.
+    facts
+        Plain values that are kept with the kind.
+    """
+    location = target.location
+    description = None if location is None else beside(location, ".factor.json")
+    if location is None or description is None:
+        return
+    sums = {}
+    for name, array in arrays.items():
+        path = beside(location, f".{name}.npy")
+        if path is not None:
+            _replace(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
+            sums[name] = zlib.crc32(np.ascontiguousarray(array).tobytes())
+    record = {
+        "format": _FORMAT, "kind": kind, "facts": facts, "arrays": sums,
+        "matrix": sampled(target.stored.operand),
+    }  # fmt: skip
+    text = json.dumps(record, indent=2).encode() + b"\n"
+    _replace(description, lambda stream: stream.write(text))
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file aside, durably, and give it its name."""
+    part = aside(path)
+    try:
+        with part.open("xb") as stream:
+            write(stream)
+        sync_file(part)
+        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
+    location: str | os.PathLike[str],
+) -> LUFactors | CholeskyFactor | QRFactors:
+    """Open a factorisation that `lu_factor`, `cholesky`, `cho_factor` or `qr` has stored.
+
+    Parameters
+    ----------
+    location
+        Of the factor: a .npy or raw file.
+
+    Returns
+    -------
+    named tuple
+        ``(lu, piv)`` for `lu_solve`, ``(c, lower)`` for `cho_solve`, or ``(qr, tau)``. The matrix
+        is a read-only memmap of a .npy file, a stored matrix of a raw file.
+
+    Raises
+    ------
+    InputError
+        When no description of a factorisation lies beside it, or the matrix or an array is no
+        longer what was described.
+
+    Examples
+    --------
+    >>> x = hdgemm.linalg.lu_solve(hdgemm.linalg.open("LU.npy"), b)
+    """
+    place = parse_location(location)
+    with open_stored(place) as stored:
+        now = sampled(stored.operand)
+    record = _read(place)
+    if found := differences(str(place.path), record["matrix"], now):
+        raise InputError(
+            f"{beside(place, '.factor.json')} describes another factorisation: {'; '.join(found)}; "
+            "factor the matrix again"
+        )
+    matrix = Destination(stored, location=place).result()
+    if record["kind"] == "lu":
+        return LUFactors(matrix, _array(place, "piv", record))
+    if record["kind"] == "qr":
+        return QRFactors(matrix, _array(place, "tau", record))
+    return CholeskyFactor(matrix, bool(record["facts"]["lower"]))
+
+
+def _read(place: Location) -> dict[str, Any]:
+    path = beside(place, ".factor.json")
+    if path is None or not path.exists():
+        raise InputError(
+            f"{place} is not known as a factorisation: {path or 'a .factor.json file'}, which the "
+            "factorisation writes beside a .npy or raw file, is not there"
+        )
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = record["format"] == _FORMAT and record["kind"] in ("lu", "cholesky", "qr")
+        known = known and {"facts", "arrays", "matrix"} <= record.keys()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known:
+        raise InputError(f"{path} describes no factorisation in format {_FORMAT}", path=str(path))
+    return record
+
+
+def _array(place: Location, name: str, record: Mapping[str, Any]) -> NDArray[Any]:
+    path = beside(place, f".{name}.npy")
+    try:
+        array: NDArray[Any] = np.load(path)  # type: ignore[arg-type]
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}, which belongs to {place}: {error}") from error
+    if zlib.crc32(np.ascontiguousarray(array).tobytes()) != record["arrays"].get(name):
+        raise InputError(f"{path} is not that of {place}: its checksum differs", path=str(path))
+    return array
