@@ -10,10 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,20 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.campaigns.service_queue import bare_server
+from bench.campaigns.service_sockets import closed_after, half_open
 from hdgemm.server.numpy_backend import DELAY
-from tests.server.harness import Live, free_port, make_settings, submit, wait_until
+from tests.server.harness import Live, make_settings, submit, wait_until
 
-#: The framework alone, on the same server with the same protocol: one route, one constant.
-_BARE = """
-import socket, sys, uvicorn
-from fastapi import FastAPI
-from starlette.responses import JSONResponse
-app = FastAPI()
-@app.get("/job/{job_id}")
-async def job(job_id: str) -> JSONResponse:
-    return JSONResponse({"jobID": job_id, "status": "running"})
-uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", http="h11", ws="none")
-"""
 _REAL = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
 
 
@@ -80,54 +68,8 @@ async def load(port: int, path: str, rate: int, seconds: float, connections: int
 
 def bare(rate: int, seconds: float) -> dict[str, Any]:
     """Measure the framework without the service."""
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", _BARE, str(port)])
-    try:
-        wait_until(lambda: answers(port))
-        return asyncio.run(load(port, "/job/0", rate, seconds, 16))
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(port: int) -> bool:
-    """Say whether something listens."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def half_open(port: int, count: int) -> list[socket.socket]:
-    """Open connections that begin a header and never end it."""
-    held = []
-    for _ in range(count):
-        connection = socket.create_connection(("127.0.0.1", port))
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
-        connection.setblocking(False)
-        held.append(connection)
-    return held
-
-
-def closed_after(held: list[socket.socket], began: float) -> float | None:
-    """Wait until the server has closed them all; return after how many seconds, at most 40."""
-    left = list(held)
-    while left and time.perf_counter() - began < 40:
-        left = [connection for connection in left if not _is_closed(connection)]
-        time.sleep(0.1)
-    return None if left else round(time.perf_counter() - began, 1)
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    try:
-        while connection.recv(4096):
-            pass
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+    with bare_server() as client:
+        return asyncio.run(load(client.base_url.port or 0, "/job/0", rate, seconds, 16))
 
 
 def start_job(server: Live, folder: Path) -> str:

@@ -65,7 +65,8 @@ class Draft(Generic[M]):
         Raises
         ------
         MatrixIOError
-            When the system refuses; the draft is still there.
+            When the system refuses: before the rename, the draft is still there; after it, the
+            file is complete, but its name may not be durable.
         """
         self.matrix.flush()
         try:
@@ -77,9 +78,19 @@ class Draft(Generic[M]):
             ) from error  # fmt: skip
         self._open = False
         self.matrix.close()
+        try:
+            self._settle()
+        except OSError as error:
+            raise MatrixIOError(
+                f"{self.path} is complete, but its name may not survive a power failure: {error}",
+                path=str(self.path), offset=0, length=0,
+            ) from error  # fmt: skip
 
     def _give_name(self) -> None:
         self.part.replace(self.path)
+
+    def _settle(self) -> None:
+        """Make the new name durable."""
         sync(self.path.parent)
 
     def _remove(self) -> None:

@@ -274,12 +274,16 @@ class BlockFile:
 
 
 def sync(path: Path) -> None:
-    """Return when a file's content, or the names in a folder, are durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return when a file's content, or the names in a folder, are durable; else `MatrixIOError`."""
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        message = f"cannot make {path} durable: {error.strerror}"
+        raise MatrixIOError(message, path=str(path), offset=0, length=0) from error
 
 
 def sync_file(path: Path) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
@@ -20,7 +21,7 @@ from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from contextlib import ExitStack
 
     from hdgemm.matrices.base import Matrix
@@ -40,6 +41,20 @@ def load_h5py() -> Any:
     return h5py
 
 
+@contextmanager
+def library(verb: str, path: Path) -> Iterator[None]:
+    """Hold HDF5's lock, and raise its errors as `MatrixIOError`: "cannot `verb` `path`"."""
+    with LIBRARY_LOCK:
+        try:
+            yield
+        except HdgemmError:
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise MatrixIOError(
+                f"cannot {verb} {path}: {error}", path=str(path), offset=0, length=0
+            ) from error
+
+
 def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
     """Open one dataset of a file.
 
@@ -51,7 +66,7 @@ def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
         When its dtype cannot be multiplied.
     """
     check_regular(path)
-    with LIBRARY_LOCK:
+    with library("read", path):
         file = open_file(path, "r+" if writable else "r")
         try:
             matrix = _from_dataset(

@@ -12,7 +12,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.draft import Draft, allocate, aside, no_space, real_path, require_space
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
-from hdgemm.matrices.hdf5 import LIBRARY_LOCK, load_h5py, open_file
+from hdgemm.matrices.hdf5 import library, load_h5py, open_file
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
@@ -31,14 +31,16 @@ class _DatasetDraft(Draft[FileMatrix]):
         self._new_groups = new_groups
 
     def _give_name(self) -> None:
-        with LIBRARY_LOCK, open_file(self.path, "r+") as file:
+        with library("change", self.path), open_file(self.path, "r+") as file:
             if self._item in file:
                 del file[self._item]
             file.move(self._part_item, self._item)
+
+    def _settle(self) -> None:
         sync_file(self.path)
 
     def _remove(self) -> None:
-        with LIBRARY_LOCK, open_file(self.path, "r+") as file:
+        with library("change", self.path), open_file(self.path, "r+") as file:
             file.pop(self._part_item, None)
             for group in self._new_groups:
                 if group in file and not len(file[group]):
@@ -84,7 +86,11 @@ def create_hdf5(
     else:
         part = part or aside(path)
         part.unlink(missing_ok=True)
-        offset = _allocate(part, "x", item, shape, stored)
+        try:
+            offset = _allocate(part, "x", item, shape, stored)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
         draft = Draft(path, part, FileMatrix(BlockFile(part, writable=True), shape, stored, offset))
     _reserve(draft, offset)
     return draft
@@ -92,7 +98,7 @@ def create_hdf5(
 
 def _missing_groups(path: Path, item: str) -> list[str]:
     """Return the groups that an item needs and the file does not have, from the inside out."""
-    with LIBRARY_LOCK, open_file(path, "r") as file:
+    with library("read", path), open_file(path, "r") as file:
         return [str(group) for group in PurePosixPath(item).parents if str(group) not in file]
 
 
@@ -113,7 +119,7 @@ def _allocate(
 ) -> int:
     """Make a dataset whose place in the file is settled; return that place."""
     h5py = load_h5py()
-    with LIBRARY_LOCK:
+    with library("create", path):
         try:
             file = h5py.File(path, mode, alignment_threshold=1 << 16, alignment_interval=ALIGNMENT)
         except OSError as error:

@@ -45,9 +45,18 @@ class _ArrayDraft(Draft["Matrix"]):
         old = old_name(self.part)
         if self.path.exists():
             self.path.replace(old)
-        self.part.replace(self.path)
-        sync(self.path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        try:
+            self.part.replace(self.path)
+        except OSError:
+            if old.exists():
+                old.replace(self.path)
+            raise
+
+    def _settle(self) -> None:
+        try:
+            super()._settle()
+        finally:
+            shutil.rmtree(old_name(self.part), ignore_errors=True)
         _consolidate(self._root)
 
     def _remove(self) -> None:
@@ -130,6 +139,8 @@ def _require_groups(root: Path, item: str) -> Any:
         if parent:
             group = group.require_group(parent)
         _sync_groups(root, parent)
+    except MatrixIOError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{root} is no Zarr group to put {item} in: {error}") from error
     return group

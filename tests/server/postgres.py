@@ -1,6 +1,6 @@
 """A PostgreSQL server of the tests' own on 127.0.0.1, started at first use if it is installed.
 
-``HDGEMM_TEST_POSTGRES=1`` gives every service of the tests (and of `bench.service_*`) an empty
+``HDGEMM_TEST_POSTGRES=1`` gives every service of the tests (and of `bench.campaigns`) an empty
 database of its own there, in place of SQLite: see `new_database`.
 """
 

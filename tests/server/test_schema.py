@@ -1,4 +1,4 @@
-"""The OpenAPI document and the server agree: a short turn of what bench/service_schema.py runs."""
+"""The OpenAPI document and the server agree: the short form of bench.campaigns.service_schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.service_schema import prepare, run
+from bench.campaigns.service_schema import prepare, run
 
 pytestmark = pytest.mark.skipif(
     shutil.which("schemathesis", path=str(Path(sys.executable).parent)) is None,

@@ -1,36 +1,45 @@
 """PostgreSQL crashes again and again under running jobs: requests answer 503, no job is lost.
 
-python -m bench.service_outage --outages 3 --seconds 10
+python -m bench.campaigns.service_outage [--outages 3] [--seconds 10]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.campaigns.tally import Tally, add_save
 from hdgemm.server.numpy_backend import DELAY
 from tests.server import postgres
 from tests.server.harness import finished, live, make_settings, submit, wait_until
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def main() -> None:
-    """Run and print the counts as JSON."""
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign; status 2 where PostgreSQL is not installed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--outages", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--jobs", type=int, default=6)
-    asked = parser.parse_args()
+    add_save(parser)
+    asked = parser.parse_args(arguments)
+    try:
+        url = postgres.new_database()
+    except postgres.NoPostgresError as why:
+        print(why, file=sys.stderr)
+        return 2
     answers: Counter[int] = Counter()
     with tempfile.TemporaryDirectory(prefix="hdgemm-outage-") as name:
-        settings = make_settings(
-            Path(name), database_url=postgres.new_database(), lease_seconds=20.0, max_crashes=50
-        )
+        settings = make_settings(Path(name), database_url=url, lease_seconds=20.0, max_crashes=50)
         a = np.random.default_rng(1).standard_normal((40, 40))
         np.save(settings.roots[0] / "a.npy", a)
         operand = {"path": "a.npy"}
@@ -48,20 +57,21 @@ def main() -> None:
                             answers[server.http.get(at).status_code] += 1
                 wait_until(lambda: server.http.get("/readyz").status_code == 200)
             ended = [finished(server.http, job_id, 300) for job_id in ids]
-        right = sum(
-            np.allclose(np.load(settings.roots[0] / f"c{number}.npy"), a @ a)
-            for number in range(asked.jobs)
-        )
+        tally = Tally()
+        for number, job in enumerate(ended):
+            tally.counts[str(job["status"])] += 1
+            tally.counts["attempts"] += job["attempt"]
+            path = settings.roots[0] / f"c{number}.npy"
+            right = path.exists() and np.allclose(np.load(path), a @ a)
+            tally.check(right, f"job {number} is {job['status']}, its result missing or wrong")
         left = [path.name for path in settings.roots[0].iterdir() if path.name.startswith(".")]
-    statuses = Counter(str(job["status"]) for job in ended)
-    attempts = sum(job["attempt"] for job in ended)
-    print(
-        json.dumps({
-            "outages": asked.outages, "seconds": asked.seconds, "jobs": dict(statuses),
-            "right": right, "attempts": attempts, "answers meanwhile": dict(answers), "left": left,
-        })
-    )  # fmt: skip
+    tally.check(not left, f"temporary files are left: {left}")
+    tally.check(answers.keys() <= {200, 503}, "a request was answered otherwise than by 503")
+    tally.figures |= {
+        "outages": asked.outages, "seconds": asked.seconds, "answers meanwhile": dict(answers),
+    }  # fmt: skip
+    return tally.end("service_outage", asked)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

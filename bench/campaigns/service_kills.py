@@ -1,13 +1,12 @@
 """SIGKILL at random moments over server, workers, job processes: nothing may be lost or wrong.
 
-python -m bench.service_kills --kills 200 --seed 1
+python -m bench.campaigns.service_kills [--kills 200] [--seed 1] [--database-url postgresql://…]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import random
 import signal
 import sys
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from bench.campaigns.tally import Tally, add_save
 from hdgemm.client import Client, RemoteError
 from hdgemm.server.numpy_backend import DELAY
 from tests.server.harness import Live, make_settings, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,15 +40,14 @@ _SLOW = {DELAY: "0.03"}
 
 @dataclass
 class Record:
-    """What was accepted, and what must come of it: a check per job."""
+    """The accepted jobs, each with a check of its result."""
 
     jobs: list[tuple[RemoteJob, Callable[[RemoteJob], None]]] = field(default_factory=list)
-    uploads: int = 0
-    wrong: list[str] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
 
 
 class Killer:
-    """Kills at random and starts again what a user's machine would."""
+    """Kills processes at random, and starts again those that an operator would."""
 
     def __init__(self, settings: Settings, seed: int) -> None:
         self.settings = settings
@@ -95,7 +94,7 @@ class Killer:
 def submit_for_ever(
     client: Client, root: Path, record: Record, stop: threading.Event, seed: int
 ) -> None:
-    """Submit products of four kinds; note of each accepted one what must come of it."""
+    """Submit products of four kinds, and keep a check for each accepted job."""
     rng = np.random.default_rng(seed)
     number = 0
     while not stop.is_set():
@@ -108,9 +107,9 @@ def submit_for_ever(
                 chained(client, record, (a, b))
             else:
                 record.jobs.append((client.submit(a, b, c=c, beta=2.0), same(a @ b + 2 * c)))
-                record.uploads += 3
+                record.tally.counts["uploads"] += 3
         except RemoteError as error:
-            record.wrong.append(f"a request failed for good: {error}")
+            record.tally.wrong.append(f"a request failed for good: {error}")
         stop.wait(0.5)
 
 
@@ -129,7 +128,7 @@ def chained(client: Client, record: Record, operands: tuple[NDArray[Any], ...]) 
     first = client.submit(a, b)
     record.jobs.append((first, same(a @ b)))
     record.jobs.append((client.submit(first, a), same(a @ b @ a)))
-    record.uploads += 2
+    record.tally.counts["uploads"] += 2
 
 
 def in_place(
@@ -149,29 +148,30 @@ def in_place(
     record.jobs.append((job, check))
 
 
-def judge(record: Record, seconds: float) -> Counter[str]:
-    """Wait for every accepted job and check what came of it; return how they ended."""
-    ended: Counter[str] = Counter()
+def judge(record: Record, seconds: float) -> None:
+    """Wait for every accepted job and check its result."""
+    tally = record.tally
     until = time.monotonic() + seconds
     for job, check in record.jobs:
         try:
             job.wait(timeout=max(1.0, until - time.monotonic()))
-            ended[job.status] += 1
+            tally.counts[job.status] += 1
+            tally.counts["attempts"] += job.info["attempt"]
             job.check()
             check(job)
         except (AssertionError, OSError, RuntimeError, ValueError, RemoteError) as error:
-            record.wrong.append(f"job {job.id}: {type(error).__name__}: {error}")
-    return ended
+            tally.wrong.append(f"job {job.id}: {type(error).__name__}: {error}")
 
 
-def main() -> int:
-    """Kill, wait, judge, and print what was found as JSON."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill, wait, and check every job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=1.0, help="mean seconds between kills")
     parser.add_argument("--database-url", default="")
-    asked = parser.parse_args()
+    add_save(parser)
+    asked = parser.parse_args(arguments)
     record, stop = Record(), threading.Event()
     with tempfile.TemporaryDirectory(prefix="hdgemm-kills-") as name:
         settings = make_settings(
@@ -190,16 +190,15 @@ def main() -> int:
                 killer.strike()
             stop.set()
             thread.join()
-            ended = judge(record, 300.0)
-        attempts = sum(job.info["attempt"] for job, _ in record.jobs)
+            judge(record, 300.0)
         left = [path.name for path in settings.roots[0].iterdir() if path.name.startswith(".")]
         killer.close()
-    print(json.dumps({
+    record.tally.check(not left, f"temporary files are left: {left}")
+    record.tally.figures |= {
         "kills": dict(killer.killed), "seconds": round(time.monotonic() - began),
-        "jobs": len(record.jobs), "ended": dict(ended), "attempts": attempts,
-        "uploads": record.uploads, "left over": left, "wrong": record.wrong,
-    }, indent=2))  # fmt: skip
-    return 1 if record.wrong or left else 0
+        "jobs": len(record.jobs),
+    }  # fmt: skip
+    return record.tally.end("service_kills", asked)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
-"""Schemathesis against a real service: every check, every phase, one seed after another.
+"""Schemathesis against a real service: every check and phase, with a token and without.
 
-python -m bench.service_schema --seeds 1 2 3 --examples 60
+python -m bench.campaigns.service_schema [--seeds 1 2 3] [--examples 50]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 
+from bench.campaigns.tally import Tally, add_save
 from hdgemm.server import tokens
 from hdgemm.server.database import open_database
 from tests.server.harness import Live, finished, make_settings, submit, upload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Some refusals depend on facts outside the schema: whether files are there, shapes agree, the disk
 #: has room (507). They are right answers to requests that fit the schema. A missing body may be
@@ -77,27 +81,30 @@ def run(
     return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
 
 
-def main() -> int:
-    """Run all seeds and print what came of each as JSON."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all seeds, with a token and without; schemathesis's output goes to standard error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--examples", type=int, default=50)
-    parser.add_argument("--without-token", action="store_true")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hdgemm-schema-") as name:
-        folder = Path(name)
-        server, secret = prepare(folder, with_token=not asked.without_token)
-        try:
-            ended = {}
-            for seed in asked.seeds:
-                done = run(server, secret, seed, asked.examples, folder)
-                print(done.stdout, done.stderr, file=sys.stderr)
-                ended[seed] = done.returncode
-            alive = httpx.get(f"{server.url}/healthz").status_code
-        finally:
-            server.close()
-    print(json.dumps({"seeds": ended, "examples": asked.examples, "healthz": alive}))
-    return max(ended.values())
+    add_save(parser)
+    asked = parser.parse_args(arguments)
+    tally = Tally()
+    for with_token in (True, False):
+        how = "with a token" if with_token else "without a token"
+        with tempfile.TemporaryDirectory(prefix="hdgemm-schema-") as name:
+            folder = Path(name)
+            server, secret = prepare(folder, with_token=with_token)
+            try:
+                for seed in asked.seeds:
+                    done = run(server, secret, seed, asked.examples, folder)
+                    print(done.stdout, done.stderr, file=sys.stderr)
+                    tally.counts[how] += 1
+                    tally.check(done.returncode == 0, f"seed {seed} {how}: {done.stdout[-1500:]}")
+                alive = httpx.get(f"{server.url}/healthz").status_code
+                tally.check(alive == 200, f"{how}: /healthz answers {alive}")
+            finally:
+                server.close()
+    return tally.end("service_schema", asked)
 
 
 if __name__ == "__main__":

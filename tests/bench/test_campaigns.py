@@ -1,0 +1,58 @@
+"""The campaigns in their short forms: each ends with counts and status 0."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.campaigns import disk_faults, run_kills
+from bench.campaigns.tally import Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def counts_of(capfd):
+    found = json.loads(capfd.readouterr().out)
+    assert found["wrong"] == 0, found["examples"]
+    return found["counts"]
+
+
+@pytest.mark.parametrize(
+    ("form", "mode", "every"),
+    [("npy", "durable", "37"), ("hdf5", "new", "11"), ("zarr", "new", "11")],
+)
+def test_requests_that_fail(capfd, form, mode, every):
+    if form in ("hdf5", "zarr"):
+        pytest.importorskip("h5py" if form == "hdf5" else "zarr")
+    assert disk_faults.main(["--every", every, "--format", form, "--mode", mode]) == 0
+    assert counts_of(capfd)["refused"] >= 10
+
+
+def test_requests_that_fail_without_a_compiler():
+    """In a process of its own, since the functions of `os` stay replaced."""
+    command = [sys.executable, "-W", "ignore", "-m", "bench.campaigns.disk_faults", "--python"]
+    done = subprocess.run(
+        [*command, "--every", "29", "--format", "raw", "--mode", "new"], cwd=ROOT,
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["faults by"] == "PythonFaults"
+
+
+@pytest.mark.campaign  # tests/durable has shorter ones
+def test_kills(capfd):
+    assert run_kills.main(["--kills", "3"]) == 0
+    assert counts_of(capfd)["kills"] >= 3
+
+
+def test_what_is_wrong_sets_the_status(capfd):
+    from argparse import Namespace
+
+    tally = Tally()
+    tally.check(True, "right")
+    tally.check(False, "not right")
+    assert tally.end("none", Namespace(save=False)) == 1
+    assert json.loads(capfd.readouterr().out)["examples"] == ["not right"]
