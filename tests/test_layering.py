@@ -39,6 +39,7 @@ LEVELS = {
     "linalg": 11,
     "device_check": 11,
     "cluster": 11,
+    "hpl": 11,
     "profiling": 11,
     "client": 12,
     "__main__": 13,

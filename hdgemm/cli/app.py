@@ -18,7 +18,7 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, Input
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
 COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
-                   "profile")  # fmt: skip
+                   "profile", "linpack")  # fmt: skip
 SERVICE: Final = ("serve", "worker", "token")
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -1,0 +1,162 @@
+"""Messages between processes: MPI's, through mpi4py, or none where there is one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+class Request(Protocol):
+    """A message on its way."""
+
+    def wait(self) -> None:
+        """Block until the buffer may be used again."""
+
+
+class Communicator(Protocol):
+    """A group of processes; every collective method is called by all of them in the same order."""
+
+    rank: int
+    size: int
+
+    def split(self, color: int, key: int) -> Communicator:
+        """Return the group of the processes that give the same color, ranked by key."""
+
+    def broadcast(self, array: NDArray[Any], root: int) -> None:
+        """Copy the root's array into everyone's."""
+
+    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows of all processes, as a matrix."""
+
+    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the element-wise sum over all processes."""
+
+    def largest(self, value: float) -> float:
+        """Return the largest value of all processes; NaN where one of them is NaN."""
+
+    def collect(self, value: object) -> Sequence[Any]:
+        """Return everyone's Python object, by rank."""
+
+    def send(self, array: NDArray[Any], to: int) -> Request:
+        """Begin to send a contiguous array, which must stay unchanged until it was waited for."""
+
+    def receive(self, array: NDArray[Any], source: int) -> None:
+        """Block until a contiguous array has been received."""
+
+    def abort(self, exit_code: int) -> None:
+        """End all processes."""
+
+
+class Alone:
+    """The communicator of a process without others."""
+
+    rank = 0
+    size = 1
+
+    def split(self, color: int, key: int) -> Alone:  # noqa: ARG002
+        """Return itself."""
+        return self
+
+    def broadcast(self, array: NDArray[Any], root: int) -> None:
+        """Do nothing: the array is the root's."""
+
+    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a matrix of one row."""
+        return row[np.newaxis]
+
+    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the array."""
+        return array
+
+    def largest(self, value: float) -> float:
+        """Return the value."""
+        return value
+
+    def collect(self, value: object) -> Sequence[Any]:
+        """Return a list of one object."""
+        return [value]
+
+    def send(self, array: NDArray[Any], to: int) -> Request:
+        """Refuse: there is no other process."""
+        raise AssertionError(f"a message of {array.size} elements to process {to} of 1")
+
+    def receive(self, array: NDArray[Any], source: int) -> None:
+        """Refuse: there is no other process."""
+        raise AssertionError(f"a message of {array.size} elements from process {source} of 1")
+
+    def abort(self, exit_code: int) -> None:
+        """Do nothing: the caller ends by itself."""
+
+
+class _Sent:
+    """A message of mpi4py, which keeps its buffer alive."""
+
+    def __init__(self, request: Any, array: NDArray[Any]) -> None:
+        self._request, self._array = request, array
+
+    def wait(self) -> None:
+        self._request.Wait()
+
+
+class Mpi:
+    """A communicator of mpi4py."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+
+    def split(self, color: int, key: int) -> Mpi:
+        """Split the communicator (MPI_Comm_split)."""
+        return Mpi(self._comm.Split(color, key))
+
+    def broadcast(self, array: NDArray[Any], root: int) -> None:
+        """Broadcast in place (MPI_Bcast)."""
+        self._comm.Bcast(array, root)
+
+    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Gather rows (MPI_Allgather)."""
+        rows = np.empty((self.size, row.size))
+        self._comm.Allgather(row, rows)
+        return rows
+
+    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add arrays up in the order of ranks, so that the same run gives the same bits."""
+        found: NDArray[np.float64] = self.gather(array.reshape(-1)).sum(axis=0)
+        return found.reshape(array.shape)
+
+    def largest(self, value: float) -> float:
+        """Gather the values, since MPI_MAX may lose a NaN."""
+        return float(np.max(self.gather(np.array([value]))))
+
+    def collect(self, value: object) -> Sequence[Any]:
+        """Gather Python objects (allgather)."""
+        found: Sequence[Any] = self._comm.allgather(value)
+        return found
+
+    def send(self, array: NDArray[Any], to: int) -> Request:
+        """Send without blocking (MPI_Isend)."""
+        return _Sent(self._comm.Isend(array, to), array)
+
+    def receive(self, array: NDArray[Any], source: int) -> None:
+        """Receive (MPI_Recv)."""
+        self._comm.Recv(array, source)
+
+    def abort(self, exit_code: int) -> None:
+        """End all processes of the job (MPI_Abort)."""
+        self._comm.Abort(exit_code)
+
+
+def world() -> Communicator:
+    """Return the processes that mpiexec started; this one alone where mpi4py is missing."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        return Alone()
+    return Mpi(MPI.COMM_WORLD) if MPI.COMM_WORLD.size > 1 else Alone()

@@ -1,0 +1,67 @@
+"""What this machine does best: the order that fits its memory, the block size, its DGEMM."""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hdgemm.linalg.fortran import gemm
+from hdgemm.machine.limits import available_bytes
+
+if TYPE_CHECKING:
+    from hdgemm.hpl.communicator import Communicator
+
+#: Part of the available memory that the matrix takes where no order is given.
+_MEMORY: Final = 0.8
+#: Block sizes that are tried, and the part of the fastest one's rate that a smaller one needs:
+#: smaller blocks balance better and have smaller panels.
+_BLOCKS: Final = (64, 96, 128, 192, 256, 384)
+_ENOUGH: Final = 0.97
+#: Extent of the measured updates, and how often each is timed.
+_EXTENT: Final = 1536
+_TURNS: Final = 3
+
+
+def largest_order(nb: int, world: Communicator) -> int:
+    """Return an order whose matrix takes most of the memory of all machines, a multiple of NB."""
+    free = dict(world.collect((platform.node(), available_bytes())))
+    order = int((_MEMORY * sum(free.values()) / 8) ** 0.5)
+    return max(nb, order // nb * nb)
+
+
+def update_rates() -> dict[int, float]:
+    """Return flop/s of an update C := C - A·B for each block size, on the host's BLAS."""
+    rng = np.random.default_rng(0)
+    c = np.zeros((_EXTENT, _EXTENT), order="F")
+    best = dict.fromkeys(_BLOCKS, float("inf"))
+    for _ in range(_TURNS + 1):  # the first turn warms up
+        for nb in _BLOCKS:
+            a, b = (
+                np.asfortranarray(rng.random(shape)) for shape in ((_EXTENT, nb), (nb, _EXTENT))
+            )
+            start = time.perf_counter()
+            gemm(-1.0, a, b, c)
+            best[nb] = min(best[nb], time.perf_counter() - start)
+    return {nb: 2.0 * _EXTENT**2 * nb / seconds for nb, seconds in best.items()}
+
+
+def best_block(rates: dict[int, float]) -> int:
+    """Return the smallest block size that is about as fast as the fastest."""
+    fastest = max(rates.values())
+    return min(nb for nb, rate in rates.items() if rate >= _ENOUGH * fastest)
+
+
+def dgemm_rate(world: Communicator) -> float:
+    """Return flop/s of DGEMM on all processes at once, each by its fastest of some calls."""
+    x = np.random.default_rng(0).random((_EXTENT, _EXTENT))
+    y, out = x.copy(), np.empty_like(x)
+    best = float("inf")
+    world.collect(None)  # all begin together
+    for _ in range(_TURNS):
+        start = time.perf_counter()
+        np.matmul(x, y, out=out)
+        best = min(best, time.perf_counter() - start)
+    return float(world.total(np.array([2.0 * _EXTENT**3 / best]))[0])

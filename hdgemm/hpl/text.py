@@ -1,0 +1,55 @@
+"""HPL's lines of output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.hpl.system import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hdgemm.hpl.benchmark import Result
+
+_DOUBLE: Final = "=" * 80
+_SINGLE: Final = "-" * 80
+
+
+def result_lines(result: Result, dgemm: float | None = None) -> Iterator[str]:
+    """Yield the lines of one run as HPL prints them, then where the time went.
+
+    Parameters
+    ----------
+    dgemm
+        Flop/s of DGEMM on the same processes; None where it was not measured.
+    """
+    settings = result.settings
+    p, q = settings.grid
+    yield _DOUBLE
+    yield "T/V                N    NB     P     Q               Time                 Gflops"
+    yield _SINGLE
+    yield (
+        f"{settings.code:<8}{settings.n:>12}{settings.nb:>6}{p:>6}{q:>6}"
+        f"{result.seconds:>19.2f}{result.gflops:>23.4e}"
+    )
+    yield _SINGLE
+    verdict = "PASSED" if result.passed else "FAILED"
+    formula = "||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)"
+    yield f"{formula}= {result.residual:18.8e} ...... {verdict}"
+    yield _SINGLE
+    for name in PHASES:
+        seconds = result.phases[name]
+        part = seconds / result.seconds
+        yield f"{name:<10}{seconds:>9.2f} s {part:>7.1%}  {'#' * round(40 * min(1.0, part))}"
+    if dgemm is not None:
+        yield f"{result.gflops * 1e9 / dgemm:.1%} of DGEMM ({dgemm / 1e9:.1f} GFLOP/s)"
+
+
+def summary_lines(results: Iterable[Result]) -> Iterator[str]:
+    """Yield HPL's last lines: how many runs passed and failed."""
+    verdicts = [result.passed for result in results]
+    yield _DOUBLE
+    yield f"Finished {len(verdicts):6} tests with the following results:"
+    yield f"         {sum(verdicts):6} tests completed and passed residual checks,"
+    yield f"         {len(verdicts) - sum(verdicts):6} tests completed and failed residual checks."
+    yield _DOUBLE

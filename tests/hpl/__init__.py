@@ -1,0 +1,1 @@
+"""LINPACK by HPL's rules."""

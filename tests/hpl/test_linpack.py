@@ -1,0 +1,96 @@
+"""One process: solutions against NumPy's, the residual's verdict, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hdgemm.cli.app import app
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl.communicator import Alone
+from hdgemm.hpl.sequence import RandomMatrix
+from hdgemm.hpl.system import System, host_update
+
+
+def random_system(n):
+    random = RandomMatrix(n, np.arange(n))
+    columns = np.column_stack([random.column(col) for col in range(n + 1)])
+    return columns[:, :n], columns[:, n]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize(("n", "nb"), [(1, 1), (1, 64), (2, 1), (13, 4), (64, 16), (97, 200)])
+def test_the_solution_is_numpys(n, nb, depth):
+    system = System(Settings(n, nb, depth=depth), Alone())
+    system.factor()
+    x = system.solve()
+    a, b = random_system(n)
+    reference = np.linalg.solve(a, b)
+    bound = n * np.finfo(float).eps * np.linalg.cond(a) * np.max(np.abs(reference))
+    assert np.max(np.abs(x - reference)) <= 8 * bound
+    assert system.residual(x) < 16
+
+
+def test_the_same_run_gives_the_same_bits_whatever_the_lookahead():
+    solutions = []
+    for depth in (0, 0, 1):
+        system = System(Settings(90, 16, depth=depth), Alone())
+        system.factor()
+        solutions.append(system.solve())
+    assert solutions[0].tobytes() == solutions[1].tobytes()
+    # BLAS may add up in another order where the columns of an update are cut differently.
+    np.testing.assert_allclose(solutions[0], solutions[2], rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e6])
+def test_a_wrong_update_fails(wrong):
+    def update(a, b, c):
+        host_update(a, b, c)
+        c[-1, -1] += wrong
+
+    result = linpack(Settings(60, 16), Alone(), update=update)
+    assert not result.passed
+
+
+def test_the_rate_is_hpls():
+    result = linpack(Settings(50, 16), Alone())
+    assert result.passed
+    operations = 50**2 * (2 * 50 / 3 + 1.5)
+    assert result.gflops == pytest.approx(operations / result.seconds / 1e9)
+    assert result.to_dict()["variant"] == "WR10R2R8"
+
+
+def test_a_grid_larger_than_the_processes_is_refused():
+    with pytest.raises(InputError, match="mpiexec -n 4"):
+        linpack(Settings(50, grid=(2, 2)), Alone())
+
+
+def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr("hdgemm.hpl.benchmark.available_bytes", lambda: 10**6)
+    with pytest.raises(DoesNotFitError, match="missing") as caught:
+        linpack(Settings(1000), Alone())
+    assert caught.value.missing == caught.value.requested - 10**6
+
+
+def test_the_command_prints_hpls_lines():
+    done = CliRunner().invoke(app, ["linpack", "--n", "40,50", "--nb", "16", "--depth", "0,1"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("PASSED") == 4
+    assert "WR00R2R8          40    16     1     1 " in done.output
+    assert "4 tests completed and passed residual checks" in done.output
+
+
+def test_the_command_s_json_has_the_exact_numbers():
+    done = CliRunner().invoke(app, ["linpack", "--n", "40", "--nb", "16", "--json"])
+    [run] = json.loads(done.stdout)["runs"]
+    assert run["passed"] is True
+    assert (run["n"], run["nb"], run["grid"]) == (40, 16, [1, 1])
+
+
+def test_a_failed_residual_is_an_exit_code(monkeypatch):
+    monkeypatch.setattr(System, "residual", lambda *_: float("nan"))
+    done = CliRunner().invoke(app, ["linpack", "--n", "40", "--nb", "16"])
+    assert done.exit_code == 1
+    assert "FAILED" in done.output

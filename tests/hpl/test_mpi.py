@@ -1,0 +1,64 @@
+"""Real processes under mpiexec: every grid, swap and broadcast; a rank that dies or fails."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+
+pytestmark = pytest.mark.skipif(
+    MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
+    reason="mpi4py or mpiexec is missing: pip install 'hdgemm[mpi]' mpich",
+)
+
+
+def mpiexec(count, *arguments, **more):
+    # One BLAS thread for each process: several would wait for each other on a small machine.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [MPIEXEC, "-n", str(count), sys.executable, *arguments],
+        capture_output=True, text=True, timeout=240, env=environment, check=False, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("p", "q"), [(1, 2), (2, 1), (2, 2), (1, 3), (3, 1)])
+def test_every_variant_solves_the_system_on_a_grid(p, q):
+    done = mpiexec(p * q, "-m", "tests.hpl.mpi_child", str(p), str(q))
+    assert done.stdout.splitlines() == ["ok"], done.stderr
+
+
+def test_the_command_runs_under_mpiexec():
+    done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--nb", "16", "--grid", "2x1,1x2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_an_error_of_one_rank_ends_all_and_names_it():
+    done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--grid", "2x2")
+    assert done.returncode != 0
+    assert "rank 0: a grid of 2×2 needs 4 processes" in done.stderr
+
+
+DYING = """
+import os, signal
+from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl.communicator import world
+from hdgemm.hpl.system import host_update
+
+def update(a, b, c):
+    if world().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    host_update(a, b, c)
+
+linpack(Settings(80, 16, (2, 1)), update=update)
+"""
+
+
+def test_a_rank_that_is_killed_ends_the_run():
+    done = mpiexec(2, "-c", DYING)
+    assert done.returncode != 0

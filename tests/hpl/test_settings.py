@@ -1,0 +1,91 @@
+"""HPL.dat as people have it, and values that are refused."""
+
+import pytest
+
+from hdgemm.errors import InputError
+from hdgemm.hpl import Settings, read_dat
+from hdgemm.hpl.settings import parse_grid
+
+DAT = """HPLinpack benchmark input file
+Innovative Computing Laboratory, University of Tennessee
+HPL.out      output file name (if any)
+6            device out (6=stdout,7=stderr,file)
+2            # of problems sizes (N)
+29 30        Ns
+1            # of NBs
+4            NBs
+0            PMAP process mapping (0=Row-,1=Column-major)
+2            # of process grids (P x Q)
+2 1          Ps
+2 4          Qs
+16.0         threshold
+1            # of panel fact
+2            PFACTs (0=left, 1=Crout, 2=Right)
+1            # of recursive stopping criterium
+4            NBMINs (>= 1)
+1            # of panels in recursion
+2            NDIVs
+1            # of recursive panel fact.
+1            RFACTs (0=left, 1=Crout, 2=Right)
+2            # of broadcast
+0 3          BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
+1            # of lookahead depth
+1            DEPTHs (>=0)
+1            SWAP (0=bin-exch,1=long,2=mix)
+64           swapping threshold
+0            L1 in (0=transposed,1=no-transposed) form
+0            U  in (0=transposed,1=no-transposed) form
+1            Equilibration (0=no,1=yes)
+8            memory alignment in double (> 0)
+"""
+
+
+def test_hpl_dat_gives_every_combination(tmp_path):
+    path = tmp_path / "HPL.dat"
+    path.write_text(DAT)
+    runs = read_dat(path)
+    assert len(runs) == 8
+    assert runs[0] == Settings(29, 4, (2, 2), broadcast="1ring", swap="long")
+    assert runs[-1] == Settings(30, 4, (1, 4), broadcast="2ring-modified", swap="long")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("29 30 ", "29 x ", r"line 6: expected 2 numbers, got '29 x'"),
+        ("0            PMAP", "1            PMAP", "row-major"),
+        ("0 3  ", "0 4  ", "BCAST 4 is not available"),
+        ("1            SWAP", "7            SWAP", "SWAP 7"),
+        ("29 30 ", "0 30 ", "at least 1"),
+    ],
+)
+def test_a_wrong_value_names_its_line(tmp_path, old, new, message):
+    path = tmp_path / "HPL.dat"
+    path.write_text(DAT.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read_dat(path)
+
+
+def test_a_file_cut_short_or_missing_is_refused(tmp_path):
+    path = tmp_path / "HPL.dat"
+    with pytest.raises(InputError, match="cannot be read"):
+        read_dat(path)
+    path.write_text("\n".join(DAT.splitlines()[:9]))
+    with pytest.raises(InputError, match="ends before line 10"):
+        read_dat(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": 0}, {"nb": 0}, {"grid": (0, 1)}, {"depth": 2}, {"broadcast": "tree"}, {"swap": "mix"}],
+)
+def test_settings_are_checked(wrong):
+    with pytest.raises(InputError):
+        Settings(**{"n": 10, **wrong})
+
+
+@pytest.mark.parametrize("text", ["", "2", "2x", "axb", "2x2x2"])
+def test_a_grid_is_two_numbers(text):
+    with pytest.raises(InputError, match="PxQ"):
+        parse_grid(text)
+    assert parse_grid("2x3") == (2, 3)
