@@ -1,7 +1,9 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
 from hdgemm.linalg.cholesky import cho_factor, cholesky
+from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve
+from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import plan_slabs
@@ -13,6 +15,7 @@ from hdgemm.linalg.storage import SingularMatrixError
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
 from hdgemm.linalg.triangular import solve_triangular
+from hdgemm.linalg.triangular_factors import lu
 
 __all__ = [
     "CholeskyFactor",
@@ -23,13 +26,18 @@ __all__ = [
     "cho_factor",
     "cho_solve",
     "cholesky",
+    "cond",
+    "det",
+    "inv",
     "lstsq",
+    "lu",
     "lu_factor",
     "lu_solve",
     "open",
     "plan_slabs",
     "qr",
     "qr_multiply",
+    "slogdet",
     "solve",
     "solve_triangular",
 ]

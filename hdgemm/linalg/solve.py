@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
@@ -17,6 +13,7 @@ from hdgemm.linalg.lu import factor
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
 from hdgemm.linalg.run import host_session
+from hdgemm.linalg.scratch import scratch_file
 from hdgemm.linalg.storage import SingularMatrixError, open_square
 from hdgemm.linalg.triangular import open_rhs, solve_stored, solve_triangular
 from hdgemm.machine.limits import default_host_bytes
@@ -27,7 +24,7 @@ from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from hdgemm.linalg.triangular import SolveInMemory
     from hdgemm.matrices.base import Matrix
@@ -115,7 +112,7 @@ def solve(
             return _solve_refined(source, b, lower, assume_a, transposed, rest)
         except (NotConvergedError, SingularMatrixError) as error:
             _LOG.warning("solve factors again in double precision: %s", error)
-    with _scratch(source, overwrite_a=overwrite_a) as place:
+    with scratch_file(source, overwrite_a=overwrite_a) as place:
         if assume_a == "pos":
             c_and_lower = cho_factor(a, lower, overwrite_a, check_finite, out=place, **run)
             return cho_solve(c_and_lower, b, overwrite_b, **rest)
@@ -146,7 +143,7 @@ def _solve_refined(
     watch = Watch(keywords["progress"], keywords["observer"], keywords["cancel"])
     with (
         host_session(keywords["session"], keywords["options"]) as (session, options),
-        _scratch(a, overwrite_a=False) as place,
+        scratch_file(a, overwrite_a=False) as place,
     ):
         solve_in_memory = _single_factors(
             rounded, place, watch, options, session, lower=lower, assume_a=assume_a,
@@ -201,18 +198,3 @@ def _single_factors(
     if zero:
         raise SingularMatrixError(f"pivot {zero} is zero in single precision", order=zero)
     return by_lu(open_square(lu), pivots, trans)
-
-
-@contextmanager
-def _scratch(source: StoredMatrix, *, overwrite_a: bool) -> Iterator[Path | None]:
-    """Yield a file for the factors beside A; None where they go into memory, or in place of A."""
-    home = source.operand.matrix.home
-    if home is None or overwrite_a:
-        yield None
-        return
-    parent = home if home.is_dir() else home.parent
-    folder = Path(tempfile.mkdtemp(prefix=".hdgemm-solve-", dir=parent))
-    try:
-        yield folder / "factors.npy"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

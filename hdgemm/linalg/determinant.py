@@ -1,0 +1,132 @@
+"""Determinants from LU factors: `det`, `slogdet`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.storage import open_square
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    import threading
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.scratch import Factors
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+#: Order of the diagonal blocks in which a diagonal is read.
+_BLOCK: Final = 64
+
+
+class SlogdetResult(NamedTuple):
+    """Sign, or complex number of magnitude 1, and natural logarithm of the magnitude."""
+
+    sign: complex
+    logabsdet: float
+
+
+def det(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> complex:
+    """Return the determinant of a square matrix of any size.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `lu_factor`, or the ``(lu, piv)`` that it returned, of which only the
+        diagonal is read. The factors of a matrix in a file go to a scratch file in its folder.
+    overwrite_a, check_finite, options, session, progress, observer, cancel
+        As in `lu_factor`.
+
+    Returns
+    -------
+    float or complex
+        Inf or 0 beyond the range of floating point, see `slogdet`.
+
+    Examples
+    --------
+    >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
+    """
+    _check_square(a)
+    watch = Watch(progress, observer, cancel)
+    with lu_factors(
+        a, watch, options, session, overwrite_a=overwrite_a, check_finite=check_finite
+    ) as factors:
+        sign, mantissa, exponent = _product(factors)
+    with np.errstate(over="ignore", under="ignore"):
+        return sign * float(np.ldexp(mantissa, exponent))
+
+
+def slogdet(
+    a: Any,
+    *,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> SlogdetResult:
+    """Return sign and logarithm of the determinant, as `numpy.linalg.slogdet`.
+
+    Parameters
+    ----------
+    a, options, session, progress, observer, cancel
+        As in `det`.
+
+    Returns
+    -------
+    sign, logabsdet
+        0 and -Inf for a singular matrix.
+    """
+    _check_square(a)
+    with lu_factors(
+        a, Watch(progress, observer, cancel), options, session, check_finite=False
+    ) as factors:
+        sign, mantissa, exponent = _product(factors)
+    with np.errstate(divide="ignore"):
+        return SlogdetResult(sign, float(np.log(mantissa) + exponent * np.log(2.0)))
+
+
+def _check_square(a: Any) -> None:
+    if not isinstance(a, tuple):
+        open_square(a)
+
+
+def _product(factors: Factors) -> tuple[complex, float, int]:
+    """Return the product of the diagonal as sign, and magnitude mantissa·2^exponent."""
+    lu, pivots, _ = factors
+    n = lu.shape[0]
+    if pivots.shape != (n,):
+        raise InputError(f"piv has shape {pivots.shape}, lu {lu.shape}")
+    wide = np.dtype(complex if lu.dtype.kind == "c" else float)
+    diagonal: NDArray[Any] = np.empty(n, wide)
+    for first in range(0, n, _BLOCK):
+        block = lu[first : first + _BLOCK, first : first + _BLOCK].read()
+        diagonal[first : first + _BLOCK] = np.diagonal(block)
+    interchanges = np.count_nonzero(pivots != np.arange(n))
+    magnitudes = np.abs(diagonal)
+    signs = np.divide(diagonal, magnitudes, out=diagonal, where=magnitudes > 0)
+    mantissas, exponents = np.frexp(magnitudes)
+    exponent = int(exponents.sum(dtype=np.int64))
+    mantissa = 1.0
+    for part in np.array_split(mantissas, max(1, n // 512)):  # 2^-512 at least
+        mantissa, more = np.frexp(mantissa * part.prod())
+        exponent += int(more)
+    sign = (signs.prod() * (-1) ** (interchanges % 2)).item() if mantissa else 0.0
+    return sign, float(mantissa), exponent

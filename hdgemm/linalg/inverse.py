@@ -1,0 +1,212 @@
+"""Inverses and condition numbers from LU factors: `inv`, `cond`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.factored_solve import lu_solve
+from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.storage import SingularMatrixError, open_square
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.base import Matrix, Operand
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.progress import Watch
+from hdgemm.run.session import session_for
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.run.session import Session
+
+#: Steps of LAPACK's gecon at most; each solves with A and with its conjugate transpose.
+_MOST_STEPS: Final = 5
+
+
+def inv(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> Any:
+    """Return the inverse of a square matrix of any size.
+
+    A·X = I is solved for groups of columns that fit the memory; the factors stream through memory
+    once for each group. To solve systems, `solve` takes a fourth of the operations.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `lu_factor`, or the ``(lu, piv)`` that it returned. The factors of a
+        matrix in a file go to a scratch file in its folder.
+    overwrite_a, check_finite
+        As in `lu_factor`.
+    out
+        Where the inverse goes: an array, a stored matrix, the location of a file; None for a new
+        array.
+    options, session, progress, observer, cancel
+        As in `lu_factor`.
+
+    Raises
+    ------
+    LinAlgError
+        When A is singular; a `SingularMatrixError`.
+    InputError
+        When A is not square, or not finite.
+
+    Examples
+    --------
+    >>> x = hdgemm.linalg.inv("A.npy", out="X.npy")
+    """
+    if not isinstance(a, tuple):
+        open_square(a)
+    with lu_factors(
+        a, Watch(progress, observer, cancel), options, session,
+        overwrite_a=overwrite_a, check_finite=check_finite,
+    ) as (lu, pivots, zero):  # fmt: skip
+        if zero:
+            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
+        identity = _Identity(lu.shape[0], lu.dtype.newbyteorder("="))
+        return lu_solve(
+            (lu, pivots), StoredMatrix(Operand(identity), writable=False), check_finite=False,
+            out=out, options=options, session=session, progress=progress, observer=observer,
+            cancel=cancel,
+        )  # fmt: skip
+
+
+class _Identity(Matrix):
+    """The identity matrix; it takes no memory."""
+
+    name = "identity"
+
+    def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = (n, n), dtype
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:
+        """Fill `out` from the rectangle at ``[row, col]``."""
+        out[...] = 0
+        rows, cols = out.shape
+        first, last = max(row, col), min(row + rows, col + cols)
+        index = np.arange(first, last)
+        out[index - row, index - col] = 1
+
+
+def cond(
+    a: Any,
+    p: float = 1,
+    *,
+    factors: tuple[Any, Any] | None = None,
+    options: Options | None = None,
+    session: Session | None = None,
+    progress: ProgressCallback | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> float:
+    """Return an estimate of the condition number ||A||·||A^-1||, as LAPACK's `gecon`.
+
+    The estimate is a lower bound, rarely more than three times too small (Higham, 1988). A is read
+    once, and its factors stream through memory at most 11 times.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `lu_factor`.
+    p
+        The norm: 1, or `numpy.inf`.
+    factors
+        The ``(lu, piv)`` that `lu_factor` returned for `a`; None computes them, in a scratch file
+        where `a` is a file.
+    options, session, progress, observer, cancel
+        As in `lu_factor`.
+
+    Returns
+    -------
+    float
+        Inf for a singular matrix, NaN where A has NaN, 0 for an empty matrix.
+
+    Examples
+    --------
+    >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
+    >>> hdgemm.linalg.cond("A.npy", factors=("LU.npy", piv))
+    """
+    if p not in (1, np.inf):
+        raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
+    matrix = open_square(a)
+    watch = Watch(progress, observer, cancel)
+    with session_for(session, options) as (held, chosen):
+        norm = norm_inf(
+            matrix if p == np.inf else matrix.T, chosen.host_bytes or default_host_bytes()
+        )
+        if matrix.shape[0] == 0 or not np.isfinite(norm):
+            return norm
+        with lu_factors(
+            a if factors is None else factors, watch, chosen, held, check_finite=False
+        ) as (lu, pivots, zero):
+            if zero:
+                return np.inf
+
+            def solve(x: NDArray[Any], trans: int) -> NDArray[Any]:
+                result: NDArray[Any] = lu_solve(
+                    (lu, pivots), x, trans, check_finite=False, options=chosen, session=held,
+                    observer=observer, cancel=cancel,
+                )  # fmt: skip
+                return result
+
+            # The infinity norm of the inverse is the 1-norm of its conjugate transpose.
+            codes = (0, 2) if p == 1 else (2, 0)
+            dtype = lu.dtype.newbyteorder("=")
+            with np.errstate(all="ignore"):
+                return norm * _norm1_of_inverse(solve, codes, matrix.shape[0], dtype)
+
+
+def _norm1_of_inverse(
+    solve: Callable[[NDArray[Any], int], NDArray[Any]],
+    codes: tuple[int, int],
+    n: int,
+    dtype: np.dtype[Any],
+) -> float:
+    """Estimate the 1-norm of an inverse by Hager's and Higham's method (LAPACK's lacn2).
+
+    Parameters
+    ----------
+    solve
+        Solves with A, or its conjugate transpose, which `codes` name.
+    """
+    plain, adjoint = codes
+    x = np.full(n, 1 / n, dtype)
+    estimate, index = 0.0, -1
+    for _ in range(_MOST_STEPS):
+        y = solve(x, plain)
+        size = float(np.abs(y).sum())
+        if not size > estimate:
+            break
+        estimate = size
+        magnitudes = np.abs(y)
+        signs = np.divide(y, magnitudes, out=np.ones_like(y), where=magnitudes > 0)
+        z = np.abs(solve(signs, adjoint))
+        largest = int(np.argmax(z))
+        if largest == index:
+            break
+        index = largest
+        x = np.zeros(n, dtype)
+        x[index] = 1
+    # A vector that finds what cancels in the method's own ones.
+    steps = np.arange(n)
+    alternating = (1 + steps / max(1, n - 1)) * (-1.0) ** steps
+    size = float(np.abs(solve(alternating.astype(dtype), plain)).sum())
+    return max(estimate, 2 * size / (3 * n))
