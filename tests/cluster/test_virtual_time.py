@@ -46,7 +46,7 @@ def test_a_lone_worker_computes_all_and_a_lost_one_nothing_more():
 def test_a_shared_storage_limits_all_workers():
     workers = [VirtualWorker(f"{i}", 1e12) for i in range(8)]
     run = cluster_of(40_000, workers, bandwidth=1e9).run()
-    assert run.seconds >= sum(run.bytes_read.values()) / 1e9
+    assert run.seconds * 1.000001 >= sum(run.bytes_read.values()) / 1e9
     fast = cluster_of(40_000, workers, bandwidth=1e13).run()
     assert fast.seconds < run.seconds / 4
 
