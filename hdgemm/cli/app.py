@@ -54,9 +54,9 @@ def _about(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         return
-    serving = context.invoked_subcommand in SERVICE
-    log_to_stderr(logging.INFO if serving else logging.WARNING)
-    if not serving:  # services stop in their own order
+    if context.invoked_subcommand in SERVICE:
+        log_to_stderr(logging.INFO)
+    else:  # services stop in their own order
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
                 signal.signal(number, _stop)
@@ -89,6 +89,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # File names need not be text in the terminal's encoding.
             stream.reconfigure(errors="backslashreplace")
+    log_to_stderr(logging.WARNING)
     try:
         exit_code = app(prog_name="hdgemm", standalone_mode=False)
     except _Stopped as stopped:
