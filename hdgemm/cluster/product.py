@@ -23,6 +23,7 @@ from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.options import parse_size
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 from hdgemm.run.session import check_options
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hdgemm.report import Report
 
 
+@shows_progress
 def multiply(
     a: Any,
     b: Any,
@@ -50,7 +52,7 @@ def multiply(
     out: Any,
     options: Options | None = None,
     storage: float | str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     checkpoint: Checkpointing = True,
@@ -101,7 +103,7 @@ def multiply(
     """
     _check_client(client)
     options = check_options(options)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     bandwidth = None if storage is None else float(parse_size(storage, "storage"))
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
