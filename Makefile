@@ -40,6 +40,9 @@ test-postgres: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
+dist: install
+	.ci/dist $(VENV) $(PYTHON)
+
 install: $(STAMP)
 
 # Anew when the dependencies may have changed.

@@ -1,4 +1,4 @@
-"""Write the README's table of figures from bench/results/*.json, and from nothing else.
+"""Write the tables of docs/measured.md and the README's short one from bench/results/*.json.
 
 python -m bench.figures
 """
@@ -6,11 +6,19 @@ python -m bench.figures
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness import RESULTS, ROOT
 
-BEGIN, END = "<!-- measured:", "<!-- /measured -->"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+BEGIN: Final = "<!-- measured: written by python -m bench.figures from bench/results/*.json -->"
+END: Final = "<!-- /measured -->"
+#: Rows of the README's table.
+HEADLINES: Final = 4
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -139,51 +147,152 @@ def formats(result: dict[str, Any]) -> list[str]:
     return rows
 
 
-SECTIONS = {
-    "file_to_file": file_to_file,
-    "in_ram": in_ram,
-    "opencl_kernel": opencl_kernel,
-    "opencl_pipeline": opencl_pipeline,
-    "split": split,
-    "durable_overhead": durable_overhead,
-    "formats": formats,
-    "tile_checks_overhead": tile_checks,
+def overhead(result: dict[str, Any]) -> list[str]:
+    """Return the rows of what the engine itself costs."""
+    alike = result["us_per_operation"]["recording"]["all five stages alike"]["elapsed"]
+    rows = [f"| executor, for each operation of five stages | {alike['median']:.0f} µs |"]
+    for device, seconds in result["second_product_seconds"].items():
+        later = seconds["later"]["median"] * 1e3
+        rows.append(f"| start of the second product of a session, {device} | {later:.1f} ms |")
+    return rows
+
+
+def linalg(result: dict[str, Any]) -> list[str]:
+    """Return the rows of factorisations from file to file."""
+    rows = []
+    for name, measured in result.items():
+        if not isinstance(measured, dict):
+            continue
+        ratios = ", ".join(
+            f"{measured[f'of_{peer}']['median']:.3f} of {text}"
+            for peer, text in (("scipy", "SciPy in RAM"), ("gemm", "DGEMM in RAM"))
+            if f"of_{peer}" in measured
+        )
+        if ratios:
+            what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
+            rows.append(f"| {what} | {ratios} |")
+    return rows
+
+
+def total(result: dict[str, Any], key: str) -> int:
+    """Return the sum of a count in a result, at any depth; lists count their members."""
+    value = result.get(key)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, list):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(value.values())
+    return sum(total(part, key) for part in result.values() if isinstance(part, dict))
+
+
+def campaign(result: dict[str, Any]) -> list[str]:
+    """Return the row of a campaign: what it did, and how much of it was wrong."""
+    counts = {key: total(result, key) for key in ("kills", "jobs", "attempts", "uploads", "checks")}
+    did = ", ".join(f"{count} {key}" for key, count in counts.items() if count)
+    return [f"| {did or 'generated requests'} | {total(result, 'wrong')} wrong |"]
+
+
+def service_load(result: dict[str, Any]) -> list[str]:
+    """Return the rows of many requests beside a job."""
+    return [
+        f"| {name} | {case['per_second']:.0f} requests/s, p50 {case['p50_ms']:.1f} ms,"
+        f" p99 {case['p99_ms']:.1f} ms |"
+        for name, case in result.items()
+        if isinstance(case, dict)
+    ]
+
+
+def service_queue(result: dict[str, Any]) -> list[str]:
+    """Return the rows of a long queue."""
+    rows = []
+    for name, calls in result.items():
+        times = ", ".join(
+            f"{call} {case['p50_ms']:.0f}" for call, case in calls.items() if isinstance(case, dict)
+        )
+        if times:
+            rows.append(f"| {name}, p50 in ms | {times} |")
+    return rows
+
+
+def service_transfer(result: dict[str, Any]) -> list[str]:
+    """Return the row of uploads and downloads."""
+    share = result["share of plain"]
+    return [
+        (
+            "| 1 GB over HTTP, against a plain file copy over HTTP |"
+            f" up {share['up']:.2f} of its speed, down {share['down']:.2f} |"
+        )
+    ]
+
+
+#: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
+SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
+    "file_to_file": ("Products from file to file", file_to_file),
+    "in_ram": ("Products in RAM", in_ram),
+    "linalg": ("Factorisations from file to file", linalg),
+    "formats": ("File formats", formats),
+    "opencl_kernel": ("OpenCL kernel", opencl_kernel),
+    "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
+    "split": ("Several devices", split),
+    "durable_overhead": ("Cost of a journal", durable_overhead),
+    "campaign_run_kills": ("Runs that were killed", campaign),
+    "campaign_disk_faults": ("Disks that fail", campaign),
+    "tile_checks_overhead": ("Cost of checked tiles", tile_checks),
+    "overhead": ("Overhead of the engine", overhead),
+    "service_load": ("Service: requests", service_load),
+    "service_transfer": ("Service: transfers", service_transfer),
+    "campaign_service_queue": ("Service: queue", service_queue),
+    "campaign_service_kills": ("Service: processes killed", campaign),
+    "campaign_service_outage": ("Service: database lost", campaign),
+    "campaign_service_schema": ("Service: generated requests", campaign),
 }
 
 
-def section() -> str:
-    """Return the table with the command and machine behind each part."""
-    lines = [f"{BEGIN} written by python -m bench.figures from bench/results/*.json -->"]
-    for name, rows in SECTIONS.items():
+def measured() -> Iterator[str]:
+    """Yield the lines of docs/measured.md: a table for each result, with command and machine."""
+    for name, (title, rows) in SECTIONS.items():
         result = load(name)
         if result is None:
             continue
-        where = result["environment"]
-        versions = where["versions"]
-        lines += [
-            (
-                f"`{where['command']}` on {where['cores']} cores of {where['cpu']},"
+        yield from (f"## {title}", "")
+        if where := result.pop("environment", None):
+            versions = where["versions"]
+            command = re.sub(r" --data \S+", "", where["command"])  # a folder of that machine
+            yield (
+                f"`{command}` on {where['cores']} cores of {where['cpu']},"
                 f" NumPy {versions['numpy']}, SciPy {versions['scipy']}, {where['when'][:10]}:"
-            ),
-            "",
-            "| what | measured |",
-            "|---|---|",
-            *rows(result),
-            "",
-        ]
-    if len(lines) == 1:
-        lines.append("No figures yet.")
-    return "\n".join(lines).rstrip() + f"\n{END}"
+            )
+        else:
+            module = name.replace("campaign_", "campaigns.")
+            yield f"`python -m bench.{module}` on a machine with 2 cores:"
+        yield from ("", "| what | measured |", "|---|---|", *rows(result), "")
+
+
+def headlines() -> Iterator[str]:
+    """Yield the lines of the README's table: the last file, LU, RAM, journal, tile checks."""
+    rows = []
+    for name in ("file_to_file", "linalg", "in_ram", "durable_overhead", "tile_checks_overhead"):
+        if (result := load(name)) is not None:
+            found = [row for row in SECTIONS[name][1](result) if "the same by" not in row]
+            chosen = [row for row in found if "lu_factor" in row or "n = 8192 |" in row]
+            rows += (chosen or found)[-1:]
+    yield from ("| what | measured |", "|---|---|", *rows[:HEADLINES])
+
+
+def write(page: Path, lines: Iterator[str]) -> None:
+    """Replace the part of a page between its two marks."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    text = "\n".join(lines).rstrip()
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    print(f"{page.name}: figures written")
 
 
 def main() -> None:
-    """Replace the part of the README between the two marks."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    readme.write_text(before + section() + after)
-    print("README.md: figures written")
+    """Write both tables."""
+    write(ROOT / "README.md", headlines())
+    write(ROOT / "docs" / "measured.md", measured())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The page's picture in the documentation: a real job in headless Chromium.
 
-python -m bench.service_picture docs/service-job.png
+python -m bench.service_picture docs/pictures/service-job.png
 """
 
 from __future__ import annotations

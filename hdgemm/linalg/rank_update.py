@@ -13,7 +13,6 @@ from hdgemm.matrices.operands import open_operand
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 from hdgemm.run.scaling import run_scaling
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
-@shows_progress
 def syrk(
     alpha: Any,
     a: Any,
@@ -38,7 +36,7 @@ def syrk(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -91,10 +89,9 @@ def syrk(
     """
     call = _Call("syrk", lower, hermitian=False)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
 
 
-@shows_progress
 def herk(
     alpha: Any,
     a: Any,
@@ -107,7 +104,7 @@ def herk(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -118,10 +115,9 @@ def herk(
     """
     call = _Call("herk", lower, hermitian=True)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
 
 
-@shows_progress
 def syr2k(
     alpha: Any,
     a: Any,
@@ -135,7 +131,7 @@ def syr2k(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -146,10 +142,9 @@ def syr2k(
     """
     call = _Call("syr2k", lower, hermitian=False)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
 
 
-@shows_progress
 def her2k(
     alpha: Any,
     a: Any,
@@ -163,7 +158,7 @@ def her2k(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -174,7 +169,7 @@ def her2k(
     """
     call = _Call("her2k", lower, hermitian=True)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
 
 
 class _Call:

@@ -10,7 +10,6 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
-@shows_progress
 def symm(
     alpha: Any,
     a: Any,
@@ -37,7 +35,7 @@ def symm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -77,11 +75,10 @@ def symm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=False)
-    compute(product, options, Watch.of(progress, observer, cancel), session=session)
+    compute(product, options, Watch(progress, observer, cancel), session=session)
     return product.result()
 
 
-@shows_progress
 def hemm(
     alpha: Any,
     a: Any,
@@ -95,7 +92,7 @@ def hemm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -107,7 +104,7 @@ def hemm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=True)
-    compute(product, options, Watch.of(progress, observer, cancel), session=session)
+    compute(product, options, Watch(progress, observer, cancel), session=session)
     return product.result()
 
 

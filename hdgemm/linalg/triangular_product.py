@@ -17,7 +17,6 @@ from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -36,7 +35,6 @@ _MOST_BLOCKS: Final = 16
 _LEAST_ROWS: Final = 512
 
 
-@shows_progress
 def trmm(
     alpha: Any,
     a: Any,
@@ -50,7 +48,7 @@ def trmm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -110,7 +108,7 @@ def trmm(
     first = (stored_lower != operand.trans) != bool(side)
     with opened(product, options, session, "trmm") as (stored, held, chosen):
         blocks = _blocks(stored, side, first=first, rows=chosen.tile[0] if chosen.tile else None)
-        run_blocks(blocks, chosen, held, Watch.of(progress, observer, cancel))
+        run_blocks(blocks, chosen, held, Watch(progress, observer, cancel))
     return product.result()
 
 
@@ -137,7 +135,6 @@ def _blocks(product: Product, side: int, *, first: bool, rows: int | None) -> li
     return blocks
 
 
-@shows_progress
 def trsm(
     alpha: Any,
     a: Any,
@@ -151,7 +148,7 @@ def trsm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -221,7 +218,7 @@ def trsm(
             np.conjugate(x, out=x)
 
     in_place = bool(overwrite_b) and rhs.dtype == dtype
-    watch = Watch.of(progress, observer, cancel)
+    watch = Watch(progress, observer, cancel)
     with (
         host_session(session, options) as (_, chosen),
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,

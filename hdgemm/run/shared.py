@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
+import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesNotFitError
 from hdgemm.machine.assumed import assumed
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from hdgemm.run.members import Member
     from hdgemm.run.session import Session
     from hdgemm.run.split_report import SplitReport
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class SharedRun:
@@ -169,7 +167,11 @@ class SharedRun:
         if not left or self._spoiled(name):
             self._end(error)
             return
-        _LOG.warning("%s failed (%s); its tiles go to %s", name, str(error), ", ".join(left))
+        warnings.warn(
+            f"{name} failed ({error}); its tiles go to {', '.join(left)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _spoiled(self, name: str) -> bool:
         """Say whether a device that updated C in place may have overwritten an old C."""

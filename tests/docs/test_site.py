@@ -39,5 +39,5 @@ def test_the_command_line_prints_the_version_of_the_package():
     command = [sys.executable, "-m", "hdgemm", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"hdgemm {hdgemm.__version__}\n"
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"## {hdgemm.__version__}" in changelog
+    assert f"## {hdgemm.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"version: {hdgemm.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -1,0 +1,34 @@
+"""The tables of measured figures are written from the results, and from nothing else."""
+
+import shutil
+
+from bench import figures
+
+
+def test_the_tables_are_written_again(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    for page in ("README.md", "docs/measured.md"):
+        shutil.copy(figures.ROOT / page, tmp_path / page)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+
+    figures.main()
+    first = (tmp_path / "docs/measured.md").read_text(encoding="utf-8")
+    figures.main()
+
+    assert (tmp_path / "docs/measured.md").read_text(encoding="utf-8") == first
+    assert "| files, n = 16384" in first
+    assert "--data" not in first
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    table = readme.split(figures.BEGIN)[1].split(figures.END)[0]
+    assert len(table.strip().splitlines()) == 2 + figures.HEADLINES
+
+
+def test_factorisations_are_rows_of_ratios():
+    result = {
+        "n": 16384,
+        "host_memory": 1_500_000_000,
+        "lu_factor": {"of_gemm": {"median": 0.85}, "of_scipy": {"median": 1.02}},
+    }
+    assert figures.linalg(result) == [
+        "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM |"
+    ]

@@ -1,0 +1,91 @@
+"""The programs in the documents: fenced blocks of sh and python, and how a page of them is run."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+#: Languages that a block may have; those of `RUN` are programs.
+RUN: Final = ("sh", "python")
+SHOWN: Final = ("text", "json", "nginx", "yaml")
+
+#: A comment before a block says that it is not run and why, or that it starts a server.
+_BLOCK: Final = re.compile(
+    r"(?:<!-- (?P<mark>not run: [^\n]+|server) -->\n+)?"
+    r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: its first line in the page, language, text and mark."""
+
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether the block is a program that can run here."""
+        return self.language in RUN and not self.mark.startswith("not run")
+
+
+def name_of(page: Path) -> str:
+    """Return the name of a page, relative to the repository."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page in their order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            text.count("\n", 0, found.start("text")) + 1,
+            found["language"],
+            found["text"],
+            found["mark"] or "",
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def programs_of(page: Path) -> list[Block]:
+    """Return the programs of a page; Python without an import continues the program before it."""
+    programs: list[Block] = []
+    for block in blocks_of(page):
+        if not block.runs:
+            continue
+        if block.language == "python" and not re.search(r"(?m)^(import|from) ", block.text):
+            at = max(i for i, program in enumerate(programs) if program.language == "python")
+            programs[at] = replace(programs[at], text=programs[at].text + block.text)
+        else:
+            programs.append(block)
+    return programs
+
+
+def script_of(page: Path) -> str:
+    """Return one shell script that does what a reader of the page types, in the same order."""
+    lines = ["set -eo pipefail", "trap 'kill $SERVER 2>/dev/null && wait $SERVER || true' EXIT"]
+    for block in programs_of(page):
+        lines.append(f"echo '--- {name_of(page)}, line {block.line}' >&2")
+        if block.language == "python":
+            lines.append(f"python - <<'END_OF_PROGRAM'\n{block.text}END_OF_PROGRAM")
+        elif block.mark == "server":
+            lines.append(f"(\n{block.text}) &\nSERVER=$!\nwait-for-server 8000")
+        else:
+            lines.append(block.text)
+    script = "\n".join(lines).replace("hdgemm serve ", "hdgemm serve --port 8000 ")
+    return script.replace("8000", str(_free_port()))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,28 @@
+"""The notebooks run from the first cell to the last, and are stored with their outputs."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the kernel's libraries
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra dev")
+    nbclient = pytest.importorskip("nbclient", reason="needs the extra dev")
+    pytest.importorskip("ipykernel", reason="needs the extra dev")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(path, as_version=4)
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in codes), "stored without outputs"
+
+    client = nbclient.NotebookClient(
+        notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    assert not any(output.output_type == "error" for cell in codes for output in cell.outputs)

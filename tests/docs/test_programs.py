@@ -1,0 +1,120 @@
+"""Every command and program of the documents is run, as a reader would type it."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import typer
+
+import hdgemm
+from hdgemm.cli.app import app
+from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, blocks_of, name_of, script_of
+
+#: Pages that have programs.
+PROGRAMS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+
+WAIT = """
+import socket, sys, time
+for attempt in range(600):
+    try:
+        socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1).close()
+        break
+    except OSError:
+        time.sleep(0.05)
+else:
+    sys.exit("the server does not answer")
+"""
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """A folder with the commands that a reader has installed."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name, arguments in {
+        "hdgemm": "-m hdgemm",
+        "python": "",
+        "wait-for-server": f"-c {shlex.quote(WAIT)}",
+    }.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def sandbox(tmp_path):
+    """A folder with the small matrices that the pages name.
+
+    A, B and C = A·B are square, S is positive definite, T is tall, Y has the rows of T.
+    """
+    rng = np.random.default_rng(18)
+    a, b = rng.random((2, 300, 300))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    np.save(tmp_path / "C.npy", a @ b)
+    np.save(tmp_path / "S.npy", a @ a.T + 300 * np.eye(300))
+    np.save(tmp_path / "T.npy", rng.random((900, 60)))
+    np.save(tmp_path / "Y.npy", rng.random((900, 2)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PROGRAMS, ids=name_of)
+def test_the_programs_of_a_page_run(page, sandbox, commands):
+    environment = {
+        **os.environ,
+        "HOME": str(sandbox),
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HDGEMM_DATA_DIR": str(sandbox / "service"),
+        "HDGEMM_JOB_NICENESS": "0",
+        "MPLBACKEND": "agg",
+    }
+    environment.pop("HDGEMM_TOKEN", None)
+    done = subprocess.run(
+        ["bash", "-c", script_of(page)],
+        cwd=sandbox,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_of_a_page_is_run_or_says_why_not(page):
+    for block in blocks_of(page):
+        assert block.language in (*RUN, *SHOWN), f"{name_of(page)}, line {block.line}"
+        assert block.mark == "" or block.language in RUN, f"{name_of(page)}, line {block.line}"
+    fences = re.findall(r"(?m)^\s*```", page.read_text(encoding="utf-8"))
+    assert len(fences) == 2 * len(blocks_of(page)), "a block that is indented or not closed"
+
+
+def _options(command):
+    return {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_and_names_in_the_text_exist(page):
+    root = typer.main.get_command(app)
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"(?<![`\w])`(hdgemm (?:[^`]+))`", text):
+        command = root
+        for word in line.split()[1:]:
+            if word in getattr(command, "commands", {}):
+                command = command.commands[word]
+            elif word.startswith("--"):
+                known = _options(command) | {"--help"}
+                assert word.split("=")[0].rstrip(",.") in known, f"{line}: {word}"
+        assert command is not root or line.split()[1].startswith("-") or "COMMAND" in line, line
+    for name in re.findall(r"`hdgemm\.([a-z_]+)\b[^`/]*`", text):
+        assert (
+            hasattr(hdgemm, name)
+            or (ROOT / "hdgemm" / name).exists()
+            or (ROOT / "hdgemm" / f"{name}.py").exists()
+        ), f"hdgemm.{name}"
