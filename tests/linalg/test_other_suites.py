@@ -1,0 +1,163 @@
+"""SciPy's and Dask's own tests of factorisations and solves, run on hdgemm.linalg with tiny slabs.
+
+The tests are taken from the installed wheels. Matrices go through .npy files. `REFUSED` lists the
+tests that are left out, each with the reason.
+"""
+
+import importlib.util
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import hdgemm
+import hdgemm.linalg
+from hdgemm.matrices.layout import SUPPORTED
+from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
+
+pytest.importorskip("scipy.linalg.tests", reason="this SciPy comes without its tests")
+
+SLABS = hdgemm.Options(tile=(5, 3, 2))
+STACKS = "stacks of matrices: hdgemm.linalg takes one matrix"
+REFUSED = {
+    "TestLU.test_simple_lu_shapes_real_complex[shape6]": STACKS,
+    "TestLU.test_simple_lu_shapes_real_complex[shape7]": STACKS,
+    "TestLU.test_simple_lu_shapes_real_complex[shape8]": STACKS,
+    "TestLU.test_1by1_input_output": STACKS,
+    "TestLU.test_empty_edge_cases": STACKS,
+    "TestCholesky.test_int_overflow": "takes 18 GB",
+    "test_lu_errors": "hdgemm.linalg.lu takes rectangular matrices",
+    "test_solve_triangular_errors": "chunks that differ are no error",
+    "test_solve_assume_a": "the keyword sym_pos is Dask's",
+}
+
+
+folder = SimpleNamespace(path=None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory):
+    folder.path = tmp_path_factory.mktemp("suites")
+
+
+@pytest.fixture(autouse=True)
+def _refusals(request):
+    names = request.node.nodeid.split("::")[1:]
+    for name in (".".join(names), ".".join(names).split("[")[0]):
+        if name in REFUSED:
+            pytest.skip(REFUSED[name])
+
+
+def load(name):
+    """Return a copy of a module of tests, of which names may be replaced."""
+    spec = importlib.util.find_spec(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def in_file(x):
+    """Store a matrix in a file of its own; other arguments are returned as they are."""
+    x = np.asarray(x)
+    if x.ndim != 2 or x.dtype.name not in SUPPORTED:
+        return x
+    path = folder.path / f"{len(list(folder.path.iterdir()))}.npy"
+    np.save(path, x)
+    return path
+
+
+def rerouted(name, **defaults):
+    """Return a call of hdgemm.linalg that takes the first matrix from a file."""
+    call = getattr(hdgemm.linalg, name)
+
+    def ours(a, *args, **keywords):
+        if not keywords.get("overwrite_a"):
+            a = (in_file(a[0]), *a[1:]) if isinstance(a, tuple) else in_file(a)
+        return call(a, *args, **{"options": SLABS} | defaults | keywords)
+
+    return ours
+
+
+def suite(module, **calls):
+    """Return the tests of a module, with some calls replaced."""
+    vars(module).update(calls)
+    return {name: x for name, x in vars(module).items() if name.startswith(("Test", "test_"))}
+
+
+def lu_factor(a, *args, **keywords):
+    lu, pivots = rerouted("lu_factor")(a, *args, **keywords)
+    # One test asserts SciPy's dtype; those of hdgemm are int64, since n may exceed 32 bits.
+    return lu, pivots.astype(np.int32)
+
+
+scipys_lu = suite(
+    load("scipy.linalg.tests.test_decomp_lu"),
+    lu=rerouted("lu", p_indices=False),
+    lu_factor=lu_factor,
+    **{name: rerouted(name) for name in ("lu_solve", "solve")},
+)
+scipys_cholesky = suite(
+    load("scipy.linalg.tests.test_decomp_cholesky"),
+    **{name: rerouted(name) for name in ("cholesky", "cho_factor", "cho_solve")},
+)
+del scipys_cholesky["TestCholeskyBanded"]
+globals().update(scipys_lu, **scipys_cholesky)
+
+
+class DaskArray(np.ndarray):
+    """Stands for a Dask array: the elements, and the names that the tests use."""
+
+    def compute(self):
+        return np.asarray(self)
+
+
+def dask_suite():
+    """Return the solve parts of Dask's tests of linear algebra."""
+    import dask.array as da
+
+    module = load("dask.array.tests.test_linalg")
+
+    def array(x, *_, **__):
+        return np.asarray(x).view(DaskArray)
+
+    def plain(name, **defaults):
+        call = rerouted(name, **defaults)
+
+        def ours(*args, **keywords):
+            args = [np.asarray(x) if isinstance(x, DaskArray) else x for x in args]
+            found = call(*args, **keywords)
+            return tuple(map(array, found)) if isinstance(found, tuple) else array(found)
+
+        return ours
+
+    calls = {name: plain(name) for name in ("solve", "solve_triangular", "inv", "cholesky")}
+    module.da = SimpleNamespace(
+        from_array=array, tril=np.tril, triu=np.triu,
+        linalg=SimpleNamespace(lu=plain("lu", p_indices=False), **calls),
+    )  # fmt: skip
+
+    def lstsq(a, b):
+        x, residues, *rest = plain("lstsq")(a, b)
+        # NumPy's residue of one vector is an array of one element, SciPy's is a number.
+        return x, np.atleast_1d(residues), *rest
+
+    module.da.linalg.lstsq = lstsq
+    module.assert_eq = lambda x, y, rtol=1e-5, **_: da.utils.assert_eq(
+        np.asarray(x), np.asarray(y), rtol=rtol
+    )
+    wanted = ("test_lu", "test_solve", "test_inv", "test_cholesky", "test_lstsq")
+    return {name: x for name, x in vars(module).items() if name.startswith(wanted)}
+
+
+if importlib.util.find_spec("dask") is not None:
+    globals().update(dask_suite())
+
+
+def test_scipys_lu_solve_takes_the_factors_of_a_file(tmp_path):
+    a, b = random_matrix(31, 31, "float64"), random_matrix(31, 3, "float64", 1)
+    np.save(tmp_path / "A.npy", a)
+    factors = hdgemm.linalg.lu_factor(tmp_path / "A.npy", options=SLABS)
+    x = scipy.linalg.lu_solve(factors, b)
+    assert residual_ratio(a @ x - b, a) < SOUND * np.abs(x).max()
+    assert all(isinstance(x, np.ndarray) for x in factors)
