@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
+    from hdgemm.energy import Energy
     from hdgemm.pipeline.abft import CheckedTiles
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Timeline
@@ -130,6 +131,8 @@ class Report:
         Seconds of each phase. Of a product: calibrating (measuring rates, on first use), planning
         (with opening of devices), multiplying, verifying. Of a factorisation: the time in which
         slabs were loaded, updated, factored (panel), stored, interchanged; phases overlap.
+    energy
+        Joules by source, or why they were not measured; None for a run that was not watched.
     """
 
     seconds: float
@@ -145,6 +148,7 @@ class Report:
     checks: CheckedTiles | None = None
     verification: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    energy: Energy | None = None
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -180,6 +184,7 @@ class Report:
             "checks": None if self.checks is None else asdict(self.checks),
             "verification": None if self.verification is None else dict(self.verification),
             "resumption": None if self.resumption is None else asdict(self.resumption),
+            "energy": None if self.energy is None else self.energy.to_dict(self.gflops),
         }
 
     def to_json(self) -> str:

@@ -112,4 +112,6 @@ def _summary(report: Report) -> list[str]:
             f" {checks.recomputed} computed again, worst deviation {checks.worst:.2g} of its bound,"
             f" {checks.unchecked_rows} rows and {checks.unchecked_cols} columns of tiles unchecked"
         )
+    if report.energy is not None:
+        lines.append(report.energy.line(report.gflops))
     return lines

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.energy import EnergyMeter
 from hdgemm.errors import AllocationError
 from hdgemm.machine.calibration import REFUTED, forget
 from hdgemm.machine.peak_memory import PeakMemory
@@ -82,12 +83,13 @@ def run_product(
     run = _Run(product, options, session, watch, checkpoint)
     with session.running(options):
         start, calibrated = time.perf_counter(), session.calibration_seconds
-        report = run.alone(names[0], plan) if len(names) == 1 else run.shared(names)
+        with EnergyMeter(names) as meter:
+            report = run.alone(names[0], plan) if len(names) == 1 else run.shared(names)
         total = time.perf_counter() - start
         calibrating = session.calibration_seconds - calibrated
     planning = max(0.0, total - calibrating - report.seconds)
     phases = {"calibrating": calibrating, "planning": planning, "multiplying": report.seconds}
-    return replace(report, phases=phases)
+    return replace(report, phases=phases, energy=meter.result)
 
 
 @dataclass(frozen=True, slots=True)
