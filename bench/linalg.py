@@ -1,11 +1,17 @@
 """Factorisations from file to file under a real memory limit, against SciPy in RAM, by turns.
 
-    python -m bench.linalg --n 16384 --memory 1.5GB [--routines cholesky lu_factor] [--repeats 3]
+    python -m bench.linalg --n 16384 --memory 1.5GB [--routines cholesky lu_factor qr] [--repeats 3]
+    python -m bench.linalg --routines lstsq --rows 2000000 --columns 500 --memory 1GB
 
 Every turn measures DGEMM and SciPy's routine in RAM in one process without a limit, then hdgemm's
 from file to file in a process inside a memory cgroup of the limit + 300 MB (needs root; without it
 there is no limit). Ratios are of LAPACK's operation counts per second. The factors are checked by
-HPL's residual of one system, which must be below 16.
+HPL's residual of one system, which must be below 16; those of QR by ||A·x - Q·(R·x)||, in the same
+unit.
+
+`lstsq` of a tall matrix is compared with the time to read its file, with the time of the same call
+on arrays in RAM, and with SciPy's on arrays in RAM; the arrays have fewer rows, and their times are
+scaled to all rows.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +37,7 @@ from bench.harness import (
     save,
     spread,
 )
+from bench.linalg_checks import qr_ratio, tall_from_file, tall_in_ram, tall_matrix
 from hdgemm.options import parse_size
 
 #: What a process needs besides the run's own memory: the interpreter, NumPy, SciPy, BLAS.
@@ -40,7 +48,11 @@ SOUND = 16.0
 
 def flops(routine: str, n: int) -> float:
     """Return LAPACK's operation count."""
-    return {"gemm": 2.0, "cholesky": 1 / 3, "lu_factor": 2 / 3}[routine] * n**3
+    return {"gemm": 2.0, "cholesky": 1 / 3, "lu_factor": 2 / 3, "qr": 4 / 3}[routine] * n**3
+
+
+#: Arguments of a routine beside the matrix.
+MODES: dict[str, dict[str, Any]] = {"qr": {"mode": "raw"}}
 
 
 def test_matrix(path: Path, n: int) -> None:
@@ -60,7 +72,7 @@ def in_ram(routine: str, n: int) -> dict[str, float]:
     """Return GFLOP/s of DGEMM and of SciPy's routine on arrays in RAM, warmed up."""
     import scipy.linalg
 
-    call = getattr(scipy.linalg, routine)
+    call = partial(getattr(scipy.linalg, routine), **MODES.get(routine, {}))
     a = np.asfortranarray(np.random.default_rng(0).random((n, n)))
     a += a.T
     a[np.arange(n), np.arange(n)] += n
@@ -87,7 +99,7 @@ def from_file(routine: str, folder: Path, memory: int) -> dict[str, Any]:
     began = time.perf_counter()
     getattr(hdgemm.linalg, routine)(
         folder / "A.npy", out=folder / "F.npy", observer=events.append,
-        options=hdgemm.Options(host_memory=memory, devices="host"),
+        options=hdgemm.Options(host_memory=memory, devices="host"), **MODES.get(routine, {}),
     )  # fmt: skip
     seconds = time.perf_counter() - began
     stages: dict[str, dict[str, float]] = {}
@@ -106,6 +118,8 @@ def residual(routine: str, folder: Path, memory: int) -> dict[str, float]:
     options = hdgemm.Options(host_memory=memory, devices="host")
     n = hdgemm.open(folder / "A.npy").shape[0]
     b = np.random.default_rng(1).random((n, 1)) - 0.5
+    if routine == "qr":
+        return {"hpl_ratio": qr_ratio(folder, b)}
     began = time.perf_counter()
     if routine == "cholesky":
         x = hdgemm.linalg.cho_solve((folder / "F.npy", False), b, options=options)
@@ -122,6 +136,34 @@ def residual(routine: str, folder: Path, memory: int) -> dict[str, float]:
             error[first : first + 512] = rows @ x - b[first : first + 512]
     unit = 2.0**-53 * (norm * np.abs(x).max() + np.abs(b).max()) * n
     return {"solve_seconds": seconds, "hpl_ratio": float(np.abs(error).max() / unit)}
+
+
+def measure_tall(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure `lstsq` by turns; print and return what was found."""
+    ram_rows = min(args.rows, args.ram_rows)
+    scale = args.rows / ram_rows
+    ours: list[dict[str, Any]] = []
+    peers: list[dict[str, Any]] = []
+    for _ in range(args.repeats):
+        ram = ["--turn", "ram", "lstsq", "--rows", str(ram_rows), "--columns", str(args.columns)]
+        peers.append(turn(ram, None, args.time_limit))
+        drop_cached([folder / "A.npy"])
+        file = ["--turn", "file", "lstsq", "--folder", str(folder), "--memory", str(args.memory)]
+        ours.append(turn(file, args.memory, args.time_limit))
+        print("lstsq", peers[-1], ours[-1], flush=True)
+    result: dict[str, Any] = {"hdgemm": ours, "in_ram": peers, "in_ram_rows": ram_rows}
+    if all(x["status"] == "done" for x in (*ours, *peers)):
+        pairs = list(zip(ours, peers, strict=True))
+        for name, best in {
+            "of_reading": [x["read_seconds"] for x, _ in pairs],
+            "of_kernel": [scale * peer["kernel"] for _, peer in pairs],
+            "of_slower": [max(x["read_seconds"], scale * peer["kernel"]) for x, peer in pairs],
+            "of_scipy": [scale * peer["scipy"] for _, peer in pairs],
+        }.items():
+            ratios = [seconds / x["seconds"] for seconds, x in zip(best, ours, strict=True)]
+            result[name] = spread(ratios)
+            print(f"lstsq: {name} {result[name]['median']:.3f} (median)")
+    return result
 
 
 def turn(command: list[str], memory: int | None, time_limit: float) -> dict[str, Any]:
@@ -159,6 +201,18 @@ def measure(routine: str, folder: Path, args: argparse.Namespace) -> dict[str, A
     return result
 
 
+def one_turn(kind: str, routine: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure in RAM or from a file, in this process."""
+    if routine == "lstsq":
+        if kind == "ram":
+            return tall_in_ram(args.rows, args.columns)
+        return tall_from_file(args.folder, args.memory)
+    if kind == "ram":
+        return in_ram(routine, args.n)
+    done = from_file(routine, args.folder, args.memory)
+    return done | residual(routine, args.folder, args.memory)
+
+
 def main() -> None:
     """Measure all routines and write bench/results/linalg.json; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -166,6 +220,9 @@ def main() -> None:
     parser.add_argument("--ram-n", type=int, help="order of the matrices in RAM, at most 8192")
     parser.add_argument("--memory", type=parse_size, default=parse_size("100MB"))
     parser.add_argument("--routines", nargs="+", default=["cholesky", "lu_factor"])
+    parser.add_argument("--rows", type=int, default=100_000, help="of lstsq's matrix")
+    parser.add_argument("--columns", type=int, default=200)
+    parser.add_argument("--ram-rows", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of one turn")
     parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
@@ -174,17 +231,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.turn:
-        kind, routine = args.turn
-        if kind == "ram":
-            print(json.dumps(in_ram(routine, args.n)))
-            return
-        done = from_file(routine, args.folder, args.memory)
-        print(json.dumps(done | residual(routine, args.folder, args.memory)))
+        print(json.dumps(one_turn(*args.turn, args)))
         return
     where = environment()
     with data_folder(args.data) as folder:
-        test_matrix(folder / "A.npy", args.n)
-        results = {routine: measure(routine, folder, args) for routine in args.routines}
+        square = [routine for routine in args.routines if routine != "lstsq"]
+        if square:
+            test_matrix(folder / "A.npy", args.n)
+        results = {routine: measure(routine, folder, args) for routine in square}
+        if "lstsq" in args.routines:
+            tall_matrix(folder, args.rows, args.columns)
+            results["lstsq"] = measure_tall(folder, args)
     save(args.name, {"n": args.n, "host_memory": args.memory, **results}, where)
     worst = max(
         (x.get("hpl_ratio", 0.0) for result in results.values() for x in result["hdgemm"]),

@@ -13,7 +13,7 @@ from hdgemm.errors import (
     InputTypeError,
     MatrixIOError,
 )
-from hdgemm.options import Options
+from hdgemm.options import Options, set_options
 from hdgemm.verify import verify
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ __all__ = [
     "open",
     "plan",
     "plan_gemm",
+    "set_options",
     "symm",
     "syr2k",
     "syrk",

@@ -116,7 +116,7 @@ class PlainLines(ProgressView):
 
     def __call__(self, progress: Progress, /) -> None:
         """Print a line where the next ten percent are done."""
-        if progress.percent < self._next or progress.phase != "multiplying":
+        if progress.percent < self._next or progress.phase in ("calibrating", "verifying"):
             return
         self._next = _EVERY * (progress.percent // _EVERY + 1)
         self._console.print(

@@ -18,8 +18,9 @@ _MOST_LINES: Final = 25
 def report_title(report: Report) -> str:
     """Return in one line what was multiplied, under which limit, and how fast."""
     plan = report.plan
-    shape = f"{plan['m']} × {plan['n']} × {plan['k']}"
-    limit = format_size(plan["host_limit"])
+    shape = " × ".join(str(plan[name]) for name in ("m", "n", "k") if name in plan)
+    shape = f"{plan['kind']}, {shape}" if "kind" in plan else shape
+    limit = format_size(plan.get("host_limit"))
     return f"{shape}, {plan['dtype']}, {limit} of host memory: {format_speed(report.gflops)}"
 
 
@@ -61,7 +62,8 @@ def _idle(report: Report) -> str:
     found = report.resumption
     if found is None:
         return "nothing to multiply"
-    return f"an earlier run had stored all {found.tiles} tiles of C (journal {found.journal})"
+    parts = "slabs" if "kind" in report.plan else "tiles of C"
+    return f"an earlier run had stored all {found.tiles} {parts} (journal {found.journal})"
 
 
 def _stage_table(report: Report) -> Table:
@@ -94,16 +96,24 @@ def _summary(report: Report) -> list[str]:
     moved, planned = sum(report.moved_bytes.values()), sum(report.planned_bytes.values())
     equal = report.moved_bytes == report.planned_bytes
     against = "as planned, stage by stage" if equal else f"{moved - planned:+d} B against the plan"
+    against = f", {against}" if planned else ""
     bottleneck = f"; {report.limit} was the bottleneck" if report.limit is not None else ""
-    speed, allowed = format_speed(report.gflops), format_size(report.plan["host_limit"])
+    speed, allowed = format_speed(report.gflops), format_size(report.plan.get("host_limit"))
     lines = [
         f"{format_duration(report.seconds)}, {speed} on {', '.join(report.devices)}{bottleneck}",
-        f"bytes moved: {format_size(moved)}, {against}",
+        f"bytes moved: {format_size(moved)}{against}",
         f"peak memory added: {format_size(report.peak_memory_bytes)} of {allowed} allowed",
     ]
+    if expected := report.plan.get("expected_phase_seconds"):
+        took = [
+            f"{name} {format_duration(seconds)} ({format_duration(expected.get(name))})"
+            for name, seconds in report.phases.items()
+        ]
+        lines.append(f"phases, and as expected: {', '.join(took)}")
     if (found := report.resumption) is not None:
+        parts = "slabs" if "kind" in report.plan else "tiles"
         lines.append(
-            f"journal {found.journal}: {found.kept} of {found.tiles} tiles were done already,"
+            f"journal {found.journal}: {found.kept} of {found.tiles} {parts} were done already,"
             f" {found.damaged} damaged pieces computed again"
         )
     if (checks := report.checks) is not None:

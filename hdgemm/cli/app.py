@@ -12,13 +12,15 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 import hdgemm
-from hdgemm.cli import job
+from hdgemm.cli import factor, job
 from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
 COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
                    "profile", "linpack")  # fmt: skip
+#: Functions of `hdgemm.cli.factor`.
+LINALG: Final = ("cholesky", "lu", "qr", "solve", "lstsq", "syrk")
 SERVICE: Final = ("serve", "worker", "token")
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -54,9 +56,9 @@ def _about(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         return
-    serving = context.invoked_subcommand in SERVICE
-    log_to_stderr(logging.INFO if serving else logging.WARNING)
-    if not serving:  # services stop in their own order
+    if context.invoked_subcommand in SERVICE:
+        log_to_stderr(logging.INFO)
+    else:  # services stop in their own order
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
                 signal.signal(number, _stop)
@@ -75,6 +77,8 @@ for _name in (*COMMANDS, *SERVICE):
     app.command(_name, rich_help_panel="Job service" if _name in SERVICE else None)(
         import_module(f"hdgemm.cli.{_name}").command
     )
+for _name in LINALG:
+    app.command(_name, rich_help_panel="Linear algebra")(getattr(factor, _name))
 app.add_typer(job.app, rich_help_panel="Job service")
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:
@@ -89,6 +93,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # File names need not be text in the terminal's encoding.
             stream.reconfigure(errors="backslashreplace")
+    log_to_stderr(logging.WARNING)
     try:
         exit_code = app(prog_name="hdgemm", standalone_mode=False)
     except _Stopped as stopped:

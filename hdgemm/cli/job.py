@@ -43,7 +43,11 @@ JobId = Annotated[
         metavar="JOB", autocompletion=_complete_job, help="The job's id, or how it begins."
     ),
 ]
-app = typer.Typer(name="job", help="Submit, list, watch, cancel and fetch jobs of a service.")
+app = typer.Typer(
+    name="job",
+    no_args_is_help=True,
+    help="Submit, list, watch, cancel and fetch jobs of a service.",
+)
 
 
 @app.command()

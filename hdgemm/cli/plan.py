@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hdgemm.cli.arguments import (
+    Checkpoint,
     Device,
     DeviceMemory,
     DType,
@@ -22,11 +23,20 @@ from hdgemm.cli.arguments import (
 )
 from hdgemm.errors import InputError
 
+if TYPE_CHECKING:
+    from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.tsqr import RowPlan
+    from hdgemm.options import Options
+
 
 def command(
     what: Annotated[
         list[str],
-        typer.Argument(metavar="M N K | A B", help="The extents m n k, or the files A and B."),
+        typer.Argument(
+            metavar="M N K | A B | ROUTINE N | ROUTINE A",
+            help="The extents m n k, or the files A and B; lu, cholesky, qr, solve or lstsq and "
+            "the order n, the extents m n, or its files.",
+        ),
     ],
     dtype: Annotated[DType, typer.Option(help="Type of the elements, with M N K.")] = "float64",
     out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
@@ -44,6 +54,7 @@ def command(
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
     ] = False,
+    checkpoint: Checkpoint = False,
     as_json: Json = False,
 ) -> None:
     """Print tiles, order, bytes each stage moves, memory held, expected seconds and the bottleneck.
@@ -61,9 +72,17 @@ def command(
         verify="tiles" if verify_tiles else None,
     )
 
-    from hdgemm.cli.output import print_plans
+    from hdgemm.cli.output import print_json, print_plans
+    from hdgemm.linalg.preflight import PLANNED
     from hdgemm.preflight import plan, plan_shape
 
+    if what[0] in PLANNED:
+        found = _of_routine(what, dtype, out, options, checkpoint=checkpoint)
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            typer.echo(str(found))
+        return
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)
     elif len(what) == 2:
@@ -74,6 +93,22 @@ def command(
     else:
         raise InputError(f"plan takes M N K or A B, got {len(what)} arguments")
     print_plans(plans, as_json=as_json)
+
+
+def _of_routine(
+    what: list[str], dtype: str, out: str | None, options: Options, *, checkpoint: bool
+) -> SlabPlan | RowPlan:
+    """Return the plan of a factorisation or a solve."""
+    from hdgemm.linalg.preflight import plan
+    from hdgemm.linalg.routines import plan_routine
+
+    routine, *operands = what
+    if not 1 <= len(operands) <= 2:
+        raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
+    if all(text.isdigit() for text in operands):
+        shape = int(operands[0]), int(operands[-1])
+        return plan(routine, shape, dtype=dtype, out=out, options=options, checkpoint=checkpoint)
+    return plan_routine(routine, tuple(operands), out, options=options, checkpoint=checkpoint)
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """One product over several machines: Dask workers compute blocks of C from shared storage."""
 
-from hdgemm.cluster.product import multiply
+from hdgemm.cluster.product import multiply, plan
 from hdgemm.hpl import Settings as LinpackSettings
 from hdgemm.hpl import linpack
 
-__all__ = ["LinpackSettings", "linpack", "multiply"]
+__all__ = ["LinpackSettings", "linpack", "multiply", "plan"]

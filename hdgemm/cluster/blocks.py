@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 #: A worker draws at most this part of its share of the elements that are left.
 _PART_OF_REST: Final = 1 / 3
 #: A block is at most this part of a worker's share of C: what a lost worker costs.
-_MOST: Final = 1 / 8
+MOST: Final = 1 / 8
 #: A block takes at least so many seconds at the worker's speed: starting it takes a few hundredths.
-_LEAST_SECONDS: Final = 0.25
-#: Columns of C are cut into at most so many blocks.
-_MOST_CUTS: Final = 256
+LEAST_SECONDS: Final = 0.25
+#: Columns of C are cut into so many blocks at most, or into those of square blocks.
+_MOST_CUTS: Final = 16
 #: Weight of the earlier blocks in a worker's speed at each new one (exponential average).
 _FADING: Final = 0.5
 #: Extents of a free rectangle relative to those wanted, below which it is taken whole.
@@ -129,6 +129,9 @@ class BlockPool:
             self._put_back(block)
         return worker.out
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._workers
+
     @property
     def workers(self) -> list[str]:
         """Names of the workers."""
@@ -175,9 +178,18 @@ class BlockPool:
 
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
-        share = worker.rate / self._total_rate
-        wanted = share * min(_PART_OF_REST * self.undrawn, _MOST * math.prod(self._shape))
-        return max(1.0, min(max(wanted, _LEAST_SECONDS * worker.rate), worker.most_elements))
+        share, total = worker.rate / self._total_rate, math.prod(self._shape)
+        wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
+        # Smaller blocks of all workers together would read more than the storage serves.
+        served = share * len(self._workers) * self._served_extent() ** 2
+        least = max(LEAST_SECONDS * worker.rate, min(served, 2 * MOST * share * total))
+        return max(1.0, min(max(wanted, least), worker.most_elements))
+
+    def _served_extent(self) -> float:
+        """Return the rows and columns of a block that is computed as fast as it is read while all
+        workers read at once.
+        """
+        return self._total_rate * self._costs.nbytes(1, 1) / self.bandwidth
 
     def _extents(self, elements: float) -> tuple[int, int]:
         """Return the rows and columns of a block of so many elements that reads in least time."""
@@ -185,7 +197,7 @@ class BlockPool:
         best, least, cuts = (1, n), math.inf, 1
         # All workers read at once.
         bandwidth = self.bandwidth / len(self._workers)
-        while cuts <= min(n, _MOST_CUTS):
+        while cuts <= n and (cuts <= _MOST_CUTS or n / cuts > math.sqrt(elements)):
             cols = -(-n // cuts)
             rows = max(1, min(self._shape[0], round(elements / cols)))
             # Per element: a block that cannot have its size is smaller or larger than wanted.

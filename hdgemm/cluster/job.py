@@ -32,7 +32,8 @@ class Job:
     journal
         The journal's path where it lies in the storage of C; None where only the client sees it.
     a, b, c, old
-        References to op(A), op(B), C as it is written, and the old C that beta multiplies.
+        References to op(A), op(B), C as it is written (None for a plan), and the old C that beta
+        multiplies.
     """
 
     run: str
@@ -40,7 +41,7 @@ class Job:
     journal: Path | None
     a: Reference
     b: Reference
-    c: Reference
+    c: Reference | None
     old: Reference | None
     alpha: complex
     beta: complex

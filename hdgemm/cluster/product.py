@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
+from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.job import Job
 from hdgemm.cluster.references import Reference
 from hdgemm.cluster.report import ProgressOf, merged_report
 from hdgemm.cluster.task import free_memory
+from hdgemm.cluster.virtual_time import VirtualWorker
+from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
@@ -20,6 +23,7 @@ from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.options import parse_size
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 from hdgemm.run.session import check_options
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from hdgemm.report import Report
 
 
+@shows_progress
 def multiply(
     a: Any,
     b: Any,
@@ -47,7 +52,7 @@ def multiply(
     out: Any,
     options: Options | None = None,
     storage: float | str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     checkpoint: Checkpointing = True,
@@ -98,7 +103,7 @@ def multiply(
     """
     _check_client(client)
     options = check_options(options)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     bandwidth = None if storage is None else float(parse_size(storage, "storage"))
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
@@ -113,6 +118,56 @@ def multiply(
             coordinator, seconds = _run(product, durable, client, options, watch, bandwidth)
         durable.finish()
         return merged_report(product, coordinator, durable, seconds)
+
+
+def plan(
+    a: Any,
+    b: Any,
+    *,
+    client: Any,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    out: Any,
+    options: Options | None = None,
+    storage: float | str | None = None,
+) -> ClusterPlan:
+    """Return what `multiply` would do for the same arguments; nothing is written.
+
+    The workers that are there now describe themselves: they measure their rates where the product
+    is worth it, and check that they reach A and B.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together.
+    ClusterError
+        When no worker can take part.
+    """
+    _check_client(client)
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    if not product.reads_product:
+        raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")
+    if product.c is not None:
+        product = product.row_major()
+    infos = list(ask(client, make_job(product, None, check_options(options))).values())
+    m, n = product.shape
+    flops = product.flops // (m * n)
+    itemsize = product.dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
+    bandwidth = min(info.disk_read for info in infos)
+    return plan_cluster(
+        (m, n, product.k), product.dtype.name,
+        [VirtualWorker(f"{i}", info.flop_rate, most_elements=info.most_elements(itemsize))
+         for i, info in enumerate(infos)],
+        costs=costs_of(product),
+        bandwidth=bandwidth if storage is None else float(parse_size(storage, "storage")),
+        itemsize=itemsize, flops_per_element=flops,
+        quantum=(1, 1) if product.c is None else quantum_of(product.c.matrix),
+    )  # fmt: skip
 
 
 def _check_client(client: Any) -> None:
@@ -163,16 +218,17 @@ def _run(
     return coordinator, time.perf_counter() - start
 
 
-def make_job(product: Product, durable: ClusterCheckpoint, options: Options) -> Job:
-    """Describe a row-major product to the workers."""
+def make_job(product: Product, durable: ClusterCheckpoint | None, options: Options) -> Job:
+    """Describe a row-major product to the workers; without a durable run, for a plan only."""
     old = product.old
+    run = durable.run if durable is not None else secrets.token_hex(8)
     return Job(
-        run=durable.run,
-        topic=f"hdgemm-{durable.run}-{secrets.token_hex(4)}",
-        journal=durable.path if durable.beside else None,
+        run=run,
+        topic=f"hdgemm-{run}-{secrets.token_hex(4)}",
+        journal=durable.path if durable is not None and durable.beside else None,
         a=Reference.of(product.a, "A"),
         b=Reference.of(product.b, "B"),
-        c=Reference.of(product.destination, "out"),
+        c=None if durable is None else Reference.of(product.destination, "out"),
         old=None if old is None else Reference.of(old, "C"),
         alpha=product.alpha,
         beta=product.beta,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hdgemm.cluster.job import Job, WorkerInfo
 
 _LOG: Final = logging.getLogger(__name__)
+#: Seconds between two looks at answers.
+_POLL_SECONDS: Final = 0.05
 
 
 def own_version() -> str:
@@ -124,3 +126,23 @@ class Workers:
         if not self.refused:
             return "it has no workers"
         return "; ".join(f"{address}: {why}" for address, why in sorted(self.refused.items()))
+
+
+def ask(client: Any, job: Job) -> dict[str, WorkerInfo]:
+    """Return the workers that are there and can take part in a job, by address.
+
+    Raises
+    ------
+    ClusterError
+        When there are none, worker by worker with the reason.
+    """
+    workers = Workers(client, job)
+    workers.update(set(client.nthreads()))
+    workers.answers()
+    while workers.waiting:
+        time.sleep(_POLL_SECONDS)
+        workers.update(set(client.nthreads()))
+        workers.answers()
+    if not workers.joined:
+        raise ClusterError(f"no worker can take part: {workers.reasons()}")
+    return workers.joined

@@ -7,6 +7,7 @@ from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.slab_plan import SlabPlan
@@ -34,6 +35,7 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "open",
+    "plan",
     "plan_slabs",
     "qr",
     "qr_multiply",

@@ -16,6 +16,7 @@ from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, o
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _LEAF: Final = 512
 
 
+@shows_progress
 def cholesky(
     a: Any,
     lower: bool = False,
@@ -44,7 +46,7 @@ def cholesky(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
@@ -112,12 +114,13 @@ def cholesky(
     --------
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
-    watch = Watch(progress, observer, cancel, report)
+    watch = Watch.of(progress, observer, cancel, report)
     command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=True, watch=watch, command=command)
     return call.run(a, out, overwrite_a, options, session)
 
 
+@shows_progress
 def cho_factor(
     a: Any,
     lower: bool = False,
@@ -127,7 +130,7 @@ def cho_factor(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
@@ -139,7 +142,7 @@ def cho_factor(
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
-    watch = Watch(progress, observer, cancel, report)
+    watch = Watch.of(progress, observer, cancel, report)
     command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=False, watch=watch, command=command)
     return CholeskyFactor(call.run(a, out, overwrite_a, options, session), lower)

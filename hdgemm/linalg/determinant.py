@@ -10,6 +10,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.storage import open_square
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -33,6 +34,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: float
 
 
+@shows_progress
 def det(
     a: Any,
     overwrite_a: bool = False,
@@ -40,7 +42,7 @@ def det(
     *,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> complex:
@@ -64,7 +66,7 @@ def det(
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
     _check_square(a)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     with lu_factors(
         a, watch, options, session, overwrite_a=overwrite_a, check_finite=check_finite
     ) as factors:
@@ -73,12 +75,13 @@ def det(
         return sign * float(np.ldexp(mantissa, exponent))
 
 
+@shows_progress
 def slogdet(
     a: Any,
     *,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> SlogdetResult:
@@ -96,7 +99,7 @@ def slogdet(
     """
     _check_square(a)
     with lu_factors(
-        a, Watch(progress, observer, cancel), options, session, check_finite=False
+        a, Watch.of(progress, observer, cancel), options, session, check_finite=False
     ) as factors:
         sign, mantissa, exponent = _product(factors)
     with np.errstate(divide="ignore"):

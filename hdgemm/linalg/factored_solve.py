@@ -12,6 +12,7 @@ from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.triangular import solve_stored
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def cho_solve(
     c_and_lower: tuple[Any, bool],
     b: Any,
@@ -36,7 +38,7 @@ def cho_solve(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -52,7 +54,7 @@ def cho_solve(
     c, lower = c_and_lower
     matrix = open_square(c, "c")
     return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, Watch(progress, observer, cancel),
+        matrix.shape[0], matrix.dtype, b, out, Watch.of(progress, observer, cancel),
         options=options, session=session, check_finite=check_finite,
         solve=by_cholesky(matrix, lower=lower),
     )  # fmt: skip
@@ -69,6 +71,7 @@ def by_cholesky(factor: StoredMatrix, *, lower: bool) -> SolveInMemory:
     return solve_in_memory
 
 
+@shows_progress
 def lu_solve(
     lu_and_piv: tuple[Any, Any],
     b: Any,
@@ -79,7 +82,7 @@ def lu_solve(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -103,7 +106,7 @@ def lu_solve(
     if trans not in (0, 1, 2):
         raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
     return solve_stored(
-        n, matrix.dtype, b, out, Watch(progress, observer, cancel),
+        n, matrix.dtype, b, out, Watch.of(progress, observer, cancel),
         options=options, session=session, check_finite=check_finite,
         solve=by_lu(matrix, pivots, "NTC"[trans]),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _MOST_STEPS: Final = 5
 
 
+@shows_progress
 def inv(
     a: Any,
     overwrite_a: bool = False,
@@ -40,7 +42,7 @@ def inv(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -76,7 +78,7 @@ def inv(
     if not isinstance(a, tuple):
         open_square(a)
     with lu_factors(
-        a, Watch(progress, observer, cancel), options, session,
+        a, Watch.of(progress, observer, cancel), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite,
     ) as (lu, pivots, zero):  # fmt: skip
         if zero:
@@ -106,6 +108,7 @@ class _Identity(Matrix):
         out[index - row, index - col] = 1
 
 
+@shows_progress
 def cond(
     a: Any,
     p: float = 1,
@@ -113,7 +116,7 @@ def cond(
     factors: tuple[Any, Any] | None = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> float:
@@ -147,7 +150,7 @@ def cond(
     if p not in (1, np.inf):
         raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
     matrix = open_square(a)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     with session_for(session, options) as (held, chosen):
         norm = norm_inf(
             matrix if p == np.inf else matrix.T, chosen.host_bytes or default_host_bytes()

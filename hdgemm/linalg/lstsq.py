@@ -15,6 +15,7 @@ from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _DRIVERS = ("gelsd", "gelsy", "gelss")
 
 
+@shows_progress
 def lstsq(
     a: Any,
     b: Any,
@@ -43,7 +45,7 @@ def lstsq(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: Callable[[Report], None] | None = None,
@@ -123,7 +125,7 @@ def lstsq(
             source.shape, p, dtype.name, chosen.host_bytes or default_host_bytes(),
             chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],
         )  # fmt: skip
-        watch = Watch(progress, observer, cancel, report)
+        watch = Watch.of(progress, observer, cancel, report)
         found = RowReduction(source, rhs, plan, watch, check_finite=check_finite).run()
         x, rank, s = _solve_triangle(found, cond, driver)
         target.stored[:, :] = x

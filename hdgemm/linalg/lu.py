@@ -19,6 +19,7 @@ from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def lu_factor(
     a: Any,
     overwrite_a: bool = False,
@@ -44,7 +46,7 @@ def lu_factor(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
@@ -103,7 +105,7 @@ def lu_factor(
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
     """
     lu, pivots, zero = factor(
-        a, out, Watch(progress, observer, cancel, report), options, session,
+        a, out, Watch.of(progress, observer, cancel, report), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
         command=Command("lu_factor", {}, checkpoint, restart),
     )  # fmt: skip

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 STREAM_BUFFERS: Final = 2
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
-#: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.3 to
-#: 0.4 of gemm's rate with 128 and 256 columns of 8192 rows.
-_SLOWER: Final = 1.8
+#: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
+#: of the rate of the updates with 192 columns of 8192 rows.
+_SLOWER: Final = 1.3
 #: Parts of the memory for slabs that the planner tries: narrower slabs overlap more.
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -216,4 +216,8 @@ def _kernel_seconds(
         update *= 2
         panel = 2 * panel + _SLOWER * plan.block * width * rows
     speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
-    return per_pair * update / speed, per_pair * panel / rate
+    seconds = per_pair * update / speed
+    if plan.kind not in ("cholesky", "lu"):
+        # Reflectors of a block read the slab and then read and write it: two passes in effect.
+        seconds += plan.itemsize * update / (plan.block * machine.memory)
+    return seconds, per_pair * panel / rate

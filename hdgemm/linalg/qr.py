@@ -20,6 +20,7 @@ from hdgemm.matrices.files import sync_file
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _TALL = 4
 
 
+@shows_progress
 def qr(
     a: Any,
     overwrite_a: bool = False,
@@ -51,7 +53,7 @@ def qr(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
@@ -114,7 +116,7 @@ def qr(
     if pivoting:
         raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
     source = open_matrix(a)
-    watch = Watch(progress, observer, cancel, report)
+    watch = Watch.of(progress, observer, cancel, report)
     q_out, r_out = _outputs(out, mode)
     with host_session(session, options) as (opened, chosen):
         run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,

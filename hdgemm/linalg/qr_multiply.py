@@ -16,6 +16,7 @@ from hdgemm.linalg.storage import open_matrix
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.target import is_location
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def qr_multiply(
     a: Any,
     c: Any,
@@ -41,7 +43,7 @@ def qr_multiply(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
@@ -101,7 +103,7 @@ def qr_multiply(
     source, factor = open_matrix(a), open_matrix(c)
     _check_shapes(source, factor, left=left)
     dtype = np.result_type(source.dtype, factor.dtype)
-    watch = Watch(progress, observer, cancel, report)
+    watch = Watch.of(progress, observer, cancel, report)
     with host_session(session, options) as (opened, chosen), ExitStack() as stack:
         run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
                     overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip

@@ -13,6 +13,7 @@ from hdgemm.matrices.operands import open_operand
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.scaling import run_scaling
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def syrk(
     alpha: Any,
     a: Any,
@@ -36,7 +38,7 @@ def syrk(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -89,9 +91,10 @@ def syrk(
     """
     call = _Call("syrk", lower, hermitian=False)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
 
 
+@shows_progress
 def herk(
     alpha: Any,
     a: Any,
@@ -104,7 +107,7 @@ def herk(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -115,9 +118,10 @@ def herk(
     """
     call = _Call("herk", lower, hermitian=True)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
 
 
+@shows_progress
 def syr2k(
     alpha: Any,
     a: Any,
@@ -131,7 +135,7 @@ def syr2k(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -142,9 +146,10 @@ def syr2k(
     """
     call = _Call("syr2k", lower, hermitian=False)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
 
 
+@shows_progress
 def her2k(
     alpha: Any,
     a: Any,
@@ -158,7 +163,7 @@ def her2k(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -169,7 +174,7 @@ def her2k(
     """
     call = _Call("her2k", lower, hermitian=True)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
 
 
 class _Call:

@@ -71,13 +71,29 @@ def plan_for(
     not used. `dtype` is that of the result, None for that of A; `reserved` bytes of the memory are
     held by others.
     """
-    m, n = a.shape
-    name = (a.dtype if dtype is None else dtype).newbyteorder("=").name
+    found = (a.dtype if dtype is None else dtype).newbyteorder("=")
+    machine = machine_of(a.shape, found, folder_of(out, a), session, options, watch)
+    overlap = out.chunks is None
+    return slabs_for(
+        kind, a.shape, found.name, machine, options, overlap=overlap, reserved=reserved
+    )
+
+
+def slabs_for(
+    kind: Kind,
+    shape: tuple[int, int],
+    dtype: str,
+    machine: Machine,
+    options: Options,
+    *,
+    overlap: bool,
+    reserved: int,
+) -> SlabPlan:
+    """Return the slabs for a factorisation of a matrix of this shape under these options."""
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
-        kind, n, name, options.host_bytes or default_host_bytes(),
-        _machine(a, out, name, session, options, watch),
-        rows=m, width=width, block=block, overlap=out.chunks is None, reserved=reserved,
+        kind, shape[1], dtype, options.host_bytes or default_host_bytes(), machine,
+        rows=shape[0], width=width, block=block, overlap=overlap, reserved=reserved,
     )  # fmt: skip
 
 
@@ -97,19 +113,30 @@ def plan_reflectors(
     return plan_slabs(
         "apply q" if trans else "form q", columns, plan.dtype,
         options.host_bytes or default_host_bytes(),
-        _machine(reflectors.stored, out, plan.dtype, session, options, watch),
+        machine_of(
+            reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
+            session, options, watch,
+        ),
         rows=plan.m, width=width, block=plan.block, overlap=out.chunks is None,
         reflectors=blocks if trans == "C" else blocks[::-1],
     )  # fmt: skip
 
 
-def _machine(
-    a: StoredMatrix, out: StoredMatrix, dtype: str, session: Session, options: Options, watch: Watch
+def machine_of(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    folder: Path | None,
+    session: Session,
+    options: Options,
+    watch: Watch,
 ) -> Machine:
-    m, n = a.shape
-    staged = OperandSpec(False, "file", "staged", a.dtype.itemsize)
-    problem = Problem(max(1, m), max(1, n), max(1, min(m, n) // 3), dtype, staged, staged, staged)
-    return session.machine(DeviceSpec(), problem, folder_of(out, a), options.threads, watch)
+    """Return the rates of this machine's host, and of the disk of a folder."""
+    m, n = shape
+    staged = OperandSpec(False, "file", "staged", dtype.itemsize)
+    problem = Problem(
+        max(1, m), max(1, n), max(1, min(m, n) // 3), dtype.name, staged, staged, staged
+    )
+    return session.machine(DeviceSpec(), problem, folder, options.threads, watch)
 
 
 @contextmanager

@@ -234,11 +234,24 @@ class SlabPlan:
         """Return the plan of a factorisation in the array that the result is: one slab."""
         return cls(kind, m, n, dtype, (Columns(0, n, 0),) if n else (), max(n, 1), 1, 0, limit)
 
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of disk space that the output takes."""
+        if self.kind == "cholesky":
+            return sum(map(self.nbytes, self.slabs))
+        return self.m * self.n * self.itemsize
+
+    def __str__(self) -> str:
+        from hdgemm.linalg.plan_text import slab_plan_text
+
+        return slab_plan_text(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return asdict(self) | {
             "phase_seconds": dict(self.phase_seconds),
             "read_bytes": self.read_bytes, "write_bytes": self.write_bytes, "flops": self.flops,
+            "disk_bytes": self.disk_bytes,
         }  # fmt: skip
 
     @classmethod

@@ -21,6 +21,7 @@ from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
+@shows_progress
 def solve(
     a: Any,
     b: Any,
@@ -50,7 +52,7 @@ def solve(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -117,7 +119,7 @@ def solve(
             c_and_lower = cho_factor(a, lower, overwrite_a, check_finite, out=place, **run)
             return cho_solve(c_and_lower, b, overwrite_b, **rest)
         lu, pivots, zero = factor(
-            a, place, Watch(progress, observer, cancel), options, session,
+            a, place, Watch.of(progress, observer, cancel), options, session,
             overwrite_a=overwrite_a, check_finite=check_finite,
         )  # fmt: skip
         if zero:

@@ -10,6 +10,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def symm(
     alpha: Any,
     a: Any,
@@ -35,7 +37,7 @@ def symm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -75,10 +77,11 @@ def symm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=False)
-    compute(product, options, Watch(progress, observer, cancel), session=session)
+    compute(product, options, Watch.of(progress, observer, cancel), session=session)
     return product.result()
 
 
+@shows_progress
 def hemm(
     alpha: Any,
     a: Any,
@@ -92,7 +95,7 @@ def hemm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -104,7 +107,7 @@ def hemm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=True)
-    compute(product, options, Watch(progress, observer, cancel), session=session)
+    compute(product, options, Watch.of(progress, observer, cancel), session=session)
     return product.result()
 
 

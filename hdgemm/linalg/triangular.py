@@ -19,6 +19,7 @@ from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -135,6 +136,7 @@ def _columns(n: int, dtype: np.dtype[Any], memory: int, most: int) -> int:
     return min(most, room // column)
 
 
+@shows_progress
 def solve_triangular(
     a: Any,
     b: Any,
@@ -147,7 +149,7 @@ def solve_triangular(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -191,7 +193,7 @@ def solve_triangular(
         raise InputError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
     triangle = Triangle(matrix, bool(lower), codes[trans], bool(unit_diagonal), check_finite)
     return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, Watch(progress, observer, cancel),
+        matrix.shape[0], matrix.dtype, b, out, Watch.of(progress, observer, cancel),
         options=options, session=session, check_finite=check_finite,
         solve=lambda solver, x: solver.solve(triangle, x),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.storage import destination, open_matrix
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@shows_progress
 def lu(
     a: Any,
     permute_l: bool = False,
@@ -38,7 +40,7 @@ def lu(
     out: tuple[Any, Any] | None = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[Any, ...]:
@@ -87,7 +89,7 @@ def lu(
     source = open_matrix(a)
     m, n = source.shape
     k = min(m, n)
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     with (
         host_session(session, options) as (held, chosen),
         lu_factors(a, watch, chosen, held, overwrite_a=overwrite_a, check_finite=check_finite) as (

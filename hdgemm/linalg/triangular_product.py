@@ -17,6 +17,7 @@ from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +36,7 @@ _MOST_BLOCKS: Final = 16
 _LEAST_ROWS: Final = 512
 
 
+@shows_progress
 def trmm(
     alpha: Any,
     a: Any,
@@ -48,7 +50,7 @@ def trmm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -108,7 +110,7 @@ def trmm(
     first = (stored_lower != operand.trans) != bool(side)
     with opened(product, options, session, "trmm") as (stored, held, chosen):
         blocks = _blocks(stored, side, first=first, rows=chosen.tile[0] if chosen.tile else None)
-        run_blocks(blocks, chosen, held, Watch(progress, observer, cancel))
+        run_blocks(blocks, chosen, held, Watch.of(progress, observer, cancel))
     return product.result()
 
 
@@ -135,6 +137,7 @@ def _blocks(product: Product, side: int, *, first: bool, rows: int | None) -> li
     return blocks
 
 
+@shows_progress
 def trsm(
     alpha: Any,
     a: Any,
@@ -148,7 +151,7 @@ def trsm(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
 ) -> Any:
@@ -218,7 +221,7 @@ def trsm(
             np.conjugate(x, out=x)
 
     in_place = bool(overwrite_b) and rhs.dtype == dtype
-    watch = Watch(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel)
     with (
         host_session(session, options) as (_, chosen),
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,

@@ -68,6 +68,15 @@ class RowPlan(NamedTuple):
         """Return shape, blocks and memory as plain values, for reports."""
         return self._asdict() | {"kind": "tsqr", "flops": self.flops, "host_bytes": self.bytes_held}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return self.summary() | {"read_bytes": self.planned_bytes["load1"]}
+
+    def __str__(self) -> str:
+        from hdgemm.linalg.plan_text import row_plan_text
+
+        return row_plan_text(self)
+
     def blocks(self, core: int) -> list[tuple[int, int]]:
         """Return the first row, and the one behind the last row, of each block of a core."""
         starts = range(0, self.m, max(1, self.rows))[core :: self.cores]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.npy import create_npy
 from hdgemm.matrices.transfer import Bounce, aligned_bytes, disk_pool
 
@@ -55,11 +55,10 @@ def random_matrix(
     """
     if min(m, n, seed) < 0:
         raise InputError(f"extents and seed must not be negative, got {m}×{n}, seed {seed}")
-    place = parse_location(path)
-    if place.format != "npy":
-        raise InputError(f"{place} is a {place.format} matrix: random matrices are .npy files")
-    place.check_suffix()
-    with create_npy(place.path, (m, n), np.dtype(dtype).newbyteorder("=")) as draft:
+    place = Path(path)
+    if place.suffix.lower() not in ("", ".npy"):
+        raise InputError(f"random matrices are .npy files: write {place.with_suffix('.npy')}")
+    with create_npy(place, (m, n), np.dtype(dtype).newbyteorder("=")) as draft:
         matrix = draft.matrix
         per_piece = _PIECE_BYTES // (_BLOCK * matrix.dtype.itemsize) * _BLOCK
         disk_pool().run(

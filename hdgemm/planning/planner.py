@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections import OrderedDict
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from hdgemm.planning.member_plan import member_plan
 from hdgemm.planning.pricing import CAUTION, price
 from hdgemm.planning.search import search, shapes_for
 from hdgemm.planning.shapes import Shapes
+from hdgemm.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ _SLOW_SECONDS: Final = 10.0
 _MORE: Final = 16
 #: Steps and loads of all cached plans, about 150 bytes each.
 _CACHED_STEPS: Final = 400_000
+_LOG: Final = logging.getLogger(__name__)
 
 
 def plan_for(
@@ -192,7 +194,7 @@ def _check_operations(case: Case, prices: Prices) -> None:
 
 
 def _warn_if_slow(case: Case, plan: Plan) -> None:
-    """Warn where a little more memory and a free choice of tiles would save most of the time."""
+    """Log where a little more memory and a free choice of tiles would save most of the time."""
     seconds = plan.expected.seconds if plan.expected is not None else 0.0
     multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.dtype)
     if seconds < max(_SLOW_SECONDS, 8 * multiplying):
@@ -200,13 +202,16 @@ def _warn_if_slow(case: Case, plan: Plan) -> None:
     device = case.device.limit(_MORE * case.limits.device) or _MORE * case.limits.device
     better = _least_seconds(replace(case, limits=Limits(_MORE * case.limits.host, device)))
     if better < seconds / 4:
-        on_device = "" if case.device.unified else f" and {case.limits.device} on the device"
-        warnings.warn(
-            f"the product is expected to take {seconds:.0f} s with the tile {plan.tile} within "
-            f"{case.limits.host} bytes of host memory{on_device}; with {_MORE} times the memory "
-            f"and a free choice of tiles it would take {better:.2g} s",
-            RuntimeWarning,
-            stacklevel=3,
+        device_limit = f" and {format_size(case.limits.device)} on the device"
+        _LOG.warning(
+            "the product is expected to take %s with the tile %s within %s of host memory%s; with"
+            " %d times the memory and a free choice of tiles it would take %s",
+            format_duration(seconds),
+            "×".join(map(str, plan.tile)),
+            format_size(case.limits.host),
+            "" if case.device.unified else device_limit,
+            _MORE,
+            format_duration(better),
         )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.run import check_whole, run_durably
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
@@ -64,6 +64,8 @@ def compute(
     """
     if restart and not checkpoint:
         raise InputError("restart goes with checkpoint: only a journal can be begun again")
+    if watch.cancelled:
+        raise CancelledRunError("the run was cancelled before it began; nothing was written")
     with thread_limit(), session_for(session, options) as (opened, chosen):
         if chosen.checks_product and checkpoint and product.updates:
             raise InputError(

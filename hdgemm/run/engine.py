@@ -135,8 +135,10 @@ class _Run:
 
     def _check_figures(self, plan: Plan, report: Report) -> None:
         """Delete cached figures of the host that this run has shown to be too low."""
-        mult1, threads = report.stages["mult1"], self.options.threads
-        if not plan.device.unified or plan.in_place or report.seconds < LEAST_SECONDS:
+        mult1, threads = report.stages.get("mult1"), self.options.threads
+        if mult1 is None or not plan.device.unified or plan.in_place:
+            return
+        if report.seconds < LEAST_SECONDS:
             return
         folder = self.product.folder
         machine = self.session.machine(plan.device, plan.problem, folder, threads)

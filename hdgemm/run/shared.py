@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesNotFitError
 from hdgemm.machine.assumed import assumed
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from hdgemm.run.members import Member
     from hdgemm.run.session import Session
     from hdgemm.run.split_report import SplitReport
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class SharedRun:
@@ -167,11 +169,7 @@ class SharedRun:
         if not left or self._spoiled(name):
             self._end(error)
             return
-        warnings.warn(
-            f"{name} failed ({error}); its tiles go to {', '.join(left)}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _LOG.warning("%s failed (%s); its tiles go to %s", name, str(error), ", ".join(left))
 
     def _spoiled(self, name: str) -> bool:
         """Say whether a device that updated C in place may have overwritten an old C."""

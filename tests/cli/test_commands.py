@@ -236,37 +236,11 @@ def test_file_names_that_the_terminal_cannot_show(files, monkeypatch, encoding):
     failed(hdgemm("verify", "A.npy", "B.npy", "missing" + name, cwd=folder), 2, "No such file")
 
 
-def test_help_waits_for_no_heavy_import(tmp_path):
-    code = (
-        "import sys; sys.argv = ['hdgemm', '--help']\n"
-        "from hdgemm.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as leaving: assert not leaving.code\n"
-        "heavy = {'scipy.linalg', 'matplotlib', 'pyopencl', 'cupy', 'fastapi', 'sqlalchemy'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    for command in (
-        "multiply",
-        "plan",
-        "devices",
-        "verify",
-        "random",
-        "demo",
-        "tune",
-        "serve",
-        "jobs",
-    ):
-        assert command in result.stdout
-
-
 def test_without_a_command_the_help_is_shown(tmp_path):
     result = hdgemm(cwd=tmp_path)
     assert result.returncode == 0
-    assert "multiply" in result.stdout
+    for command in ("multiply", "plan", "devices", "verify", "random", "demo", "tune", "serve"):
+        assert command in result.stdout
 
 
 def test_demo_does_the_whole_job(tmp_path):

@@ -45,7 +45,7 @@ def plain(tmp_path_factory, own_cache):
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks._LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ def case(tmp_path):
 
 @pytest.fixture
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks._LEAST_SECONDS", 1e-6)
-    monkeypatch.setattr("hdgemm.cluster.blocks._MOST", 1 / 4)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 4)
 
 
 def run(client, case, out, **arguments):

@@ -35,14 +35,14 @@ def test_a_tile_with_too_many_steps_is_refused_with_one_that_works(tile, device)
     assert all(x % y == 0 or x in (5003, 5009, 5011) for x, y in zip(enough, tile, strict=True))
 
 
-def test_the_search_takes_no_tiles_with_too_many_steps():
+def test_the_search_takes_no_tiles_with_too_many_steps(caplog):
     problem = Problem(20_000, 20_000, 20_000, a=FILE, b=FILE, c=FILE)
     with pytest.raises(DoesNotFitError) as caught:
         plan_for(problem, Options(host_memory=100_000), DeviceSpec(), HOST)
     # Half of a small limit is for bounce buffers.
     enough = 2 * caught.value.requested
-    with pytest.warns(RuntimeWarning, match="expected to take"):
-        plan = plan_for(problem, Options(host_memory=enough), DeviceSpec(), HOST)
+    plan = plan_for(problem, Options(host_memory=enough), DeviceSpec(), HOST)
+    assert "expected to take" in caplog.text
     assert len(plan.steps) <= MOST_STEPS
     assert plan.host_bytes <= enough
 
@@ -57,14 +57,14 @@ def test_staging_of_single_rows_is_refused_for_a_large_product():
     assert plan.host_bytes <= 2 * enough
 
 
-def test_a_slow_plan_is_a_warning_with_both_times():
+def test_a_slow_plan_is_a_warning_with_both_times(caplog):
     problem = Problem(1500, 1500, 1500, a=FILE, b=FILE, c=FILE)
-    with pytest.warns(RuntimeWarning, match="16 times the memory"):
-        plan = plan_for(problem, Options(host_memory="100kB"), DeviceSpec(), HOST)
+    plan = plan_for(problem, Options(host_memory="100kB"), DeviceSpec(), HOST)
+    assert caplog.text.count("16 times the memory") == 1
     assert plan.expected.seconds > 10
     # The cached plan warns as well.
-    with pytest.warns(RuntimeWarning, match="16 times the memory"):
-        assert plan_for(problem, Options(host_memory="100kB"), DeviceSpec(), HOST) == plan
+    assert plan_for(problem, Options(host_memory="100kB"), DeviceSpec(), HOST) == plan
+    assert caplog.text.count("16 times the memory") == 2
 
 
 def test_steps_of_a_long_inner_product_are_deep():

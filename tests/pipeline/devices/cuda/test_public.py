@@ -124,7 +124,6 @@ def test_work_that_still_fills_an_operand_is_waited_for_in_every_run(standin, mo
     del pending
 
 
-@pytest.mark.filterwarnings("ignore:cuda:RuntimeWarning")
 def test_a_gpu_that_fails_in_the_middle_leaves_its_tiles_to_the_other():
     standin = StandIn(devices=2, faults=[Fault("dgemm", 6, 719, late=True)])
     a, b = random((400, 300), "float64", 1), random((300, 350), "float64", 2)

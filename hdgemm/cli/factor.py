@@ -1,0 +1,219 @@
+"""`hdgemm cholesky`, `lu`, `qr`, `solve`, `lstsq`, `syrk`: linear algebra, file to file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hdgemm.cli.arguments import (
+    Checkpoint,
+    DryRun,
+    GanttFile,
+    HostMemory,
+    Json,
+    NoClobber,
+    Quiet,
+    ReportFile,
+    Restart,
+    Threads,
+    Tile,
+    TraceFile,
+    make_options,
+)
+from hdgemm.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.report import Report
+
+A = Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")]
+B = Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")]
+Lower = Annotated[bool, typer.Option("--lower", help="The lower triangle instead of the upper.")]
+Assume = Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"]
+
+
+def cholesky(
+    a: A,
+    out: Annotated[Path | None, typer.Option(help="Where the factor goes.")] = None,
+    *,
+    lower: Lower = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
+    ] = False,
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    checkpoint: Checkpoint = False,
+    restart: Restart = False,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Factor a Hermitian positive definite matrix: A = U^H·U, or L·L^H."""
+    _run("cholesky", locals(), {"lower": lower})
+
+
+def lu(
+    a: A,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the factors go; the pivots go to OUT.piv.npy.")
+    ] = None,
+    *,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Store the factors over A, instead of --out.")
+    ] = False,
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    checkpoint: Checkpoint = False,
+    restart: Restart = False,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Factor a matrix with partial pivoting: P·A = L·U."""
+    _run("lu", locals(), {})
+
+
+def qr(
+    a: A,
+    out: Annotated[Path, typer.Option(help="Where R goes; for raw, the reflectors.")],
+    *,
+    mode: Annotated[
+        Literal["r", "raw"], typer.Option(help="R, or the reflectors with OUT.tau.npy.")
+    ] = "r",
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Factor a matrix by Householder reflectors: A = Q·R."""
+    _run("qr", locals(), {"mode": mode})
+
+
+def solve(
+    a: A,
+    b: B,
+    out: Annotated[Path, typer.Option(help="Where X goes.")],
+    *,
+    assume_a: Annotated[Assume, typer.Option(help="What is known of A.")] = "gen",
+    lower: Lower = False,
+    transposed: Annotated[
+        bool, typer.Option("--transposed", help="Solve with the transpose of A.")
+    ] = False,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Factor in single precision, refine to double.")
+    ] = False,
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Solve A·X = B for a square matrix A."""
+    own = {"assume_a": assume_a, "lower": lower, "transposed": transposed}
+    _run("solve", locals(), own | {"refine": "float32" if refine else None})
+
+
+def lstsq(
+    a: A,
+    b: B,
+    out: Annotated[Path, typer.Option(help="Where X goes.")],
+    *,
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Minimise the 2-norm of A·X − B for a tall matrix A, in one pass over its rows."""
+    _run("lstsq", locals(), {})
+
+
+def syrk(
+    a: A,
+    out: Annotated[Path, typer.Option(help="Where C goes.")],
+    *,
+    lower: Lower = False,
+    trans: Annotated[bool, typer.Option("--trans", help="A^T·A instead of A·A^T.")] = False,
+    host_memory: HostMemory = None,
+    threads: Threads = None,
+    tile: Tile = None,
+    no_clobber: NoClobber = False,
+    trace: TraceFile = None,
+    gantt: GanttFile = None,
+    report: ReportFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compute one triangle of C := A·A^T, or of A^T·A: half the work of a product."""
+    _run("syrk", locals(), {"lower": lower, "trans": trans})
+
+
+def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> None:
+    """Run a routine, or print its plan; `given` are the arguments of its command."""
+    from hdgemm.cli.output import Outputs, print_json, refuse_existing
+    from hdgemm.linalg.routines import plan_routine, run_routine
+    from hdgemm.progress import Watch
+
+    out, in_place = given["out"], given.get("in_place", False)
+    if (out is None) != in_place:
+        raise InputError("give --out, or --in-place to overwrite A")
+    if in_place:
+        parameters["overwrite_a"] = True
+    if given["no_clobber"]:
+        refuse_existing(out)
+    operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
+    options = make_options(
+        host_memory=given["host_memory"], device=["host"], threads=given["threads"],
+        tile=given["tile"],
+    )  # fmt: skip
+    durable = given.get("checkpoint", False)
+    if given.get("dry_run"):
+        found = plan_routine(
+            name, operands, out, options=options, parameters=parameters, checkpoint=durable
+        )
+        if given["as_json"]:
+            print_json(found.to_dict())
+        else:
+            typer.echo(str(found))
+        return
+
+    def call(progress: Any) -> Report:
+        return run_routine(
+            name, operands, out, parameters=parameters, options=options, watch=Watch(progress),
+            checkpoint=durable, restart=given.get("restart", False),
+        )  # fmt: skip
+
+    outputs = Outputs(
+        trace=given["trace"], gantt=given["gantt"], report=given["report"],
+        quiet=given["quiet"], as_json=given["as_json"],
+    )  # fmt: skip
+    outputs.show((out or given["a"]).name, call)

@@ -1,0 +1,172 @@
+"""The plan of a product on a cluster: the pool of a real run in virtual time, as one value."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.cluster.blocks import LEAST_SECONDS, MOST, Costs
+from hdgemm.cluster.virtual_time import VirtualCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.cluster.virtual_time import VirtualWorker
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What a product on a cluster will do and take; which worker gets which block is decided later.
+
+    Parameters
+    ----------
+    m, n, k, dtype
+        The product.
+    workers
+        Number of workers.
+    gflops
+        10⁹ flop/s of all workers together.
+    bandwidth
+        Bytes/s of the storage, shared by all workers.
+    tasks
+        Number of blocks of C.
+    largest, smallest
+        Rows and columns of the largest and of the smallest block.
+    bytes_read, most_bytes_read
+        Bytes read from the storage by all workers, and by the worker that reads most.
+    bytes_written
+        Bytes of C.
+    seconds
+        Expected duration.
+    efficiency
+        The time of perfect balance without reading, as a part of `seconds`.
+    limit
+        ``"arithmetic"`` or ``"storage"``: what takes longer by itself.
+    useful_extent
+        m = n = k of the smallest product for which these workers read less than they compute and
+        have several blocks each. More workers do not help below.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    workers: int
+    gflops: float
+    bandwidth: float
+    tasks: int
+    largest: tuple[int, int]
+    smallest: tuple[int, int]
+    bytes_read: int
+    most_bytes_read: int
+    bytes_written: int
+    seconds: float
+    efficiency: float
+    limit: str
+    useful_extent: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def lines(self) -> list[str]:
+        """Return the plan in a few lines of text."""
+        (rows, cols), (few_rows, few_cols) = self.largest, self.smallest
+        return [
+            (
+                f"C ({self.m} × {self.n}) := A ({self.m} × {self.k}) · B ({self.k} × {self.n}), "
+                f"{self.dtype}, on {self.workers} workers with {self.gflops:.1f} GFLOP/s"
+            ),
+            f"{self.tasks} tasks: blocks of C from {rows} × {cols} to {few_rows} × {few_cols}",
+            (
+                f"read from storage: {self.bytes_read} bytes in all, {self.most_bytes_read} by the "
+                f"worker that reads most; written: {self.bytes_written} bytes"
+            ),
+            (
+                f"expected: {self.seconds:.2f} s, {100 * self.efficiency:.0f} % of perfect "
+                f"balance, limited by {self.limit}; storage, shared by all: "
+                f"{self.bandwidth / 1e9:.2f} GB/s"
+            ),
+            f"more workers do not help below m = n = k = {self.useful_extent}",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def plan_cluster(
+    extents: tuple[int, int, int],
+    dtype: str,
+    workers: Sequence[VirtualWorker],
+    *,
+    costs: Costs,
+    bandwidth: float,
+    itemsize: int,
+    flops_per_element: int,
+    quantum: tuple[int, int] = (1, 1),
+) -> ClusterPlan:
+    """Plan a product by running it in virtual time.
+
+    Parameters
+    ----------
+    extents
+        m, n and k of the product, C row-major.
+    itemsize
+        Bytes of an element of C.
+    """
+    m, n, k = extents
+    cluster = VirtualCluster(
+        (m, n), costs, workers, bandwidth=bandwidth, flops_per_element=flops_per_element,
+        quantum=quantum,
+    )  # fmt: skip
+    run = cluster.run()
+    rate = sum(worker.flop_rate for worker in workers)
+    read = sum(run.bytes_read.values())
+    blocks = sorted(run.blocks, key=lambda block: block.rows * block.cols)
+    return ClusterPlan(
+        m, n, k, dtype,
+        workers=len(workers),
+        gflops=rate / 1e9,
+        bandwidth=bandwidth,
+        tasks=len(blocks),
+        largest=(blocks[-1].rows, blocks[-1].cols),
+        smallest=(blocks[0].rows, blocks[0].cols),
+        bytes_read=read,
+        most_bytes_read=max(run.bytes_read.values()),
+        bytes_written=m * n * itemsize,
+        seconds=run.seconds,
+        efficiency=run.efficiency,
+        limit="storage" if read / bandwidth > m * n * flops_per_element / rate else "arithmetic",
+        useful_extent=useful_extent(rate, len(workers), bandwidth, costs, flops_per_element / k),
+    )  # fmt: skip
+
+
+def useful_extent(
+    flop_rate: float, workers: int, bandwidth: float, costs: Costs, flops_per_step: float
+) -> int:
+    """Return m = n = k of the smallest product that is worth so many workers.
+
+    Each has blocks of 1/8 of its share of C. These must be computed no faster than the storage
+    serves them, and must take longer than a task's start.
+
+    Parameters
+    ----------
+    flop_rate
+        Flop/s of all workers together.
+    flops_per_step
+        Flop of one multiply-add.
+    """
+    blocks = workers / MOST
+    # Reading n²·k·(a + b)/s bytes with s = n/√blocks takes as long as computing.
+    served = (
+        (costs.a_bytes + costs.b_bytes) * math.sqrt(blocks) * flop_rate
+        / (bandwidth * flops_per_step)
+    )  # fmt: skip
+    started = math.cbrt(LEAST_SECONDS / MOST * flop_rate / flops_per_step)
+    return math.ceil(max(served, started))

@@ -1,0 +1,234 @@
+"""A cluster in virtual time: the pool of a real run, workers and storage as numbers.
+
+All tasks share the storage. Where they ask for more than its bandwidth, all are slowed down in
+proportion, so that one clock of work, which runs slower than time, orders the ends of all tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.cluster.blocks import BlockPool, Costs
+from hdgemm.run.regions import area
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.pipeline.plan import Rect
+
+#: Seconds that a task takes beside its work: the scheduler, opening of files, planning.
+TASK_SECONDS: Final = 0.05
+#: Seconds until the client sees that a worker is gone.
+NOTICE_SECONDS: Final = 5.0
+#: Blocks that a worker has at a time, as in a real run.
+_DEPTH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualWorker:
+    """One worker.
+
+    Parameters
+    ----------
+    flop_rate
+        Flop/s that it reaches.
+    expected
+        Flop/s that it reports when it joins; None for the same.
+    most_elements
+        Elements of the largest block of C in its memory.
+    bandwidth
+        Bytes/s that it can read from the storage at most.
+    lost_at
+        Second at which it is lost; infinite for one that stays.
+    """
+
+    name: str
+    flop_rate: float
+    expected: float | None = None
+    most_elements: float = math.inf
+    bandwidth: float = math.inf
+    lost_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualRun:
+    """What a run in virtual time took.
+
+    Parameters
+    ----------
+    seconds
+        Until the last block was stored.
+    perfect_seconds
+        The same work on the same workers, lost when they were, without reading, waiting or
+        computing anything twice.
+    blocks
+        Extents of the blocks in the order of their ends, those of lost workers left out.
+    bytes_read
+        By worker, for blocks that were not finished too.
+    """
+
+    seconds: float
+    perfect_seconds: float
+    blocks: tuple[Rect, ...]
+    bytes_read: dict[str, int]
+
+    @property
+    def efficiency(self) -> float:
+        """The perfect time as a part of the time taken."""
+        return self.perfect_seconds / self.seconds
+
+
+@dataclass
+class _Running:
+    """A task: the demand on the storage in bytes/s of work."""
+
+    block: Rect
+    demand: float
+    began: float
+
+
+@dataclass
+class _State:
+    worker: VirtualWorker
+    queue: list[Rect] = field(default_factory=list)
+    running: _Running | None = None
+
+
+class VirtualCluster:
+    """Discrete-event simulation of one product.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns of C.
+    bandwidth
+        Bytes/s at which the storage serves all workers.
+    flops_per_element
+        Flop of an element of C.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        costs: Costs,
+        workers: Sequence[VirtualWorker],
+        *,
+        bandwidth: float,
+        flops_per_element: int,
+        quantum: tuple[int, int] = (1, 1),
+    ) -> None:
+        self._costs, self._bandwidth = costs, bandwidth
+        self._flops = flops_per_element
+        self._total = shape[0] * shape[1] * flops_per_element
+        self._pool = BlockPool(shape, costs, bandwidth=bandwidth, quantum=quantum)
+        self._states = {worker.name: _State(worker) for worker in workers}
+        for worker in workers:
+            rate = (worker.expected or worker.flop_rate) / flops_per_element
+            self._pool.join(worker.name, rate, worker.most_elements)
+        self._now = self._work = self._demand = 0.0
+        self._ends: list[tuple[float, str, _Running]] = []
+        self._blocks: list[Rect] = []
+        self._read = dict.fromkeys(self._states, 0)
+
+    def run(self) -> VirtualRun:
+        """Return when every element of C is stored.
+
+        Raises
+        ------
+        ValueError
+            When every worker is lost before.
+        """
+        lost: list[tuple[float, int, str]] = []
+        for state in self._states.values():
+            at, name = state.worker.lost_at, state.worker.name
+            if math.isfinite(at):
+                lost += [(at, 0, name), (at + NOTICE_SECONDS, 1, name)]
+        heapq.heapify(lost)
+        self._fill()
+        while self._pool.left:
+            end = self._next_end()
+            if lost and lost[0][0] <= end:
+                at, noticed, name = heapq.heappop(lost)
+                self._advance(at)
+                (self._notice if noticed else self._lose)(name)
+                continue
+            if math.isinf(end):
+                raise ValueError("every worker is lost before C is complete")
+            self._advance(end)
+            self._finish()
+        return VirtualRun(self._now, self._perfect(), tuple(self._blocks), self._read)
+
+    @property
+    def _speed(self) -> float:
+        """Work per second of every task: 1 where the storage serves all that is asked."""
+        return min(1.0, self._bandwidth / self._demand) if self._demand > 0 else 1.0
+
+    def _next_end(self) -> float:
+        while self._ends:
+            work, name, running = self._ends[0]
+            if self._states[name].running is running:
+                return self._now + (work - self._work) / self._speed
+            heapq.heappop(self._ends)
+        return math.inf
+
+    def _advance(self, time: float) -> None:
+        self._work += (time - self._now) * self._speed
+        self._now = time
+
+    def _fill(self) -> None:
+        for name in self._states:
+            self._draw(name)
+
+    def _draw(self, name: str) -> None:
+        """Fill a worker's queue and start its next task."""
+        state = self._states[name]
+        if self._now >= state.worker.lost_at or name not in self._pool:
+            return
+        while len(self._pool.out(name)) < _DEPTH and (block := self._pool.draw(name)) is not None:
+            state.queue.append(block)
+        if state.running is None and state.queue:
+            self._start(name, state)
+
+    def _start(self, name: str, state: _State) -> None:
+        block, worker = state.queue.pop(0), state.worker
+        nbytes = self._costs.nbytes(block.rows, block.cols)
+        computing = area(block) * self._flops / worker.flop_rate
+        seconds = TASK_SECONDS + max(computing, nbytes / worker.bandwidth)
+        state.running = _Running(block, nbytes / seconds, self._now)
+        self._read[name] += nbytes
+        self._demand += state.running.demand
+        heapq.heappush(self._ends, (self._work + seconds, name, state.running))
+
+    def _finish(self) -> None:
+        _, name, running = heapq.heappop(self._ends)
+        self._demand -= running.demand
+        self._states[name].running = None
+        self._pool.finished(name, running.block, self._now - running.began)
+        self._blocks.append(running.block)
+        self._draw(name)
+
+    def _lose(self, name: str) -> None:
+        state = self._states[name]
+        if state.running is not None:
+            self._demand -= state.running.demand
+        state.running, state.queue = None, []
+
+    def _notice(self, name: str) -> None:
+        """Give a lost worker's blocks to the others."""
+        self._pool.leave(name)
+        self._fill()
+
+    def _perfect(self) -> float:
+        """Return the seconds of perfect balance: no waiting, no reading, nothing lost."""
+        workers = sorted((s.worker for s in self._states.values()), key=lambda w: w.lost_at)
+        left, now = float(self._total), 0.0
+        rate = sum(worker.flop_rate for worker in workers)
+        for worker in workers:
+            if now + left / rate <= worker.lost_at:
+                break
+            left -= (worker.lost_at - now) * rate
+            now, rate = worker.lost_at, rate - worker.flop_rate
+        return now + left / rate

@@ -1,0 +1,50 @@
+"""Plans of factorisations as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.tables import Table
+from hdgemm.units import format_duration, format_flops, format_size, format_speed
+
+if TYPE_CHECKING:
+    from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.tsqr import RowPlan
+
+
+def slab_plan_text(plan: SlabPlan) -> str:
+    """Return what a plan does in a few lines: slabs, bytes, memory, disk, time, what limits."""
+    widest = max((slab.width for slab in plan.slabs), default=0)
+    speed = format_speed(plan.flops / plan.seconds / 1e9 if plan.seconds > 0 else 0.0)
+    slabs = (
+        f"{len(plan.slabs)} slabs of {widest} columns at most, {plan.slab_buffers} in memory; "
+        f"earlier columns stream in blocks of {plan.block}"
+    )
+    phases = Table(
+        ("phase", "expected"),
+        [(name, format_duration(took)) for name, took in plan.phase_seconds.items() if took],
+    )
+    return "\n".join(
+        [
+            f"{plan.kind} of a {plan.m} × {plan.n} {plan.dtype} matrix: {format_flops(plan.flops)}",
+            slabs,
+            f"bytes read {format_size(plan.read_bytes)}, written {format_size(plan.write_bytes)}",
+            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
+            f"disk space for the output {format_size(plan.disk_bytes)}",
+            *phases.lines(),
+            f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
+        ]
+    )
+
+
+def row_plan_text(plan: RowPlan) -> str:
+    """Return what a plan of one pass over the rows does in a few lines."""
+    shape = f"{plan.m} × {plan.n} {plan.dtype}"
+    return "\n".join(
+        [
+            f"TSQR of a {shape} matrix, {plan.p} right-hand sides: {format_flops(plan.flops)}",
+            f"blocks of {plan.rows} rows on {plan.cores} cores",
+            f"bytes read {format_size(plan.planned_bytes['load1'])}, in one pass",
+            f"memory held {format_size(plan.bytes_held)}",
+        ]
+    )

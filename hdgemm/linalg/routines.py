@@ -1,0 +1,150 @@
+"""Factorisations and solves by name, from file to file: for the command line and the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.cholesky import cholesky
+from hdgemm.linalg.lstsq import lstsq
+from hdgemm.linalg.lu import lu_factor
+from hdgemm.linalg.observed import ObservedRun
+from hdgemm.linalg.preflight import plan
+from hdgemm.linalg.qr import qr
+from hdgemm.linalg.rank_update import syrk
+from hdgemm.linalg.solve import solve
+from hdgemm.linalg.storage import open_matrix
+from hdgemm.machine.limits import default_host_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.tsqr import RowPlan
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """A routine that reads one or two matrices and stores one.
+
+    Parameters
+    ----------
+    call
+        Takes the operands and keywords; its results are in `out`.
+    about
+        What it computes, in one sentence.
+    operands
+        Names of the matrices that it reads.
+    reports
+        It takes `report`; the others are observed from outside.
+    durable
+        It takes `checkpoint` and `restart`.
+    planned
+        There is a plan before the run.
+    """
+
+    call: Callable[..., Any]
+    about: str
+    operands: tuple[str, ...] = ("a",)
+    reports: bool = False
+    durable: bool = False
+    planned: bool = True
+
+
+def _syrk(a: Any, *, lower: bool = False, trans: bool = False, **keywords: Any) -> Any:
+    return syrk(1.0, a, trans=int(trans), lower=int(lower), **keywords)
+
+
+ROUTINES: Final[Mapping[str, Routine]] = {
+    "cholesky": Routine(
+        cholesky, "Cholesky factor of a Hermitian positive definite matrix.",
+        reports=True, durable=True,
+    ),
+    "lu": Routine(
+        lu_factor, "LU factors with partial pivoting; the pivots go to OUT.piv.npy.",
+        reports=True, durable=True,
+    ),
+    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau.", reports=True),
+    "solve": Routine(solve, "Solution X of A·X = B.", ("a", "b")),
+    "lstsq": Routine(
+        lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b"), reports=True
+    ),
+    "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A.", planned=False),
+}  # fmt: skip
+
+
+def run_routine(
+    name: str,
+    operands: tuple[Any, ...],
+    out: Any,
+    *,
+    parameters: Mapping[str, Any],
+    options: Options,
+    watch: Watch,
+    checkpoint: bool = False,
+    restart: bool = False,
+) -> Report:
+    """Execute a routine of `ROUTINES`, and return its report.
+
+    Parameters
+    ----------
+    parameters
+        The routine's own keywords.
+
+    Raises
+    ------
+    InputError
+        For arguments that do not fit together, and a checkpoint that the routine does not have.
+    """
+    routine = ROUTINES[name]
+    keywords: dict[str, Any] = {
+        "out": out, "options": options, "progress": watch.progress, "cancel": watch.cancel,
+        **parameters,
+    }  # fmt: skip
+    if routine.durable:
+        keywords |= {"checkpoint": checkpoint, "restart": restart}
+    elif checkpoint or restart:
+        durable = ", ".join(name for name, each in ROUTINES.items() if each.durable)
+        raise InputError(f"{name} has no checkpoint; {durable} have one")
+    if routine.reports:
+        reports: list[Report] = []
+        routine.call(*operands, observer=watch.observer, report=reports.append, **keywords)
+        return reports[-1]
+    a = open_matrix(operands[0])
+    summary = {
+        "kind": name, "m": a.shape[0], "n": a.shape[1], "dtype": a.dtype.name,
+        "host_limit": options.host_bytes or default_host_bytes(),
+    }  # fmt: skip
+    with ObservedRun(summary, watch.observer) as observed:
+        routine.call(*operands, observer=observed, **keywords)
+    return observed.report()
+
+
+def plan_routine(
+    name: str,
+    operands: tuple[Any, ...],
+    out: Any,
+    *,
+    options: Options,
+    parameters: Mapping[str, Any] | None = None,
+    checkpoint: bool = False,
+) -> SlabPlan | RowPlan:
+    """Return the plan that `run_routine` executes; of a solve, that of its factorisation.
+
+    Raises
+    ------
+    InputError
+        For a routine without a plan.
+    """
+    if not ROUTINES[name].planned:
+        raise InputError(f"{name} is planned while it runs: block by block")
+    columns = open_matrix(operands[1]).shape[1] if len(operands) > 1 else 1
+    kind = name
+    if name == "solve":
+        kind = "cholesky" if (parameters or {}).get("assume_a") == "pos" else "lu"
+        out = None  # the factors go to a scratch file beside A
+    return plan(kind, operands[0], columns=columns, out=out, options=options, checkpoint=checkpoint)

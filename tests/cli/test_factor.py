@@ -1,0 +1,126 @@
+"""The commands of linear algebra: results, plans, reports, exit codes."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hdgemm import linalg
+from hdgemm.cli.app import app
+from hdgemm.options import Options
+
+N = 40
+SMALL = ["--host-memory", "30MB", "--tile", "1,7,3"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).standard_normal((N, N))
+    np.save("A.npy", x @ x.T + N * np.eye(N))
+    np.save("B.npy", x[:, :3])
+    np.save("T.npy", np.vstack([x, x + 1, x - 1, x * 2, x * 3])[:, :8])
+    return tmp_path
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def report_of(*words):
+    result = invoke(*words, "--json", "--quiet")
+    assert result.exit_code == 0, result.output + str(result.exception)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu"])
+def test_a_factorisation_is_durable_reported_and_planned(files, name):
+    command = [name, "A.npy", "--out", "F.npy", *SMALL, "--checkpoint"]
+    plan = json.loads(invoke(*command, "--dry-run", "--json").stdout)
+    assert not (files / "F.npy").exists()
+    report = report_of(*command, "--gantt", "g.png", "--trace", "t.json", "--report", "r.json")
+    assert report["moved_bytes"] == report["planned_bytes"]
+    assert report["plan"]["read_bytes"] == plan["read_bytes"]
+    assert report["plan"]["host_bytes"] == plan["bytes_held"]
+    assert report["plan"]["slabs"] == len(plan["slabs"])
+    assert json.loads((files / "r.json").read_text()) == report
+    assert (files / "g.png").stat().st_size > 0
+    assert (files / "t.json").stat().st_size > 0
+    assert report_of(*command)["resumption"]["finished"]
+    a = np.load("A.npy")
+    factors = linalg.open("F.npy")
+    solved = (linalg.lu_solve if name == "lu" else linalg.cho_solve)(factors, np.ones(N))
+    np.testing.assert_allclose(a @ solved, np.ones(N), atol=1e-10)
+
+
+def test_in_place_and_tables(files):
+    result = invoke("lu", "A.npy", "--in-place", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "as planned, stage by stage" in result.stdout
+    assert "interchange" in result.stdout
+    assert (files / "A.piv.npy").exists()
+    for words in (["lu", "A.npy"], ["lu", "A.npy", "--in-place", "--out", "L.npy"]):
+        refused = invoke(*words)
+        assert "give --out, or --in-place" in str(refused.exception)
+
+
+@pytest.mark.parametrize("extra", [[], ["--assume-a", "pos"], ["--refine"]])
+def test_solve(files, extra):
+    report = report_of("solve", "A.npy", "B.npy", "--out", "X.npy", *SMALL, *extra)
+    np.testing.assert_allclose(np.load("A.npy") @ np.load("X.npy"), np.load("B.npy"), atol=1e-10)
+    assert report["plan"]["kind"] == "solve"
+    assert report["stages"]["mult1"]["flops"] > 0
+
+
+def test_lstsq_qr_and_syrk(files):
+    np.save("b.npy", np.ones((5 * N, 1)))
+    report_of("lstsq", "T.npy", "b.npy", "--out", "X.npy", "--host-memory", "30MB")
+    tall = np.load("T.npy")
+    expected = np.linalg.lstsq(tall, np.ones((5 * N, 1)), rcond=None)[0]
+    np.testing.assert_allclose(np.load("X.npy"), expected, atol=1e-10)
+    report_of("qr", "T.npy", "--out", "R.npy", "--host-memory", "30MB")
+    report_of("qr", "A.npy", "--out", "Q.npy", "--mode", "raw", *SMALL)
+    r = np.load("R.npy")
+    np.testing.assert_allclose(r.T @ r, tall.T @ tall, atol=1e-9)
+    report_of("syrk", "T.npy", "--out", "C.npy", "--trans", "--lower", "--host-memory", "30MB")
+    np.testing.assert_allclose(np.load("C.npy"), np.tril(tall.T @ tall), atol=1e-9)
+
+
+@pytest.mark.parametrize("words", [["lu", "100000"], ["cholesky", "100000"], ["qr", "90000", "40"]])
+def test_plans_say_slabs_bytes_time_and_disk(words):
+    result = invoke("plan", *words, "--host-memory", "8GB")
+    assert result.exit_code == 0, result.output
+    for text in ("slabs of", "bytes read", "memory held", "disk space", "expected:", "limited by"):
+        assert text in result.stdout
+    values = json.loads(invoke("plan", *words, "--host-memory", "8GB", "--json").stdout)
+    assert values["bytes_held"] <= 8_000_000_000
+    assert values["disk_bytes"] > 0
+
+
+def test_the_plan_of_a_file_is_the_plan_that_runs(files):
+    options = Options(host_memory="20MB", devices="host")
+    for name, call in (("lu", linalg.lu_factor), ("cholesky", linalg.cholesky)):
+        shown = linalg.plan(name, "A.npy", out="F.npy", options=options)
+        reports = []
+        call("A.npy", out="F.npy", options=options, report=reports.append)
+        assert reports[0].plan == shown.summary()
+        printed = invoke("plan", name, "A.npy", "--out", "F.npy", "--host-memory", "20MB")
+        assert f"{name} of a {N} × {N} float64 matrix" in printed.stdout
+    assert "TSQR" in invoke("plan", "lstsq", "200000", "50").stdout
+
+
+def test_errors_have_the_exit_codes_of_products(files):
+    np.save("N.npy", -np.eye(N))
+    cases = [
+        (["cholesky", "N.npy", "--out", "F.npy", *SMALL], "not positive definite", 1),
+        (["lu", "A.npy", "--out", "F.npy", "--host-memory", "1MB"], "raise it by", 3),
+        (["lu", "missing.npy", "--out", "F.npy"], "missing.npy", 2),
+        (["lu", "A.npy", "--out", "A.npy", "--no-clobber"], "--no-clobber", 2),
+        (["solve", "A.npy", "T.npy", "--out", "X.npy"], "rows", 2),
+    ]
+    for words, text, code in cases:
+        result = invoke(*words)
+        assert text in str(result.exception)
+        assert result.exception.exit_code == code
+    assert not (files / "F.npy").exists()

@@ -1,0 +1,269 @@
+"""What commands print and refuse: JSON, plans without a run, files that exist, wrong names."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import count
+
+import numpy as np
+import pytest
+import typer
+
+import hdgemm
+from hdgemm.cli.app import app
+from hdgemm.cli.arguments import complete_device
+from hdgemm.errors import DeviceError, InputError
+from hdgemm.pipeline.devices import registry
+from hdgemm.pipeline.planjson import from_json
+from tests.cli.commands import command_line
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP)]
+    rng = np.random.default_rng(1)
+    for name, shape in (("A", (30, 20)), ("B", (20, 25)), ("C", (30, 25))):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal(shape))
+    yield command_line(monkeypatch, capsys)
+    for number, handler in handlers:
+        signal.signal(number, handler)
+
+
+HOST = ("--device", "host")
+PRODUCT = ("multiply", "A.npy", "B.npy", *HOST)
+
+
+def test_multiply_prints_its_report_as_json(run, tmp_path):
+    done = run(*PRODUCT, "--out", "D.npy", "--json", "--quiet")
+    assert done.code == 0
+    assert done.err == ""
+    report = json.loads(done.out)
+    assert report["plan"]["m"] == 30
+    assert isinstance(report["seconds"], float)
+    assert (tmp_path / "D.npy").exists()
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(run, tmp_path):
+    before = {path.name for path in tmp_path.iterdir()}
+    done = run(*PRODUCT, "--out", "D.npy", "--dry-run", "--tile", "16,16,16")
+    assert done.code == 0
+    assert "work units 4" in done.out
+    planned = from_json(run(*PRODUCT, "--out", "D.npy", "--dry-run", "--json").out)
+    [same] = hdgemm.plan("A.npy", "B.npy", out="D.npy", options=hdgemm.Options(devices="host"))
+    assert planned == same
+    assert {path.name for path in tmp_path.iterdir()} - before <= {"cache"}
+    assert run(*PRODUCT, "--out", "D.csv", "--dry-run").code == 2
+
+
+def test_no_clobber_keeps_what_exists(run, tmp_path):
+    old = (tmp_path / "C.npy").read_bytes()
+    for command in (
+        (*PRODUCT, "--out", "C.npy"),
+        (*PRODUCT, "--out", "C.npy", "--dry-run"),
+        ("random", 3, 3, "--out", "C.npy"),
+        ("job", "fetch", "abc", "C.npy"),
+    ):
+        done = run(*command, "--no-clobber")
+        assert done.code == 2
+        assert "C.npy exists" in done.err
+    assert (tmp_path / "C.npy").read_bytes() == old
+    assert run(*PRODUCT, "--out", "D.npy", "--no-clobber", "-q").code == 0
+
+
+def test_no_clobber_looks_into_stores(run):
+    pytest.importorskip("h5py")
+    pytest.importorskip("zarr")
+    for name in ("s.h5", "s.zarr"):
+        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").code == 0
+        assert run(*PRODUCT, "--out", f"{name}::D", "--no-clobber", "-q").code == 0
+        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*PRODUCT, "--out", "C.csv"),
+        (*PRODUCT, "--out", "C.bin"),
+        (*PRODUCT, "--out", "D.npy::30x25:float64"),
+        (*PRODUCT, "--out", "D.npy", "--gantt", "g.jpg"),
+        (*PRODUCT, "--out", "D.npy", "--trace", "t.png"),
+        (*PRODUCT, "--out", "D.npy", "--report", "r.html"),
+        ("random", 3, 3, "--out", "A.h5"),
+        ("job", "fetch", "abc", "C.h5"),
+        ("tune", "--report", "r.txt"),
+    ],
+)
+def test_a_suffix_of_another_format_is_refused(run, tmp_path, arguments):
+    before = sorted(tmp_path.iterdir())
+    done = run(*arguments)
+    assert done.code == 2
+    assert ".npy" in done.err or ".png" in done.err or ".json" in done.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_names_without_a_suffix_and_new_suffixes_are_taken(run):
+    for out in ("D", "D.v2", "E.NPY"):
+        assert run(*PRODUCT, "--out", out, "-q").code == 0
+
+
+def test_other_commands_print_json(run):
+    made = json.loads(run("random", 4, 3, "--out", "R.npy", "--json").out)
+    assert (made["shape"], made["dtype"]) == ([4, 3], "float64")
+    assert made["bytes"] > 96
+    run(*PRODUCT, "--out", "D.npy", "-q")
+    checked = run("verify", "A.npy", "B.npy", "D.npy", "--json")
+    assert checked.code == 0
+    assert json.loads(checked.out)["passed"]
+    wrong = run("verify", "A.npy", "B.npy", "C.npy", "--json")
+    assert wrong.code == 1
+    assert not json.loads(wrong.out)["passed"]
+    assert json.loads(run("plan", 30, 20, 25, *HOST, "--json").out)["problem"]["m"] == 30
+    assert json.loads(run("devices", "--json").out)[0]["name"] == "host"
+
+
+def test_usage_errors_name_the_help_of_their_command(run):
+    for arguments, help_of in (
+        (("multiply", "A.npy"), "hdgemm multiply --help"),
+        (("multiply", "--bogus"), "hdgemm multiply --help"),
+        (("job", "wtch"), "hdgemm job --help"),
+        (("job", "submit"), "hdgemm job submit --help"),
+        (("divide",), "hdgemm --help"),
+        (("plan", 1, 2, 3, "--strategy", "guess"), "hdgemm plan --help"),
+    ):
+        done = run(*arguments)
+        assert done.code == 2
+        assert done.err.splitlines()[-1] == f"see {help_of}"
+        assert len(done.err.splitlines()) == 2
+
+
+def test_devices_are_completed(monkeypatch):
+    def listed():
+        return [registry.DeviceInfo("host", "", 1), registry.DeviceInfo("cuda:0", "", 0, False)]
+
+    monkeypatch.setattr(registry, "list_devices", listed)
+    assert complete_device("") == ["auto", "host"]
+    assert complete_device("h") == ["host"]
+
+    def broken():
+        raise DeviceError("no driver")
+
+    monkeypatch.setattr(registry, "list_devices", broken)
+    assert complete_device("") == ["auto", "host"]
+
+
+def test_the_shell_gets_completions(tmp_path):
+    words = {"COMP_WORDS": "hdgemm multiply --strategy data", "COMP_CWORD": "3"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hdgemm"], capture_output=True, text=True, check=False,
+        env={**os.environ, **words, "_HDGEMM_COMPLETE": "complete_bash"}, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.split() == ["data-reuse", "data-placement"]
+
+
+def test_every_command_that_prints_a_result_has_json():
+    def leaves(command):
+        nested = getattr(command, "commands", None)
+        return [command] if nested is None else [x for y in nested.values() for x in leaves(y)]
+
+    without = {
+        command.name
+        for command in leaves(typer.main.get_command(app))
+        if not any("--json" in each.opts for each in command.params)
+    }
+    assert without == {"serve", "worker"}
+
+
+def test_earlier_names_of_job_commands_are_hidden_aliases():
+    commands = typer.main.get_command(app).commands
+    group = commands["job"].commands
+    assert list(group) == ["submit", "list", "watch", "cancel", "fetch"]
+    for name in ("submit", "jobs", "watch", "cancel", "fetch"):
+        assert commands[name].hidden
+    assert commands["jobs"].callback.__name__ == group["list"].callback.__name__
+
+
+class AService:
+    """A client whose only job ends as told."""
+
+    def __init__(self, status, error=None):
+        self.looks = count()
+        self.info = {
+            "jobID": "f" * 32, "status": status, "progress": 100, "processID": "gemm", "name": "x",
+            "created": "2026-11-22T05:00:00Z", "message": "it ended", "error": error,
+            "detail": None, "report": {"seconds": 7200.0, "gflops": 102.4},
+        }  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def job(self, _):
+        from hdgemm.client.jobs import RemoteJob
+
+        service = self
+
+        class Connection:
+            def request(self, *_, **__):
+                class Answer:
+                    def json(self):
+                        return service.info
+
+                return Answer()
+
+        return RemoteJob(Connection(), self.info)
+
+    def jobs(self, **_):
+        return iter([self.job("")])
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        ("successful", None, 0),
+        ("failed", {"origin": "user", "detail": "A.npy has gone"}, 1),
+        ("failed", {"origin": "service", "detail": "disk"}, 1),
+        ("dismissed", None, 130),
+    ],
+)
+def test_watch_exits_as_the_job_ended(run, monkeypatch, status, error, code):
+    service = AService(status, error)
+    monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: service)
+    for name in (("job", "watch"), ("watch",)):
+        done = run(*name, "f" * 32)
+        assert done.code == code
+        assert (error or {"detail": ""})["detail"] in done.err
+    if code == 0:
+        assert "successful in 2 h 0 min, 102 GFLOP/s" in done.out
+    assert json.loads(run("job", "watch", "fff", "--json").out)["status"] == status
+
+
+def test_jobs_are_listed_as_a_table_and_as_json(run, monkeypatch):
+    monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: AService("running"))
+    assert run("job", "list").out.splitlines()[0].split() == [
+        "job", "status", "done", "process", "created", "name",
+    ]  # fmt: skip
+    assert json.loads(run("job", "list", "--json").out)[0]["jobID"] == "f" * 32
+    assert run("jobs").out == run("job", "list").out
+
+
+def test_job_ids_are_completed_and_an_absent_service_completes_nothing(monkeypatch):
+    from types import SimpleNamespace
+
+    from hdgemm.cli.job import _complete_job
+
+    context = SimpleNamespace(params={"url": "http://127.0.0.1:9", "token": None})
+    monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: AService("running"))
+    assert _complete_job(context, "ff") == ["f" * 32]
+    assert _complete_job(context, "0") == []
+
+    def absent(*_):
+        raise InputError("no service")
+
+    monkeypatch.setattr("hdgemm.cli.job._client", absent)
+    assert _complete_job(context, "") == []
