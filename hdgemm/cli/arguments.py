@@ -82,6 +82,17 @@ Split = Annotated[
         help="A device's share of C, host=0.2; may be given several times. Default: balanced.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|FILE|local:N",
+        help="Compute on the workers of a Dask scheduler, or on N workers of this machine.",
+    ),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(help="With --cluster: bytes/s that the storage serves to all workers, 20GB."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 
 

@@ -7,6 +7,7 @@ import typer
 
 from hdgemm.cli.arguments import (
     Checkpoint,
+    Cluster,
     Device,
     DeviceMemory,
     DryRun,
@@ -18,6 +19,7 @@ from hdgemm.cli.arguments import (
     ReportFile,
     Restart,
     Split,
+    Storage,
     Strategy,
     Threads,
     Tile,
@@ -51,6 +53,8 @@ def command(
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Check each tile of C before it is stored.")
     ] = False,
+    cluster: Cluster = None,
+    storage: Storage = None,
     checkpoint: Checkpoint = False,
     restart: Restart = False,
     no_clobber: NoClobber = False,
@@ -80,12 +84,20 @@ def command(
     }  # fmt: skip
     if no_clobber:
         refuse_existing(out)
-    if dry_run:
-        print_plans(plan(a, b, **product), as_json=as_json)
-        return
     outputs = Outputs(
         trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet, as_json=as_json
     )
+    if cluster is not None:
+        from hdgemm.cli.cluster import multiply_on_cluster, plan_on_cluster
+
+        if dry_run:
+            plan_on_cluster(cluster, a, b, product, storage=storage, as_json=as_json)
+        else:
+            multiply_on_cluster(cluster, a, b, product, outputs, storage=storage, restart=restart)
+        return
+    if dry_run:
+        print_plans(plan(a, b, **product), as_json=as_json)
+        return
     outputs.show(
         out.name,
         lambda progress: multiply(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Plan
     from hdgemm.progress import Progress
+    from hdgemm.progress_view import ProgressView
     from hdgemm.report import Report
     from hdgemm.tables import Table
 
@@ -53,15 +54,20 @@ class Outputs:
         for name, suffix in _SUFFIXES.items():
             check_file(getattr(self, name), f"--{name}", suffix)
 
-    def show(self, label: str, call: Call) -> Report:
-        """Run `call` with progress on standard error, then write and print its report."""
+    def show(
+        self, label: str, call: Call, view: Callable[[str], ProgressView] | None = None
+    ) -> Report:
+        """Run `call` with progress on standard error, then write and print its report.
+
+        `view` makes the view of the progress; None makes one of a run on this machine.
+        """
         self.check()
         if self.quiet:
             report = call(None)
         else:
             from hdgemm.progress_view import show_progress
 
-            with show_progress(label) as progress:
+            with (view or show_progress)(label) as progress:
                 report = call(progress)
         self._write(report)
         if self.as_json:

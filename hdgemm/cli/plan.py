@@ -8,11 +8,13 @@ import typer
 
 from hdgemm.cli.arguments import (
     Checkpoint,
+    Cluster,
     Device,
     DeviceMemory,
     DType,
     HostMemory,
     Json,
+    Storage,
     Strategy,
     Threads,
     Tile,
@@ -55,6 +57,8 @@ def command(
         bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
     ] = False,
     checkpoint: Checkpoint = False,
+    cluster: Cluster = None,
+    storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """Print tiles, order, bytes each stage moves, memory held, expected seconds and the bottleneck.
@@ -82,6 +86,15 @@ def command(
             print_json(found.to_dict())
         else:
             typer.echo(str(found))
+        return
+    if cluster is not None:
+        from hdgemm.cli.cluster import plan_on_cluster
+
+        if len(what) != 2:
+            raise InputError(f"plan --cluster takes the files A B, got {len(what)} arguments")
+        product = {"beta": parse_scalar(beta), "c": c, "out": out or "C.npy",
+                   "trans_a": trans_a, "trans_b": trans_b, "options": options}  # fmt: skip
+        plan_on_cluster(cluster, what[0], what[1], product, storage=storage, as_json=as_json)
         return
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)

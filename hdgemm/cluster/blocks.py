@@ -97,7 +97,7 @@ class BlockPool:
         quantum: tuple[int, int] = (1, 1),
         done: Sequence[Rect] = (),
     ) -> None:
-        self._shape = shape
+        self.shape = shape
         self._costs = costs
         self.bandwidth = bandwidth
         self._quantum = quantum
@@ -178,7 +178,7 @@ class BlockPool:
 
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
-        share, total = worker.rate / self._total_rate, math.prod(self._shape)
+        share, total = worker.rate / self._total_rate, math.prod(self.shape)
         wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * len(self._workers) * self._served_extent() ** 2
@@ -193,13 +193,13 @@ class BlockPool:
 
     def _extents(self, elements: float) -> tuple[int, int]:
         """Return the rows and columns of a block of so many elements that reads in least time."""
-        n = self._shape[1]
+        n = self.shape[1]
         best, least, cuts = (1, n), math.inf, 1
         # All workers read at once.
         bandwidth = self.bandwidth / len(self._workers)
         while cuts <= n and (cuts <= _MOST_CUTS or n / cuts > math.sqrt(elements)):
             cols = -(-n // cuts)
-            rows = max(1, min(self._shape[0], round(elements / cols)))
+            rows = max(1, min(self.shape[0], round(elements / cols)))
             # Per element: a block that cannot have its size is smaller or larger than wanted.
             seconds = self._costs.seconds(rows, cols, bandwidth, whole_rows=cuts == 1)
             seconds /= rows * cols

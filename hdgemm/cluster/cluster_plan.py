@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import LEAST_SECONDS, MOST, Costs
 from hdgemm.cluster.virtual_time import VirtualCluster
+from hdgemm.units import format_duration, format_rate, format_size, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,20 +79,21 @@ class ClusterPlan:
     def lines(self) -> list[str]:
         """Return the plan in a few lines of text."""
         (rows, cols), (few_rows, few_cols) = self.largest, self.smallest
+        read, most = format_size(self.bytes_read), format_size(self.most_bytes_read)
         return [
             (
                 f"C ({self.m} × {self.n}) := A ({self.m} × {self.k}) · B ({self.k} × {self.n}), "
-                f"{self.dtype}, on {self.workers} workers with {self.gflops:.1f} GFLOP/s"
+                f"{self.dtype}; workers: {self.workers}, {format_speed(self.gflops)} in all"
             ),
-            f"{self.tasks} tasks: blocks of C from {rows} × {cols} to {few_rows} × {few_cols}",
+            f"tasks: {self.tasks}, blocks of C from {rows} × {cols} to {few_rows} × {few_cols}",
             (
-                f"read from storage: {self.bytes_read} bytes in all, {self.most_bytes_read} by the "
-                f"worker that reads most; written: {self.bytes_written} bytes"
+                f"read from storage: {read} in all, {most} by the worker that reads most; "
+                f"written: {format_size(self.bytes_written)}"
             ),
             (
-                f"expected: {self.seconds:.2f} s, {100 * self.efficiency:.0f} % of perfect "
-                f"balance, limited by {self.limit}; storage, shared by all: "
-                f"{self.bandwidth / 1e9:.2f} GB/s"
+                f"expected: {format_duration(self.seconds)}, {100 * self.efficiency:.0f} % of "
+                f"perfect balance; limited by {self.limit}, "
+                f"storage {format_rate(self.bandwidth)} for all"
             ),
             f"more workers do not help below m = n = k = {self.useful_extent}",
         ]

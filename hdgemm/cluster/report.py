@@ -32,12 +32,15 @@ class ClusterProgress(Progress):
 
     Parameters
     ----------
+    shape
+        Rows and columns of C as it is stored.
     workers
         Labels of the workers that take part.
     blocks
         The finished blocks since the last snapshot: label of the worker, and rectangle of C.
     """
 
+    shape: tuple[int, int] = (0, 0)
     workers: tuple[str, ...] = ()
     blocks: tuple[tuple[str, Rect], ...] = ()
 
@@ -86,6 +89,7 @@ class ProgressOf:
                 limit=None,
                 steps=len(receipts),
                 total_steps=len(receipts) + coordinator.on_the_way,
+                shape=coordinator.pool.shape,
                 workers=tuple(label_of(address, known) for address in coordinator.pool.workers),
                 blocks=tuple((label_of(r.worker, known), r.block) for r in new),
             )

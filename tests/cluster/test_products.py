@@ -1,9 +1,13 @@
 """Products of a cluster from storage to storage, in every format that workers can share."""
 
+import json
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import hdgemm
+from hdgemm.cli.app import app
 from hdgemm.cluster import multiply
 from hdgemm.cluster.product import quantum_of
 from hdgemm.durable.audit import audit
@@ -98,6 +102,24 @@ def test_a_matrix_that_is_overwritten(client, case):
     with hdgemm.create(folder / "C.npy", (130, 140), order="F") as c:
         run(client, case, c)
         assert_close_in_eps(np.asarray(c), a, b)
+
+
+def test_the_command_line(cluster, case):
+    folder, a, b = case
+    where = ["--cluster", cluster.scheduler_address]
+    files = [f"{folder}/A.npy", f"{folder}/B.npy", "--out", f"{folder}/C.npy"]
+    planned = CliRunner().invoke(app, ["plan", *files, *where, "--storage", "2GB"])
+    assert planned.exit_code == 0, planned.output
+    assert "workers: 2" in planned.output
+    assert "2.00 GB/s for all" in planned.output
+    run = CliRunner().invoke(app, ["multiply", *files, *where, "--json", "--alpha", "2",
+                                   "--tilemap", f"{folder}/t.png", "--gantt", f"{folder}/g.png",
+                                   "--trace", f"{folder}/t.json"])  # fmt: skip
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["plan"]["workers"] >= 1
+    assert all((folder / name).stat().st_size for name in ("t.png", "g.png", "t.json"))
+    assert "Dask's dashboard: http" in run.stderr
+    assert_close_in_eps(np.load(folder / "C.npy"), a, b, alpha=2.0)
 
 
 def test_nothing_to_multiply_needs_no_worker(client, case):
