@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.linalg.slabs import Slab, SlabPipeline
     from hdgemm.matrices.stored import StoredMatrix
@@ -65,6 +66,15 @@ class Reflectors:
         diagonals = [np.diagonal(self.t(block)) for block in self.blocks]
         return np.concatenate([np.empty(0, self._t.dtype), *diagonals])
 
+    def restore(self, checkpoint: SlabCheckpoint) -> None:
+        """Take T of the slabs that an earlier run has factored."""
+        first = 0
+        for notes in checkpoint.notes():
+            if notes:
+                t = notes["t"].reshape(len(self._t), -1)
+                self._t[:, first : first + t.shape[1]] = t
+                first += t.shape[1]
+
     def factor(self, pipeline: SlabPipeline) -> None:
         """Factor the slabs of a matrix; `stored` is where the pipeline stores them."""
         for slab in pipeline.slabs():
@@ -77,6 +87,9 @@ class Reflectors:
                     geqrt(panel, self.t(place))
                 with self._operation(pipeline, slab, _pairs(panel, rest)):
                     apply_reflectors(panel, self.t(place), rest[place.first :], "C")
+            first, last, _ = self.plan.eliminated(slab.place)
+            if first < last:
+                slab.notes["t"] = self._t[:, first:last]
 
     def apply(self, pipeline: SlabPipeline, trans: str) -> None:
         """Overwrite the slabs C of a pipeline by Q·C (trans N) or Q^H·C (trans C)."""

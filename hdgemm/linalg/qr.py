@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.qr_run import QrRun
-from hdgemm.linalg.run import host_session
+from hdgemm.linalg.run import folder_of, host_session
+from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
+from hdgemm.linalg.stored_factors import QRFactors, save_factors
 from hdgemm.linalg.tsqr import RowReduction, plan_rows
 from hdgemm.machine.limits import cores, default_host_bytes
-from hdgemm.matrices.draft import aside
-from hdgemm.matrices.files import sync_file
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
@@ -24,14 +23,11 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
-    from pathlib import Path
 
-    from numpy.typing import NDArray
-
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.linalg.tsqr import RowPlan
-    from hdgemm.matrices.location import Location
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -57,6 +53,8 @@ def qr(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, ...]:
     """Return the QR factorisation A = Q·R of an m×n matrix of any size, by Householder reflectors.
 
@@ -84,6 +82,8 @@ def qr(
         saved beside it, as ``QR.tau.npy`` for ``QR.npy``.
     options, session, progress, observer, cancel, report
         As in `cholesky`. For TSQR ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    checkpoint, restart
+        As in `cholesky`, for "raw" where `out` is QR alone, or in place.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def qr(
         For "full" and "economic"; ``(R,)`` for "r". A new file of "r" has the k rows of R that are
         not zero; a new array has all m.
     (QR, tau), R : tuple of arrays, and array or None
-        For "raw". R is None where `out` is QR alone.
+        For "raw". R is None where `out` is QR alone, and where a file is overwritten.
 
     Raises
     ------
@@ -118,13 +118,19 @@ def qr(
     source = open_matrix(a)
     watch = Watch.of(progress, observer, cancel, report)
     q_out, r_out = _outputs(out, mode)
+    in_file = overwrite_a and folder_of(source) is not None
+    with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
+    if checkpoint is not False and with_r:
+        raise InputError("checkpoint goes with mode='raw' and an out that is QR alone")
     with host_session(session, options) as (opened, chosen):
         run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
                     overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
         if mode == "r":
             return (_r(run, r_out),)
+        if mode == "raw" and with_r:
+            return _raw_and_r(run, q_out, r_out)
         if mode == "raw":
-            return _raw(run, q_out, r_out, with_r=out is None or r_out is not None)
+            return _raw(run, q_out, Command("qr", {}, checkpoint, restart)), None
         return _q_and_r(run, q_out, r_out, full=mode == "full")
 
 
@@ -141,19 +147,24 @@ def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
     return None, None
 
 
-def _raw(
-    run: QrRun, q_out: Any, r_out: Any, *, with_r: bool
-) -> tuple[tuple[Any, NDArray[Any]], Any]:
+def _raw(run: QrRun, q_out: Any, command: Command) -> QRFactors:
     with ExitStack() as stack:
-        r = run.place_r(stack, r_out, run.k) if with_r else None
+        target = run.place(stack, q_out, run.source.shape, over_a=run.overwrite_a, command=command)
+        tau = run.factor_alone(target).tau
+        save_factors(target, "qr", {"tau": tau})
+    return QRFactors(target.result(), tau)
+
+
+def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
+    with ExitStack() as stack:
+        r = run.place_r(stack, r_out, run.k)
         target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
         reflectors = run.reflectors(target.stored)
         recorder = run.recorder(reflectors.plan)
         run.factor(reflectors, r, recorder)
         run.finish(reflectors, r, recorder)
-        if target.location is not None:
-            _save_tau(target.location, reflectors.tau)
-    return (target.result(), reflectors.tau), None if r is None else r.result()
+        save_factors(target, "qr", {"tau": reflectors.tau})
+    return QRFactors(target.result(), reflectors.tau), r.result()
 
 
 def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, Any]:
@@ -224,24 +235,3 @@ def _reduce_rows(run: QrRun, plan: RowPlan, r: Destination) -> None:
     r.stored[: plan.n, :] = reduction.run().r
     if not r.new:
         r.stored[plan.n :, :] = np.zeros((), run.dtype)
-
-
-def tau_path(location: Location) -> Path | None:
-    """Return where the tau of stored reflectors is; None for an item of a store."""
-    if location.format not in ("npy", "raw"):
-        return None
-    return location.path.resolve().with_suffix(".tau.npy")
-
-
-def _save_tau(location: Location, tau: NDArray[Any]) -> None:
-    path = tau_path(location)
-    if path is None:
-        return
-    part = aside(path)
-    try:
-        with part.open("xb") as stream:
-            np.save(stream, tau)
-        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
-    finally:
-        part.unlink(missing_ok=True)
-    sync_file(path)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.householder import Reflectors
-from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import (
     check_finite_slab,
     folder_of,
     input_unchanged,
     plan_for,
     plan_reflectors,
+    slab_run,
 )
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import destination, scratch_matrix
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
@@ -72,6 +74,7 @@ class QrRun:
         other: Destination | None = None,
         *,
         over_a: bool = False,
+        command: Command | None = None,
     ) -> Destination:
         """Return where a result goes; it is published when the stack is left without an error.
 
@@ -79,6 +82,8 @@ class QrRun:
         ----------
         over_a
             Without `out` it goes to the place of A.
+        command
+            The durable run that this is a part of, if any.
 
         Raises
         ------
@@ -88,7 +93,7 @@ class QrRun:
         target = stack.enter_context(
             destination(
                 out, self._a, self.source, order="F", overwrite_a=over_a, dtype=self.dtype,
-                shape=shape,
+                shape=shape, command=command,
             )
         )  # fmt: skip
         if not self.overwrite_a:
@@ -140,6 +145,25 @@ class QrRun:
             self.source, reflectors.stored, reflectors.plan, recorder, check, store=store
         ) as pipeline:
             reflectors.factor(pipeline)
+
+    def factor_alone(self, target: Destination) -> Reflectors:
+        """Compute the reflectors, without R; durably where the target is, and report it."""
+        done = target.checkpoint
+        if done is not None and done.finished and done.plan is not None:
+            reflectors = Reflectors(target.stored, done.plan)
+            reflectors.restore(done)
+            report_done(self.watch, done)
+            return reflectors
+        check = check_finite_slab if self.check_finite else None
+        with slab_run(
+            "qr", self.source, target.stored, target, self._session, self.options, self.watch,
+            check,
+        ) as pipeline:  # fmt: skip
+            reflectors = Reflectors(target.stored, pipeline.plan)
+            if done is not None:
+                reflectors.restore(done)
+            reflectors.factor(pipeline)
+        return reflectors
 
     def finish(
         self, reflectors: Reflectors, r: Destination | None, recorder: Recorder,

@@ -12,7 +12,8 @@ import pytest
 import hdgemm
 from hdgemm.durable.journal import Journal
 from hdgemm.durable.previous_run import DamagedError
-from hdgemm.linalg import cho_factor, cholesky, lu_factor, slab_store
+from hdgemm.linalg import cho_factor, cholesky, lu_factor, qr, slab_store
+from hdgemm.linalg import open as open_factors
 from hdgemm.linalg.slab_plan import Columns
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -210,6 +211,33 @@ def test_another_command_is_refused(tmp_path):
         cholesky(tmp_path / "A.npy", **command)
     report = report_of(cholesky, tmp_path / "A.npy", **command, restart=True)
     assert report.resumption.kept == 0
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (40, 16), (16, 40)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reflectors_of_qr_go_on_to_the_same_bits(tmp_path, shape, in_place):
+    np.save(tmp_path / "A.npy", random_matrix(*shape, "complex128"))
+    (expected, tau), _ = qr(tmp_path / "A.npy", mode="raw", out=tmp_path / "E.npy", options=SLABS)
+    command = {"mode": "raw", "options": SLABS, "checkpoint": True}
+    command |= {"overwrite_a": True} if in_place else {"out": tmp_path / "QR.npy"}
+    with pytest.raises(InterruptedRunError):
+        qr(tmp_path / "A.npy", observer=interrupt("mult1", 2), **command)
+    for _ in range(2):
+        report = report_of(qr, tmp_path / "A.npy", **command)
+        assert report.resumption.kept >= 1
+        out = tmp_path / ("A.npy" if in_place else "QR.npy")
+        np.testing.assert_array_equal(np.load(out), expected)
+        np.testing.assert_array_equal(np.load(out.with_suffix(".tau.npy")), tau)
+    assert report.resumption.finished
+    factors = open_factors(out)
+    np.testing.assert_array_equal(factors.qr, expected)
+    np.testing.assert_array_equal(factors.tau, tau)
+
+
+def test_checkpoints_of_qr_take_reflectors_alone(tmp_path):
+    for arguments in ({"mode": "full"}, {"mode": "r", "out": tmp_path / "R.npy"}, {"mode": "raw"}):
+        with pytest.raises(hdgemm.InputError, match="QR alone"):
+            qr(np.eye(3), checkpoint=True, **arguments)
 
 
 def test_two_runs_on_one_journal_are_refused(tmp_path):
