@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 #: Bytes of a stream buffer, where memory allows them: a few of the largest disk requests.
-_STREAM_BYTES: Final = 64 << 20
+_STREAM_BYTES: Final = 32 << 20
+#: Stream blocks at least, so that little is read before the first update.
+_LEAST_BLOCKS: Final = 8
 #: Columns of op(A) in a stream buffer at least: with fewer, syrk is much slower than gemm.
 _LEAST_COLUMNS: Final = 64
 
@@ -111,7 +113,8 @@ class TriangleUpdate:
         held = 0 if blas_takes(self.first.destination.matrix.array, dtype) else n * each
         buffers = STREAM_BUFFERS * len(self.products)
         room = limits.memory - BOUNCE_BYTES - held - 2 * buffers * ALIGNMENT
-        columns = min(k, room // (buffers * each), max(_LEAST_COLUMNS, _STREAM_BYTES // each))
+        fits = min(k, room // (buffers * each))
+        columns = min(fits, max(_LEAST_COLUMNS, min(_STREAM_BYTES // each, k // _LEAST_BLOCKS)))
         if columns < min(k, _LEAST_COLUMNS) or room < 0:
             if n > 1:
                 return None
