@@ -6,13 +6,16 @@ is durable; see `hdgemm.durable.checkpoint` for the order of what becomes durabl
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
 from hdgemm.durable.identity import Identity
 from hdgemm.errors import InputError
+from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.stores import create_matrix
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from hdgemm.cluster.receipts import Receipt
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.base import Operand
+    from hdgemm.matrices.draft import Draft
     from hdgemm.pipeline.plan import Rect
     from hdgemm.product.product import Product
 
@@ -70,6 +75,45 @@ class ClusterCheckpoint(Checkpoint):
         return self._journal.path
 
 
+class ObjectDestination(Destination):
+    """A new array in an object store: its chunks in their places, its metadata written last.
+
+    A chunk that the store has taken is durable. The journal lies in the client's working directory.
+    """
+
+    def journal(self) -> Path:
+        """Return the name of its journal."""
+        name = re.sub(r"\W+", ".", f"{self.where.path.name}.{self.where.item}").strip(".")
+        return Path.cwd() / f".{name}.hdgemm-journal"
+
+    def part(self, journal: Path) -> Path:  # noqa: ARG002 - there is none aside
+        """Return its own name: nothing is written aside."""
+        return self.path
+
+    def create(self, journal: Path, order: str = "C", *, sparse: bool = False) -> Draft[Any]:  # noqa: ARG002
+        """Begin the array; it has no metadata yet."""
+        return create_matrix(self.where, self.shape, self.dtype, order=order)
+
+    def reopen(self, journal: Path) -> Draft[Any] | None:
+        """Go on with the chunks that are there; None where the array was published."""
+        return None if self.finished() is not None else self.create(journal)
+
+    def remove(self, journal: Path) -> None:
+        """Remove the chunks of an array that was not published."""
+        if self.finished() is None:
+            self.create(journal).discard()
+
+    def clean(self, journal: Path) -> None:
+        """Do nothing: nothing was replaced."""
+
+    def finished(self) -> Operand | None:
+        """Open the array; None when it was not published."""
+        try:
+            return open_operand(self.where, what="c")
+        except InputError:
+            return None
+
+
 def open_checkpoint(
     product: Product, journal: Checkpointing, *, restart: bool = False
 ) -> ClusterCheckpoint:
@@ -93,8 +137,11 @@ def open_checkpoint(
             "a cluster cannot update C in place: a block whose worker dies is computed again, and "
             "its old values would be gone. Give out as a path; it may be the path of c"
         )
+    destination: Destination
     if product.c is not None:
         destination = Destination.of_existing(product.c, updates=False)
+    elif product.target.url:
+        destination = ObjectDestination(product.target, product.shape, product.dtype)
     else:
         destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
     path = destination.journal() if journal is True else Path(journal).absolute()
@@ -102,5 +149,5 @@ def open_checkpoint(
         product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
     )
     opened = ClusterCheckpoint(identity, destination, path, restart=restart)
-    opened.beside = journal is True
+    opened.beside = journal is True and not isinstance(destination, ObjectDestination)
     return opened

@@ -228,7 +228,7 @@ def make_job(product: Product, durable: ClusterCheckpoint | None, options: Optio
         journal=durable.path if durable is not None and durable.beside else None,
         a=Reference.of(product.a, "A"),
         b=Reference.of(product.b, "B"),
-        c=None if durable is None else Reference.of(product.destination, "out"),
+        c=None if durable is None else Reference.of_target(product),
         old=None if old is None else Reference.of(old, "C"),
         alpha=product.alpha,
         beta=product.beta,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.matrices.fingerprint import file_state, home_of
+from hdgemm.matrices.location import Location
+from hdgemm.matrices.objectstore import objects_state
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ def fingerprint(operand: Operand) -> Fingerprint:
     """
     matrix = operand.matrix
     home = home_of(matrix)
+    place = matrix.opened_from[0] if matrix.opened_from is not None else None
+    if isinstance(place, Location) and place.url:
+        size, changed = objects_state(place)
+        return sampled(operand) | {"size": size, "mtime_ns": changed}
     if home is None:
         everything = {"content": _digest(matrix, _everything(*matrix.shape))}
         return _described(operand) | everything

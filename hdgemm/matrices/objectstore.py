@@ -84,6 +84,9 @@ class _ObjectsDraft(Draft["Matrix"]):
                 path=self.matrix.name, offset=0, length=len(self._metadata),
             ) from error  # fmt: skip
 
+    def _settle(self) -> None:
+        """Do nothing: what the store has taken is durable."""
+
     def _remove(self) -> None:
         for page in self._objects.list(self._prefix + "c/"):
             self._objects.delete([entry["path"] for entry in page])
@@ -137,3 +140,24 @@ def _there(objects: Any, place: Location) -> bool:
         )
     except Exception as error:
         raise InputError(f"cannot reach {place}: {error}", path=str(place)) from error
+
+
+def objects_state(place: Location) -> tuple[int, int]:
+    """Return the bytes of all objects of an array, and when the last one was changed, in ns.
+
+    Raises
+    ------
+    InputError
+        When the store cannot be reached.
+    """
+    size, changed = 0, 0
+    try:
+        for page in _connect(place.url).list(f"{place.item}/" if place.item else None):
+            size += sum(entry["size"] for entry in page)
+            latest = max((entry["last_modified"].timestamp() for entry in page), default=0.0)
+            changed = max(changed, int(latest * 1e9))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"cannot reach {place}: {error}", path=str(place)) from error
+    return size, changed
