@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import stat
 import zlib
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
 
 _DIGITS: Final = 8
+#: Beginning of a journal whose first record a crash has torn.
+_TORN: Final = re.compile(rb"[0-9a-f]{0,8}\Z|[0-9a-f]{8} ")
 
 
 class DamagedJournalError(HdgemmError):
@@ -46,7 +50,7 @@ class Journal:
     Raises
     ------
     InputError
-        When it cannot be opened, or another run holds it.
+        When it cannot be opened, is a file of another kind, or another run holds it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,9 +60,14 @@ class Journal:
             with os.fdopen(os.dup(self._fd), "rb") as stream:
                 content = stream.read()
             self.records, self.damaged, self._end = _parse(content)
+            if not self.records:
+                _refuse_other_files(path, content)
             if self._end < len(content):
                 os.ftruncate(self._fd, self._end)
                 os.fsync(self._fd)
+        except InputError:
+            os.close(self._fd)
+            raise
         except OSError as error:
             os.close(self._fd)
             raise self._error("read", 0, 0, error) from error
@@ -147,11 +156,14 @@ def decode(line: bytes) -> Record | None:
 
 def _open_locked(path: Path) -> int:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise InputError(
             f"cannot open the journal {path}: {error.strerror}", path=str(path)
         ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise InputError(f"the journal {path} is not a regular file", path=str(path))
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -159,6 +171,14 @@ def _open_locked(path: Path) -> int:
         raise InputError(f"another run is at work with the journal {path}; wait for it",
                          path=str(path)) from error  # fmt: skip
     return fd
+
+
+def _refuse_other_files(path: Path, content: bytes) -> None:
+    if not _TORN.match(content):
+        raise InputError(
+            f"{path} exists and is no journal: choose another name for the checkpoint",
+            path=str(path),
+        )
 
 
 def _line(record: Record) -> bytes:

@@ -62,6 +62,8 @@ def run_durably(
     else:
         destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
     path = destination.journal() if isinstance(journal, bool) else Path(journal).absolute()
+    if path.resolve() == destination.path.resolve():
+        raise InputError(f"the checkpoint {path} is C itself: choose another name for it")
     identity = Identity.of(
         product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
     )

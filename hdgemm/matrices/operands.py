@@ -103,9 +103,13 @@ def _from_array(x: NDArray[Any], what: str, *, writable: bool) -> tuple[Matrix, 
 def _check_writable(x: NDArray[Any], what: str) -> None:
     if not x.flags.writeable:
         raise InputError(f"{what} is to be overwritten, but the array is read-only: pass a copy")
-    if x.size and any(
-        stride == 0 and extent > 1 for stride, extent in zip(x.strides, x.shape, strict=True)
-    ):
+    (short, extent), (long, repeated) = sorted(
+        (abs(stride), extent) for stride, extent in zip(x.strides, x.shape, strict=True)
+    )
+    overlapping = (extent > 1 and short < x.itemsize) or (
+        repeated > 1 and long < short * (extent - 1) + x.itemsize
+    )
+    if x.size and overlapping:
         raise InputError(f"{what} is to be overwritten, but its elements share memory: pass a copy")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
 from hdgemm.machine.limits import thread_limit
 from hdgemm.options import Options
@@ -178,6 +178,8 @@ def check_options(options: Any) -> Options:
 def session_for(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
     """Yield a session and the options of one call; a session of its own where none is given."""
     if session is not None:
+        if not isinstance(session, Session):
+            raise InputTypeError(f"session must be hdgemm.Session, got {type(session).__name__}")
         yield session, session.options if options is None else check_options(options)
         return
     with Session(check_options(options)) as own:

@@ -137,6 +137,28 @@ class TestRefusals:
         case.run(restart=True)
         assert case.sha() == case.expected
 
+    @pytest.mark.parametrize("restart", [False, True])
+    @pytest.mark.parametrize("name", ["A.npy", "notes", "zeros", "fifo", "C.npy", "/dev/null"])
+    def test_a_checkpoint_that_is_another_file(self, tmp_path, name, restart):
+        case = Case(tmp_path)
+        contents = {"notes": b"deadbeef\nnotes\n", "zeros": bytes(5000)}
+        for other, content in contents.items():
+            (tmp_path / other).write_bytes(content)
+        os.mkfifo(tmp_path / "fifo")
+        before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+        with pytest.raises(InputError, match=r"is no journal|not a regular file|is C itself"):
+            case.run(checkpoint=tmp_path / name, restart=restart)
+        after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+        assert after == before
+
+    def test_a_journal_whose_first_record_is_torn(self, tmp_path):
+        case = Case(tmp_path)
+        for torn in (b"", b"12ab", b"12ab34cd", b'12ab34cd {"begin": {'):
+            case.journal.write_bytes(torn)
+            assert case.run().resumption.kept == 0
+            assert case.sha() == case.expected
+            case.reset()
+
 
 class TestDamage:
     @pytest.mark.parametrize("bit", range(64))

@@ -20,6 +20,19 @@ from hdgemm.matrices.operands import open_operand
 DTYPES = ("<f4", ">f4", "<f8", ">f8", "<c8", ">c8", "<c16", ">c16")
 
 
+@pytest.mark.parametrize("strides", [(0, 8), (8, 0), (8, 8), (24, 8), (-8, 16), (4, 64)])
+def test_an_output_whose_elements_share_memory_is_refused(strides):
+    shape = (4, 5)
+    x = np.lib.stride_tricks.as_strided(np.zeros(64)[32:], shape, strides)
+    with pytest.raises(InputError, match="share memory"):
+        open_operand(x, writable=True)
+
+
+@pytest.mark.parametrize("view", ["x[::2, ::3]", "x[::-1, ::-2].T", "x[:1]", "x[:, :1]", "x[:0]"])
+def test_an_output_with_any_strides_of_its_own_is_taken(view):
+    open_operand(eval(view, {"x": np.zeros((6, 7))}), writable=True)
+
+
 def seen(operand):
     """The whole of op(X), read through the matrix."""
     out = np.empty(operand.matrix.shape, np.complex128)

@@ -80,6 +80,11 @@ def test_a_closed_session_is_refused(opened):
         hdgemm.matmul(A, B, session=session)
 
 
+def test_a_session_must_be_a_session():
+    with pytest.raises(hdgemm.InputTypeError, match=r"session must be hdgemm\.Session, got int"):
+        hdgemm.multiply(A, B, session=3)
+
+
 def test_options_must_be_options():
     with pytest.raises(hdgemm.InputError, match=r"options must be hdgemm\.Options, got dict"):
         hdgemm.multiply(A, B, options={"host_memory": "1GB"})

@@ -1,0 +1,161 @@
+"""`host_memory` for every combination of format, dtype, beta, transposition, check and device.
+
+python -m bench.campaigns.memory_limits [--limit 60000000] [--case TEXT]
+
+Each product runs in a process of its own, whose anonymous and shared pages are read from outside
+every 2 ms. What the run adds must not exceed the limit. The process computes small products first:
+libraries, threads and BLAS's buffers belong to no run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from bench.campaigns.tally import Tally, add_save
+from hdgemm import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+N: Final = 2000
+LIMIT: Final = 60_000_000
+
+CHILD: Final = """
+import sys
+import numpy as np
+import hdgemm
+
+folder, limit, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+options = {"devices": device, "host_memory": limit}
+square = np.ones((1500, 1500))
+hdgemm.multiply(square, square, options=hdgemm.Options(devices=device, tile=(512, 512, 512)))
+np.save(folder + "/small.npy", square[:64, :64])
+for small in (folder + "/small.npy", folder + "/small.zarr", folder + "/small.h5::/x"):
+    hdgemm.multiply(small, small, out=folder + "/small_out.npy", options=hdgemm.Options(**options))
+del square
+for line in sys.stdin:
+    call = eval(line)
+    settings = hdgemm.Options(**options, **call.pop("options", {}))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    hdgemm.multiply(**call, options=settings)
+    print("done", flush=True)
+"""
+
+
+def own_bytes(pid: int) -> int:
+    """Return the anonymous and shared pages of a process, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    counted = ("RssAnon:", "RssShmem:")
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(counted))
+
+
+def make_operands(folder: Path) -> None:
+    """Write the same matrix in every format, and small ones."""
+    import h5py
+    import zarr
+
+    x = np.random.default_rng(0).standard_normal((N, N))
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", x[::-1])
+    np.save(folder / "f.npy", np.asfortranarray(x))
+    np.save(folder / "x4.npy", x.astype("float32"))
+    for name, part, size in (("x", x, 256), ("small", x[:64, :64], 32)):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file.create_dataset("x", data=part, chunks=(size, size), compression="gzip")
+            file.create_dataset("plain", data=part)
+        zarr.create_array(store=folder / f"{name}.zarr", data=part, chunks=(size, size))
+
+
+@contextlib.contextmanager
+def measured(folder: Path, limit: int, device: str = "host") -> Iterator[Callable[..., int]]:
+    """Start a process; give a function that runs `multiply` there and returns its peak in bytes."""
+    child = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", CHILD, str(folder), str(limit), device],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+    orders, answers = child.stdin, child.stdout
+
+    def say(text: str) -> None:
+        orders.write(text + "\n")
+        orders.flush()
+
+    def peak(**call: Any) -> int:
+        say(repr(call))
+        assert answers.readline() == "ready\n"
+        before = most = own_bytes(child.pid)
+        say("go")
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (answers.readline(), done.set()))
+        thread.start()
+        while not done.wait(0.002):
+            most = max(most, own_bytes(child.pid))
+        thread.join()
+        return most - before
+
+    with child:
+        yield peak
+        orders.close()
+    assert child.returncode == 0
+
+
+def combinations(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a name and the arguments of each product."""
+    operands = {
+        "npy": "x.npy", "Fortran order": "f.npy", "float32": "x4.npy", "Zarr": "x.zarr",
+        "gzip in HDF5": "x.h5::/x", "HDF5": "x.h5::/plain",
+    }  # fmt: skip
+    for form, beta, trans, check in itertools.product(
+        operands, (0.0, 0.5), (False, True), (None, "tiles")
+    ):
+        call: dict[str, Any] = {"a": f"{folder}/{operands[form]}", "b": f"{folder}/y.npy"}
+        if beta:
+            call |= {"beta": beta, "c": f"{folder}/f.npy"}
+        if check:
+            call["options"] = {"verify": check}
+        name = f"{form}, beta {beta}, {'transposed' if trans else 'as is'}, check {check}"
+        yield name, call | {"trans_a": trans, "trans_b": trans, "out": f"{folder}/out.npy"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all combinations on the host and on the first OpenCL device."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=LIMIT)
+    parser.add_argument("--case", default="", help="only names with this text")
+    add_save(parser)
+    asked = parser.parse_args(arguments)
+    tally, highest = Tally(), 0
+    names = [info.name for info in devices() if info.usable]
+    chosen = ["host", *[name for name in names if name.startswith("opencl")][:1]]
+    with tempfile.TemporaryDirectory(prefix="hdgemm-memory-") as name:
+        folder = Path(name)
+        make_operands(folder)
+        for device in chosen:
+            for case, call in combinations(folder):
+                if asked.case not in f"{device}: {case}":
+                    continue
+                with measured(folder, asked.limit, device) as peak:
+                    found = peak(**call)
+                highest = max(highest, found)
+                tally.counts[device] += 1
+                tally.check(
+                    found <= asked.limit, f"{device}: {case}: {found} bytes of {asked.limit}"
+                )
+    tally.figures |= {"limit": asked.limit, "highest": highest}
+    return tally.end("memory_limits", asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
