@@ -23,14 +23,14 @@ def browser(folder: Path, height: int) -> webdriver.Chrome:
     options.binary_location = shutil.which("chromium") or ""
     profile = folder / "profile"
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                 f"--window-size=1000,{height}", f"--user-data-dir={profile}"):  # fmt: skip
+                 f"--window-size=1200,{height}", f"--user-data-dir={profile}"):  # fmt: skip
         options.add_argument(flag)
     driver = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
     return webdriver.Chrome(options=options, service=driver)
 
 
 def main() -> None:
-    """Run a job, open its page while it runs and when it is done, and save what is seen."""
+    """Run a job, open its page while it runs, and save what is seen."""
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="hdgemm-picture-") as name:
         folder = Path(name)
@@ -44,7 +44,7 @@ def main() -> None:
         try:
             job_id = submit(
                 server.http, a={"path": "a.npy"}, b={"path": "b.npy"}, name="night run",
-                options={"host_memory": "300MB"},
+                options={"host_memory": "300MB", "verify": True},
             )  # fmt: skip
             page.get(f"{server.url}/#/job/{job_id}")
 
@@ -53,7 +53,7 @@ def main() -> None:
                 return bool(detail.get("percent", 0) > 40)
 
             wait_until(half, 120)
-            wait_until(lambda: page.find_elements("css selector", "rect.done"), 20)
+            wait_until(lambda: page.find_elements("css selector", "polyline.line"), 20)
             page.save_screenshot(str(target))
         finally:
             page.quit()

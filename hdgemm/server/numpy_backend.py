@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import GemmCall, Problem, ProfileCall, Watch
 
-#: Seconds that each of the `STEPS` steps takes at least; names that choose an odd behaviour.
+#: Seconds that each of the `STEPS` steps takes at least, times the job's `threads`; names that
+#: choose an odd behaviour.
 DELAY = "HDGEMM_TEST_DELAY"
 MODE = "HDGEMM_TEST_MODE"
 STEPS = 10
@@ -59,7 +60,7 @@ class NumpyLibrary:
             out[bar] = call.alpha * (a[bar] @ b)
             if call.beta:
                 out[bar] += call.beta * c[bar]
-            self._step(step + 1, watch)
+            self._step(step + 1, watch, began, options.threads or 1)
         with call.out.open("wb") as stream:
             np.save(stream, out)
         report = {"seconds": time.monotonic() - began, "gflops": 1.0, "stages": {},
@@ -75,12 +76,13 @@ class NumpyLibrary:
 
     def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
         """Measure nothing, in steps."""
+        began = time.monotonic()
         for step in range(STEPS):
-            self._step(step + 1, watch)
+            self._step(step + 1, watch, began)
         return Outcome({"device": call.device, "kind": "measured"}, _draw_profile)
 
-    def _step(self, step: int, watch: Watch) -> None:
-        for _ in _wait(float(os.environ.get(DELAY, "0"))):
+    def _step(self, step: int, watch: Watch, began: float, slower: int = 1) -> None:
+        for _ in _wait(slower * float(os.environ.get(DELAY, "0"))):
             if watch.cancel.is_set():
                 raise CancelledRunError("cancelled")
         mode = os.environ.get(MODE)
@@ -88,8 +90,12 @@ class NumpyLibrary:
             os.abort()
         if mode == "bug":
             raise RuntimeError("a fault of the library's own")
-        watch.progress({"percent": 100.0 * step / STEPS, "steps": step, "total_steps": STEPS,
-                        "gflops": 1.0, "eta": 0.0, "limit": "mult1"})  # fmt: skip
+        elapsed = time.monotonic() - began
+        watch.progress(
+            {"percent": 100.0 * step / STEPS, "steps": step, "total_steps": STEPS, "gflops": 1.0,
+             "elapsed": elapsed, "eta": elapsed * (STEPS - step) / step, "limit": "mult1",
+             "busy": {"host load1": 0.25 * elapsed, "host mult1": 0.75 * elapsed}}
+        )  # fmt: skip
 
 
 def _operand(path: Path | None) -> NDArray[np.float64]:

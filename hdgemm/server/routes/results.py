@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,7 +112,8 @@ async def get_result(
         raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")
     file = await service.files.run(_open_result, service, job)
     if rows is None and cols is None:
-        return stream_file(request, file, job.output["sha256"], "c.npy")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.") or "c"
+        return stream_file(request, file, job.output["sha256"], f"{name}.npy")
     return await service.files.run(rectangle, file, rows, cols)
 
 

@@ -30,13 +30,14 @@ _CONFORMANCE: Final = [
 #: How long a readiness check may take.
 _READY_SECONDS: Final = 5.0
 _FOLDER: Final = Path(__file__).parent.parent / "static"
+_SUFFIXES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 _TYPES: Final = {
-    "index.html": "text/html; charset=utf-8",
-    **dict.fromkeys(
-        ("app.js", "api.js", "show.js", "job.js", "submit.js"), "text/javascript; charset=utf-8"
-    ),
-    "style.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
+    path.name: _SUFFIXES[path.suffix] for path in _FOLDER.iterdir() if path.suffix in _SUFFIXES
 }
 
 

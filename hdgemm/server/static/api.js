@@ -35,6 +35,7 @@ export async function request(path, options = {}) {
     try { problem = await answer.json(); } catch { /* not a problem document */ }
     const error = new Error(problem.detail || `${answer.status} ${answer.statusText}`);
     error.problem = problem;
+    error.status = answer.status;
     throw error;
   }
   return answer;
@@ -44,8 +45,8 @@ export async function get(path) {
   return (await request(path)).json();
 }
 
-export async function post(path, body) {
-  const options = { method: "POST" };
+export async function post(path, body, signal) {
+  const options = { method: "POST", signal };
   if (body !== undefined) {
     options.headers = { "Content-Type": "application/json" };
     options.body = JSON.stringify(body);
@@ -59,6 +60,16 @@ export async function remove(path) {
 
 export async function blobUrl(path) {
   return URL.createObjectURL(await (await request(path)).blob());
+}
+
+// Saves what a path answers as a file. Without a token the browser streams it to the disk itself.
+export async function save(path, name) {
+  const direct = sessionStorage.getItem("hdgemm-token") === null;
+  const href = direct ? new URL(`.${path}`, document.baseURI).href : await blobUrl(path);
+  const link = document.createElement("a");
+  Object.assign(link, { href, download: name });
+  link.click();
+  if (!direct) setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 // Calls onEvent({id, kind, data}) for each event; resumes where it broke off; ends with the job.

@@ -1,16 +1,73 @@
-// One job: live bar, tile map, stage table, Gantt chart and log.
+// One job: progress, phases, operands, charts, tile map, downloads, log.
 
-import { blobUrl, follow, get, post, remove, request } from "./api.js";
+import { blobUrl, follow, get, post, remove, request, save } from "./api.js";
+import { legend, tileMap } from "./charts.js";
+import { confirm } from "./dialogs.js";
+import { Phases } from "./phases.js";
+import { ProgressChart } from "./progress.js";
 import {
-  bar, bytes, el, fixed, isPressed, pairs, planTable, seconds, status, table, tileMap, time,
+  bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, replace, seconds, shape, since, status, table, time, title,
 } from "./show.js";
 
 const OVER = new Set(["successful", "failed", "dismissed"]);
+const MATRICES = ["a", "b", "c", "r", "x"];
+
+function referenceText(reference) {
+  if (reference.job) return el("a", { href: `#/job/${reference.job}` }, `result of job ${reference.job.slice(0, 8)}`);
+  return reference.path ?? `uploaded matrix ${reference.matrix.slice(0, 8)}`;
+}
+
+function operands(info) {
+  const { inputs } = info;
+  const isReference = (value) => value && typeof value === "object" && (value.path || value.matrix || value.job) && value.format === undefined;
+  const plain = Object.entries(inputs).filter(([name, value]) => !["options", "output"].includes(name)
+    && !isReference(value) && value !== null && typeof value !== "object");
+  return card("Operands and options", facts([
+    ["Process", info.processID],
+    ["Shape", shape(info)],
+    ...Object.entries(inputs).filter(([, value]) => isReference(value))
+      .map(([name, value]) => [MATRICES.includes(name) ? name.toUpperCase() : name, referenceText(value)]),
+    ...plain.map(([name, value]) => [name.replaceAll("_", " "), `${value}`]),
+    ["Result", info.output ? info.output.path ?? "kept by the server" : null],
+    ["Devices", info.needs.devices.join(", ")],
+    ["Memory held", bytes(info.needs.host_bytes)],
+    ["Priority", `${info.priority}`],
+  ]));
+}
+
+function times(info) {
+  const expected = info.plan?.expected_seconds ?? null;
+  const actual = info.report?.seconds ?? (info.status === "running" ? info.detail?.elapsed ?? null : null);
+  const ratio = expected && info.report?.seconds ? info.report.seconds / expected : null;
+  return card("Times", facts([
+    ["Submitted", time(info.created)],
+    ["Started", info.started && time(info.started)],
+    ["Finished", info.finished && time(info.finished)],
+    ["Waited", info.started && seconds(since(info.created, info.started))],
+    ["Expected to take", expected === null ? null : seconds(expected)],
+    [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} of the expected time)` : ""}`],
+    ["Left", info.status === "running" ? seconds(info.detail?.eta) : null],
+    ["Throughput", info.report?.gflops ? `${fixed(info.report.gflops)} GFLOP/s` : null],
+    ["Attempts", info.attempt > 1 ? `${info.attempt}` : null],
+    ["Deleted after", info.expires && time(info.expires)],
+  ]));
+}
+
+function verification(info) {
+  const found = info.verification;
+  if (found) {
+    return card("Verification", el("p", { class: found.passed ? "successful" : "failed" },
+      `${found.passed ? "Passed" : "Failed"}: ${found.summary ?? ""}`));
+  }
+  const asked = info.inputs.options?.verify === true;
+  return card("Verification", el("p", { class: "soft" }, !asked ? "It was not asked for."
+    : OVER.has(info.status) ? "There is no outcome." : "The product will be checked before it is published."));
+}
 
 function stages(report) {
   const rows = Object.entries(report?.stages ?? {});
   if (!rows.length) return null;
-  return table("Stages", [
+  return [el("h3", {}, "Stages"), table("Stages", [
     ["Stage", ([name]) => name],
     ["Operations", ([, stage]) => `${stage.operations}`, true],
     ["Moved", ([, stage]) => bytes(stage.bytes), true],
@@ -18,108 +75,171 @@ function stages(report) {
     ["GB/s", ([, stage]) => fixed(stage.gbytes_per_second), true],
     ["GFLOP/s", ([, stage]) => fixed(stage.gflops), true],
     ["Share of the run", ([, stage]) => `${Math.round((100 * stage.seconds) / report.seconds)} %`, true],
-  ], rows);
+  ], rows)];
 }
 
-function facts(info) {
+function tiles(info, map) {
+  const shares = Object.entries(info.report?.split?.shares ?? {}).filter(([, one]) => one.tiles?.length);
+  const { m, n } = map;
+  if (shares.length) {
+    const drawn = shares.flatMap(([, one], number) => one.tiles.map((tile) => [...tile.slice(0, 4), `fill done colour-${number % 7}`]));
+    return [tileMap({ m, n, tiles: drawn, label: `${drawn.length} tiles of C in the colour of their device` }), legend(shares.map(([name]) => name))];
+  }
+  if (!map.units.length) return null;
   const detail = info.detail ?? {};
-  const entries = [
-    ["Process", info.processID], ["Phase", info.phase], ["Message", info.message],
-    ["Submitted", time(info.created)], ["Started", time(info.started)],
-    ["Finished", time(info.finished)], ["Attempt", `${info.attempt}`],
+  const share = info.status === "successful" ? 1 : (detail.steps ?? 0) / (detail.total_steps || 1);
+  const done = Math.floor(share * map.units.length);
+  const now = info.status === "running";
+  const drawn = map.units.map((unit, number) => [...unit, number < done ? "fill done colour-0" : number === done && now ? "now" : ""]);
+  const device = info.plan?.device ?? info.needs.devices[0];
+  return [tileMap({ m, n, tiles: drawn, label: `${done} of ${map.units.length} tiles of C are finished` }),
+    el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished on ${device}`)];
+}
+
+function downloads(id, info, tell) {
+  const link = (text, path, name, attributes = {}) => el("button", { ...attributes,
+    onclick: () => save(path, name).catch(tell) }, text);
+  const at = `/v1/jobs/${id}`;
+  if (info.status !== "successful") return [];
+  return [
+    info.output && link(`Result (${bytes(info.output.size)})`, `${at}/results/c`, `${title(info)}.npy`, { class: "primary", id: "download" }),
+    link("Report (JSON)", `${at}/results/report`, `${title(info)}-report.json`, { id: "get-report" }),
+    info.processID === "profile" && link("Report (page)", `${at}/report.html`, `${title(info)}.html`, { class: "primary", id: "report" }),
+    link("Trace", `${at}/trace`, `${title(info)}-trace.json`, { id: "get-trace" }),
+    link("Gantt chart", `${at}/gantt.png`, `${title(info)}-gantt.png`, { id: "get-gantt" }),
   ];
-  if (info.status === "running") {
-    entries.push(["Limited by", detail.limit ?? "–"], ["Speed", `${fixed(detail.gflops)} GFLOP/s`],
-      ["Time left", seconds(detail.eta)]);
-  }
-  if (info.report?.seconds) {
-    entries.push(["Took", seconds(info.report.seconds)],
-      ["Speed", `${fixed(info.report.gflops)} GFLOP/s`],
-      ["Limited by", info.report.limit ?? "–"]);
-  }
-  if (info.error) entries.push([`Error (${info.error.origin})`, info.error.detail]);
-  if (info.expires) entries.push(["Deleted after", time(info.expires)]);
-  if (info.output?.path) entries.push(["Result", info.output.path]);
-  return pairs("Facts", entries);
 }
 
-async function download(path, name) {
-  el("a", { href: await blobUrl(path), download: name }).click();
+function actions(id, info, tell, redraw) {
+  const act = (work) => async () => { try { await work(); } catch (error) { tell(error); } };
+  const cancel = act(async () => {
+    if (!await confirm("Stop this job?", "Stop it", "Let it run")) return;
+    await post(`/v1/jobs/${id}/cancel`);
+    await redraw();
+  });
+  const discard = act(async () => {
+    const kept = info.output && !info.output.path ? " with its result" : "";
+    if (!await confirm(`Delete this job${kept}?`, "Delete it", "Keep it")) return;
+    await remove(`/v1/jobs/${id}`);
+    location.hash = "#/";
+  });
+  return el("div", { class: "row actions" },
+    ...downloads(id, info, tell),
+    !OVER.has(info.status) && el("button", { id: "cancel", onclick: cancel, disabled: info.cancelRequested },
+      info.cancelRequested ? "Stopping …" : "Cancel"),
+    el("a", { class: "button", id: "again", href: `#/submit/again/${id}` }, "Run again"),
+    OVER.has(info.status) && el("button", { id: "delete", onclick: discard }, "Delete"));
 }
 
-function buttons(id, info, tell, redraw) {
-  const act = (work) => async () => { try { await work(); await redraw(); } catch (e) { tell(e); } };
-  const row = el("div", { class: "row" });
-  if (!OVER.has(info.status)) {
-    row.append(el("button", { id: "cancel", onclick: act(() => post(`/v1/jobs/${id}/cancel`)),
-      disabled: info.cancelRequested }, info.cancelRequested ? "Stopping …" : "Cancel"));
-  } else {
-    if (info.status === "successful" && info.output) {
-      row.append(el("button", { id: "download", class: "primary", onclick: act(() => download(`/v1/jobs/${id}/results/c`, "c.npy")) },
-        `Download the result (${bytes(info.output.size)})`));
-    }
-    if (info.status === "successful" && info.processID === "profile") {
-      row.append(el("button", { id: "report", class: "primary",
-        onclick: act(() => download(`/v1/jobs/${id}/report.html`, "report.html")) },
-      "Download the report"));
-    }
-    row.append(el("button", { onclick: async () => {
-      try { await remove(`/v1/jobs/${id}`); location.hash = "#/"; } catch (e) { tell(e); }
-    } }, "Delete"));
+function headline(info, reason) {
+  const detail = info.detail ?? {};
+  if (info.status === "accepted") return reason ? `Waiting: ${reason.reason}${reason.startsIn === null ? "" : `; starts in about ${seconds(reason.startsIn)}`}` : info.message;
+  if (info.status !== "running") return info.status === "successful" ? `Done in ${seconds(info.report?.seconds ?? since(info.started, info.finished))}` : info.message;
+  const left = detail.eta === null || detail.eta === undefined ? null : `${seconds(detail.eta)} left, done at about ${new Date(Date.now() + 1000 * detail.eta).toLocaleTimeString()}`;
+  return [`${Math.floor(detail.percent ?? 0)} %`, left, detail.gflops ? `${fixed(detail.gflops)} GFLOP/s` : null,
+    detail.limit ? `limited by ${detail.limit}` : null].filter((one) => one).join(" · ");
+}
+
+function failure(info) {
+  if (!info.error) return null;
+  const origin = info.error.origin === "user" ? "The inputs or options are the cause" : "The system is the cause";
+  return el("section", { class: "card error" }, el("h3", {}, "Error"), el("p", {}, info.error.detail), el("p", { class: "soft" }, `${origin} (${info.error.type}).`));
+}
+
+function unknown(main, id) {
+  main.replaceChildren(el("h2", {}, "No such job"),
+    el("p", {}, `There is no job ${id.slice(0, 40)} here. It was deleted, or it belongs to another token.`),
+    el("p", {}, el("a", { href: "#/" }, "See all jobs")));
+}
+
+export async function job(signal, id, _more, { main, tell }) {
+  let info;
+  try {
+    info = await get(`/v1/jobs/${encodeURIComponent(id)}`);
+  } catch (error) {
+    if (![404, 422].includes(error.status)) throw error;
+    unknown(main, id);
+    return;
   }
-  return row;
-}
-
-export async function job(signal, id, { main, tell }) {
-  const live = el("div", {});
+  const map = await get(`/v1/jobs/${id}/map`);
+  const phases = new Phases();
+  const chart = new ProgressChart();
+  const top = el("div", {});
+  const cards = el("div", { class: "cards" });
+  const charts = Object.fromEntries(["Throughput", "Stage load", "Tiles of C"].map((name) => {
+    const host = el("div", {});
+    return [name, { host, node: el("figure", { hidden: true }, el("figcaption", {}, name), host) }];
+  }));
   const after = el("div", {});
   const log = el("pre", { tabindex: 0, "aria-label": "Log" });
-  main.replaceChildren(live, after, el("h3", {}, "Log"), log);
-  const map = await get(`/v1/jobs/${id}/map`);
-  let info = await get(`/v1/jobs/${id}`);
+  main.replaceChildren(top, cards, el("div", { class: "charts" }, ...Object.values(charts).map((one) => one.node)), after,
+    el("details", { open: info.status === "failed" }, el("summary", {}, "Log"), log));
+  let reason = null;
 
+  const show = (name, wanted, work) => {
+    charts[name].node.hidden = !wanted;
+    if (wanted) work(charts[name].host);
+  };
   const draw = () => {
-    const detail = info.detail ?? {};
-    const share = info.status === "successful" ? 1 : (detail.steps ?? 0) / (detail.total_steps || 1);
-    const focused = document.activeElement?.id;
-    live.replaceChildren(
-      el("h2", {}, info.name || `Job ${id.slice(0, 8)}`, " ", status(info)),
-      bar(info),
-      el("p", { class: "soft", role: "status" }, `${fixed(detail.percent ?? (share * 100), 0)} %`
-        + (detail.gflops ? `, ${fixed(detail.gflops)} GFLOP/s` : "")
-        + (detail.limit ? `, limited by ${detail.limit}` : "")),
-      buttons(id, info, tell, redraw),
-      facts(info),
-    );
-    if (map.units.length) {
-      live.append(el("h3", {}, "Tiles of C"),
-        tileMap(map, Math.floor(share * map.units.length), info.status === "running"));
-    }
-    if (focused) document.getElementById(focused)?.focus();
+    if (signal.aborted) return;
+    const done = donePercent(info);
+    document.title = `${info.status === "running" ? `${Math.floor(done)} %` : info.status} – ${title(info)} – hdgemm`;
+    replace(top,
+      el("div", { class: "head" }, el("h2", {}, title(info), " ", status(info))),
+      bar(done),
+      el("p", { class: "summary", role: "status" }, headline(info, reason)),
+      actions(id, info, tell, redraw), failure(info));
+    replace(cards, card("Phases", phases.list(info)), times(info), operands(info), verification(info));
+    show("Throughput", !chart.empty, (host) => chart.throughput(host));
+    show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
+    const drawn = tiles(info, map);
+    show("Tiles of C", drawn !== null, (host) => host.replaceChildren(...drawn ?? []));
   };
   const finish = async () => {
-    after.replaceChildren();
-    const made = stages(info.report);
-    if (made) after.append(el("h3", {}, "Stages"), made);
-    if (info.plan) after.append(el("h3", {}, "Plan"), planTable(info.plan, info.needs));
-    try {
-      const picture = el("img", { class: "gantt", alt: "Gantt chart of the stages",
-        src: await blobUrl(`/v1/jobs/${id}/gantt.png`) });
-      after.append(el("h3", {}, "Gantt"), picture);
-    } catch { /* there is none */ }
+    const plan = info.plan && el("details", { open: true }, el("summary", {}, "Plan"), planFacts(info.plan, info.needs));
+    const parts = [plan, ...(stages(info.report) ?? [])];
+    if (OVER.has(info.status)) {
+      try {
+        const { points } = await get(`/v1/jobs/${id}/history`);
+        points.forEach((point) => chart.add(point));
+      } catch { /* it was too short for a history */ }
+    }
+    if (info.status === "successful") {
+      try {
+        const src = await blobUrl(`/v1/jobs/${id}/gantt.png`);
+        parts.push(el("h3", {}, "Gantt chart"), el("img", { class: "gantt", alt: "Gantt chart of the stages", src }));
+      } catch { /* it was not drawn */ }
+    }
+    if (signal.aborted) return;
+    after.replaceChildren(...parts.filter((part) => part));
+    draw();
   };
   const redraw = async () => {
     info = await get(`/v1/jobs/${id}`);
-    if (signal.aborted) return;
+    if (info.status === "accepted") {
+      const { waiting } = await get("/v1/queue?limit=200");
+      reason = waiting.find((one) => one.jobID === id) ?? null;
+    }
     draw();
-    log.textContent = await (await request(`/v1/jobs/${id}/log`)).text();
+    const text = await (await request(`/v1/jobs/${id}/log`)).text();
+    if (!signal.aborted) log.textContent = text;
   };
   await redraw();
   await finish();
+  const drawSoon = once(() => { if (!isPressed()) draw(); }, 100);
+  const redrawSoon = once(() => redraw().catch(tell), 100);
+  const patience = setInterval(() => {
+    if (info.status === "accepted" && !document.hidden && !isPressed()) redraw().catch(tell);
+  }, 3000);
+  signal.addEventListener("abort", () => clearInterval(patience));
   await follow(`/v1/jobs/${id}/events`, signal, (event) => {
-    if (event.kind !== "progress") { Object.assign(info, event.data); redraw().catch(tell); return; }
-    info.detail = event.data;
-    if (!isPressed()) draw();
+    phases.enter(event.data.phase, event.data.at);
+    if (event.kind === "progress") {
+      info.detail = event.data;
+      chart.add(event.data);
+      drawSoon();
+    } else if (!OVER.has(info.status)) redrawSoon();
   });
+  clearInterval(patience);
   if (!signal.aborted) { await redraw(); await finish(); }
 }

@@ -1,4 +1,4 @@
-// Small pieces that several views share: elements, numbers, tables, the tile map.
+// Elements, numbers and tables that all views share.
 
 export function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -7,11 +7,11 @@ export function el(name, attributes = {}, ...children) {
     else if (value === true) node.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(key, value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
-// While a button of the mouse is down nothing is redrawn: a click on what is replaced is lost.
+// While a mouse button is down nothing is redrawn: a click on a replaced element is lost.
 let pressed = false;
 addEventListener("pointerdown", () => { pressed = true; }, true);
 for (const end of ["pointerup", "pointercancel", "blur"]) {
@@ -20,6 +20,34 @@ for (const end of ["pointerup", "pointercancel", "blur"]) {
 
 export function isPressed() {
   return pressed;
+}
+
+// Replaces the children of a node; the focus stays on the element with the same id or link.
+export function replace(node, ...children) {
+  const focused = node.contains(document.activeElement) ? document.activeElement : null;
+  const id = focused?.id;
+  const href = focused?.getAttribute("href");
+  node.replaceChildren(...children.flat().filter((child) => child));
+  if (id) document.getElementById(id)?.focus();
+  else if (href) node.querySelector(`[href="${CSS.escape(href)}"]`)?.focus();
+}
+
+// Draws now and every `period` milliseconds while the view is open and visible.
+export function repeat(draw, period, signal, tell) {
+  const turn = async () => {
+    if (signal.aborted) return;
+    if (!document.hidden && !isPressed()) {
+      try { await draw(); tell(""); } catch (error) { if (!signal.aborted) tell(error); }
+    }
+    setTimeout(turn, period);
+  };
+  return turn();
+}
+
+// Returns a function that calls `work` once, `delay` milliseconds after the first of several calls.
+export function once(work, delay) {
+  let pending = null;
+  return () => { pending ??= setTimeout(() => { pending = null; work(); }, delay); };
 }
 
 export function bytes(count) {
@@ -31,18 +59,40 @@ export function bytes(count) {
 }
 
 export function seconds(value) {
-  if (value === null || value === undefined) return "–";
-  if (value < 100) return `${value.toFixed(1)} s`;
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 100) return `${Math.round(value)} s`;
   const minutes = Math.round(value / 60);
-  return minutes < 100 ? `${minutes} min` : `${(minutes / 60).toFixed(1)} h`;
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.round(minutes / 1440)} days`;
 }
 
 export function fixed(value, digits = 1) {
   return value === null || value === undefined ? "–" : value.toFixed(digits);
 }
 
+export function percent(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
 export function time(text) {
   return text ? new Date(text).toLocaleString() : "–";
+}
+
+// Seconds from an ISO time until now or until another one.
+export function since(text, until = null) {
+  return text ? ((until ? Date.parse(until) : Date.now()) - Date.parse(text)) / 1000 : null;
+}
+
+export function shape(info) {
+  const plan = info.plan ?? {};
+  const extents = plan.m === undefined ? info.output?.shape ?? [] : [plan.m, plan.n, plan.k];
+  return extents.filter((extent) => extent !== undefined).join(" × ") || "–";
+}
+
+export function title(info) {
+  return info.name || (info.jobID ?? "").slice(0, 8);
 }
 
 // columns: [label, function of a row, is a number]
@@ -55,50 +105,47 @@ export function table(caption, columns, rows) {
     el("thead", {}, head), el("tbody", {}, ...body));
 }
 
-export function pairs(caption, entries) {
-  return table(caption, [["What", (e) => e[0]], ["Value", (e) => e[1]]], entries);
+// A list of names and values; entries without a value are left out.
+export function facts(entries) {
+  return el("dl", { class: "facts" }, ...entries
+    .filter((entry) => entry && entry[1] !== null && entry[1] !== undefined)
+    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+export function card(heading, ...children) {
+  return el("section", { class: "card" }, el("h3", {}, heading), ...children);
 }
 
 export function status(job) {
   return el("span", { class: `status ${job.status}` }, job.status);
 }
 
-export function bar(job) {
-  const done = job.status === "successful" ? 100 : job.detail?.percent ?? 0;
-  return el("progress", { max: 100, value: done, "aria-label": `${Math.floor(done)} percent` });
+export function bar(done, label) {
+  return el("progress", { max: 100, value: done, "aria-label": label ?? `${Math.floor(done)} percent` });
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-// The product's work units in their order; the first `done` of them are finished.
-export function tileMap(map, done, running) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "tiles");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${done} of ${map.units.length} tiles of C are finished`);
-  const wide = Math.max(map.n, 1);
-  const high = Math.max(map.m, 1);
-  svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  map.units.forEach(([row, col, rows, cols], number) => {
-    const rect = document.createElementNS(SVG, "rect");
-    rect.setAttribute("x", col);
-    rect.setAttribute("y", row);
-    rect.setAttribute("width", cols);
-    rect.setAttribute("height", rows);
-    if (number < done) rect.setAttribute("class", "done");
-    else if (number === done && running) rect.setAttribute("class", "now");
-    svg.append(rect);
-  });
-  return svg;
+export function donePercent(job) {
+  return job.status === "successful" ? 100 : job.detail?.percent ?? 0;
 }
 
-export function planTable(plan, needs) {
-  const entries = Object.entries(plan ?? {})
-    .filter(([, value]) => value !== null && typeof value !== "object" || Array.isArray(value))
-    .map(([key, value]) => [key.replaceAll("_", " "),
-      key.endsWith("bytes") ? bytes(value) : Array.isArray(value) ? value.join(" × ") : `${value}`]);
-  entries.push(["memory held", bytes(needs.host_bytes)], ["disk for the result", bytes(needs.disk_bytes)],
-    ["devices", needs.devices.join(", ")]);
-  return pairs("Plan", entries);
+const PLAN = [
+  ["Expected time", (plan) => plan.expected_seconds && seconds(plan.expected_seconds)],
+  ["Limited by", (plan) => plan.expected_limit],
+  ["Shape", (plan) => plan.m !== undefined && [plan.m, plan.n, plan.k].filter((x) => x !== undefined).join(" × ")],
+  ["Type", (plan) => plan.dtype],
+  ["Device", (plan) => plan.device],
+  ["Strategy", (plan) => plan.strategy],
+  ["Tile", (plan) => plan.tile?.join(" × ")],
+  ["Tiles of C", (plan) => plan.units],
+  ["Steps", (plan) => plan.steps],
+];
+
+export function planFacts(plan, needs) {
+  return facts([
+    ...PLAN.map(([name, value]) => [name, value(plan ?? {}) || null]).map(([name, value]) =>
+      [name, value === null ? null : `${value}`]),
+    ["Memory held", bytes(needs.host_bytes)],
+    ["Disk for the result", needs.disk_bytes ? bytes(needs.disk_bytes) : null],
+    ["Devices", needs.devices.join(", ")],
+  ]);
 }

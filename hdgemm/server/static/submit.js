@@ -1,79 +1,122 @@
-// The form: a plan first, then the job.
+// A new job: the form of a process, made of its description, with the plan beside it.
 
-import { post } from "./api.js";
-import { el, planTable } from "./show.js";
+import { get, post } from "./api.js";
+import { fieldsOf } from "./fields.js";
+import { card, el, planFacts } from "./show.js";
 
-const KINDS = [["path", "File on the server"], ["matrix", "Uploaded matrix"], ["job", "Result of job"]];
+const PAUSE = 400;
 
-function reference(name, required) {
-  return el("fieldset", {}, el("legend", {}, name.toUpperCase() + (required ? "" : " (if beta ≠ 0)")),
-    el("select", { name: `${name}-kind`, "aria-label": `What ${name} is` },
-      ...KINDS.map(([value, label]) => el("option", { value }, label))),
-    el("input", { name, required, "aria-label": `${name}: path or id`, placeholder: "a.npy", autocomplete: "off" }));
+async function loadContext(signal) {
+  const [system, matrices, jobs] = await Promise.all([get("/v1/system"), get("/v1/matrices?limit=200"),
+    get("/v1/jobs?status=successful&status=accepted&status=running&limit=200")]);
+  return { signal, devices: [...new Set(system.workers.flatMap((worker) => worker.devices))],
+    matrices: matrices.matrices.filter((one) => one.complete), jobs: jobs.jobs.filter((one) => one.output) };
 }
 
-function labelled(label, name, attributes = {}) {
-  return el("label", {}, label, el("input", { name, autocomplete: "off", ...attributes }));
+// What the form starts with: `#/submit/again/JOB`, `#/submit/matrix/ID`.
+async function template(what, id) {
+  if (what === "again") {
+    const info = await get(`/v1/jobs/${id}`);
+    const { output, ...inputs } = info.inputs;
+    return { process: info.processID, inputs: { ...inputs, output, name: info.name, priority: info.priority } };
+  }
+  return { process: "gemm", inputs: what === "matrix" ? { a: { matrix: id } } : {} };
 }
 
-function check(label, name) {
-  return el("label", { class: "check" }, el("input", { type: "checkbox", name }), label);
+function deepest(fields) {
+  return fields.flatMap((one) => (one.parts ? [one, ...deepest(one.parts)] : [one]));
 }
 
-function inputs(form) {
-  const data = new FormData(form);
-  const text = (name) => data.get(name).trim();
-  const result = {
-    a: { [data.get("a-kind")]: text("a") }, b: { [data.get("b-kind")]: text("b") },
-    alpha: Number(text("alpha")), beta: Number(text("beta")),
-    trans_a: data.has("trans_a"), trans_b: data.has("trans_b"),
-    name: text("name"), priority: Number(text("priority")), options: { verify: data.has("verify") },
+class Form {
+  constructor(process, description, context, inputs) {
+    this.at = `/v1/processes/${process}/execution`;
+    this.fields = fieldsOf(description.inputs, context);
+    for (const field of this.fields) if (inputs[field.name] !== undefined && inputs[field.name] !== null) field.write(inputs[field.name]);
+    this.all = deepest(this.fields);
+  }
+
+  get missing() {
+    return this.fields.some((one) => one.required && one.read() === undefined);
+  }
+
+  inputs() {
+    return Object.fromEntries(this.fields.map((one) => [one.name, one.read()]).filter(([, value]) => value !== undefined));
+  }
+
+  // Shows each sentence at its field; returns those that belong to none.
+  showErrors(errors) {
+    for (const one of this.all) one.fail(null);
+    return errors.filter(({ field, what }) => {
+      const fits = this.all.filter((one) => field === one.name || field.startsWith(`${one.name}.`))
+        .sort((a, b) => b.name.length - a.name.length)[0];
+      if (!fits || fits.parts) return true;
+      fits.fail(what);
+      for (const group of this.all) if (group.parts?.includes(fits)) group.open();
+      return false;
+    });
+  }
+}
+
+export async function submit(signal, what, id, { main, tell }) {
+  const [{ processes }, context, start] = await Promise.all([get("/v1/processes"), loadContext(signal), template(what, id)]);
+  const choose = el("select", { id: "process" }, ...processes.map((one) =>
+    el("option", { value: one.id, selected: one.id === start.process }, `${one.id}: ${one.title}`)));
+  const body = el("div", { class: "grid", id: "inputs" });
+  const answer = el("div", { "aria-live": "polite", id: "answer" });
+  const send = el("button", { class: "primary", id: "send" }, "Submit");
+  const node = el("form", { id: "submit", novalidate: true },
+    el("div", { class: "field" }, el("label", { for: "process" }, "Process"), choose), body, el("div", { class: "row" }, send));
+  let form = null;
+  let asking = new AbortController();
+  let typing = null;
+
+  const refuse = (error) => {
+    const rest = form.showErrors(error.problem?.errors ?? []);
+    const text = error.problem?.errors ? rest.map((one) => one.what).join("; ") : error.message;
+    answer.replaceChildren(text ? card("Not possible", el("p", { class: "failed" }, text))
+      : el("p", { class: "soft" }, "Correct the marked fields to see the plan."));
   };
-  if (text("c")) result.c = { [data.get("c-kind")]: text("c") };
-  if (text("output")) result.output = { path: text("output"), overwrite: data.has("overwrite") };
-  if (text("memory")) result.options.host_memory = text("memory");
-  if (text("device")) result.options.devices = [text("device")];
-  return result;
-}
-
-export async function submit(signal, _id, { main, tell }) {
-  const answer = el("div", { "aria-live": "polite" });
-  const send = el("button", { class: "primary", id: "send", disabled: true, type: "button" }, "Submit");
-  const form = el("form", { class: "grid", id: "submit" },
-    reference("a", true), reference("b", true), reference("c", false),
-    labelled("alpha", "alpha", { value: "1", inputmode: "decimal", required: true }),
-    labelled("beta", "beta", { value: "0", inputmode: "decimal", required: true }),
-    labelled("Name", "name", { maxlength: 200 }),
-    labelled("Priority (-100 to 100)", "priority", { type: "number", value: 0, min: -100, max: 100 }),
-    labelled("Result's file (empty: kept by the server)", "output", { placeholder: "c.npy" }),
-    labelled("Memory", "memory", { placeholder: "1.5GB" }),
-    labelled("Device", "device", { placeholder: "auto" }),
-    el("div", { class: "row wide" }, check("Transpose A", "trans_a"), check("Transpose B", "trans_b"),
-      check("Replace an existing file", "overwrite"), check("Verify the product", "verify")),
-    el("div", { class: "row wide" }, el("button", { id: "plan" }, "Show the plan"), send));
-
-  form.addEventListener("input", () => { send.disabled = true; });
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    tell("");
-    try {
-      const body = { inputs: inputs(form), dry_run: true };
-      const planned = await post("/v1/processes/gemm/execution", body);
-      answer.replaceChildren(el("h3", {}, "The plan"), planTable(planned.plan, planned.needs));
-      send.disabled = false;
-    } catch (error) {
-      answer.replaceChildren(el("p", { class: "failed" }, error.message));
+  const plan = async () => {
+    asking.abort();
+    asking = new AbortController();
+    const own = asking;
+    if (form.missing) {
+      form.showErrors([]);
+      answer.replaceChildren(el("p", { class: "soft" }, "The plan appears here once the operands are chosen."));
+      return;
     }
-  });
-  send.addEventListener("click", async () => {
+    try {
+      const planned = await post(form.at, { inputs: form.inputs(), dry_run: true }, own.signal);
+      if (own.signal.aborted) return;
+      form.showErrors([]);
+      answer.replaceChildren(card("Plan", planFacts(planned.plan, planned.needs)));
+    } catch (error) { if (!own.signal.aborted && !signal.aborted) refuse(error); }
+  };
+  const planSoon = () => { clearTimeout(typing); typing = setTimeout(plan, PAUSE); };
+  const open = async (process, inputs) => {
+    const description = await get(`/v1/processes/${process}`);
+    if (signal.aborted) return;
+    form = new Form(process, description, context, inputs);
+    body.replaceChildren(...form.fields.map((one) => one.node));
+    await plan();
+  };
+  node.addEventListener("input", (event) => { if (event.target !== choose) planSoon(); });
+  choose.addEventListener("change", () => open(choose.value, form.inputs()).catch(tell));
+  node.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    clearTimeout(typing);
+    asking.abort();
     send.disabled = true;
     try {
-      const job = await post("/v1/processes/gemm/execution", { inputs: inputs(form) });
+      const job = await post(form.at, { inputs: form.inputs() });
       location.hash = `#/job/${job.jobID}`;
     } catch (error) {
-      answer.replaceChildren(el("p", { class: "failed" }, error.message));
+      refuse(error);
+      (node.querySelector("[aria-invalid]") ?? send).focus();
     }
+    send.disabled = false;
   });
-  main.replaceChildren(el("h2", {}, "C := alpha·op(A)·op(B) + beta·C"), form, answer);
-  if (!signal.aborted) form.elements.a.focus();
+  signal.addEventListener("abort", () => { clearTimeout(typing); asking.abort(); });
+  main.replaceChildren(el("h2", {}, "New job"), el("div", { class: "split" }, node, answer));
+  await open(start.process, start.inputs);
 }

@@ -1,0 +1,75 @@
+// The machines that run jobs: their load over the last hour, their workers, what each runs.
+
+import { get } from "./api.js";
+import { lineChart } from "./charts.js";
+import { bar, bytes, card, el, facts, fixed, repeat, replace, seconds, since } from "./show.js";
+
+const HOUR = 3600;
+
+function charts(series) {
+  const last = series.taken.at(-1);
+  const points = (values, scale = 1) => values.map((value, number) => [series.taken[number] - last, value * scale]);
+  const minutes = (value) => (Math.round(value / 60) === 0 ? "now" : `${Math.round(value / 60)} min`);
+  const shared = { from: Math.max(-HOUR, Math.min(-60, series.taken[0] - last)), to: 0, origin: 0, step: 60, xText: minutes };
+  const GB = 1e-9;
+  return [
+    ["Processors", { ...shared, label: `Load of the processors, now ${fixed(series.cpu.at(-1), 0)} percent`, unit: "%", top: 100,
+      series: [{ name: "processors", points: points(series.cpu) }] }],
+    ["Devices", { ...shared, label: "Share of the time in which a job held each device", unit: "% held by jobs", top: 100,
+      series: Object.entries(series.devices).map(([name, loads]) => ({ name, points: points(loads, 100) })) }],
+    ["Memory", { ...shared, label: `Memory in use, now ${bytes(series.memory_used.at(-1))}`, unit: "GB in use", top: series.memory_total.at(-1) * GB,
+      series: [{ name: "memory", points: points(series.memory_used, GB) }] }],
+    ["Disk", { ...shared, label: `Disk in use, now ${bytes(series.disk_used.at(-1))}`, unit: "GB in use", top: series.disk_total.at(-1) * GB,
+      series: [{ name: "disk", points: points(series.disk_used, GB) }] }],
+  ];
+}
+
+function workerCard(worker, running, series) {
+  const mine = running.filter((one) => one.worker === worker.id);
+  const grid = el("div", { class: "charts" });
+  const held = mine.reduce((sum, one) => sum + one.host_bytes, 0);
+  const node = card(`${worker.host}: ${worker.devices.join(", ")}`,
+    facts([
+      ["Runs", mine.length ? el("span", {}, ...mine.map((one) => el("div", {},
+        one.mine ? el("a", { href: `#/job/${one.jobID}` }, one.name || one.jobID.slice(0, 8)) : `a job of ${one.owner}`,
+        ` ${one.processID}, ${Math.floor(one.percent)} %, ${one.eta === null ? "" : `${seconds(one.eta)} left`}`))) : "nothing"],
+      ["Memory for jobs", `${bytes(held)} of ${bytes(worker.memory)} held`],
+      ["Up for", seconds(since(worker.started))],
+      ["Last seen", `${seconds(worker.seconds_since_seen)} ago`],
+    ]), grid);
+  if (!series || series.taken.length < 2) {
+    grid.append(el("p", { class: "soft" }, "Load is shown after two samples, which are taken every 15 seconds."));
+    return [node, () => {}];
+  }
+  const drawn = charts(series).map(([heading, options]) => {
+    const host = el("div", {});
+    grid.append(el("figure", {}, el("figcaption", {}, heading), host));
+    return () => lineChart(host, options);
+  });
+  return [node, () => drawn.forEach((one) => one())];
+}
+
+export async function machine(signal, _id, _more, { main, tell }) {
+  await repeat(async () => {
+    const [system, landing, queue, load] = await Promise.all(
+      [get("/v1/system"), get("/v1"), get("/v1/queue?limit=0"), get("/v1/system/load")]);
+    if (signal.aborted) return;
+    const { disk, account } = system;
+    const cards = system.workers.map((worker) => workerCard(worker, queue.running, load.workers[worker.id]));
+    replace(main,
+      el("h2", {}, "Machine"),
+      el("p", { class: "summary" }, `${queue.running.length} running and ${queue.waiting_of_all} waiting jobs of all tokens`),
+      cards.length ? cards.map(([node]) => node) : el("p", { class: "card" }, "No worker is running: jobs wait until one is started."),
+      card("Disk of the service", bar((100 * disk.used) / disk.total, "Disk in use"),
+        el("p", { class: "soft" }, `${bytes(disk.used)} used, ${bytes(disk.free)} free`)),
+      card("Folders that jobs may name files in", landing.roots.length
+        ? el("ul", {}, ...landing.roots.map((root) => el("li", {}, root)))
+        : el("p", {}, "None: start the server with --root.")),
+      card("Your account", facts([
+        ["Name", account.name],
+        ["Unfinished jobs", `${account.unfinished_jobs}, at most ${account.max_jobs ?? "any number"}`],
+        ["Bytes kept", account.max_bytes === null ? "any number" : `at most ${bytes(account.max_bytes)}`],
+      ])));
+    for (const [, drawCharts] of cards) drawCharts();
+  }, 5000, signal, tell);
+}
