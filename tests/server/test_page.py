@@ -31,8 +31,13 @@ pytestmark = pytest.mark.skipif(
 #: Where pictures of the page are to be kept, if anywhere.
 PICTURES = os.environ.get("HDGEMM_PICTURES")
 #: Words that each view shows once it is drawn.
-SHOWN = {"": "Finished", "submit": "Advanced options", "matrices": "on disk", "machine": "Processors",
-         "job": "Opening files"}  # fmt: skip
+SHOWN = {
+    "": "Finished",
+    "submit": "Advanced options",
+    "matrices": "on disk",
+    "machine": "Processors",
+    "job": "Opening files",
+}
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 TAB, ENTER = "\ue004", "\ue007"
 
