@@ -1,0 +1,175 @@
+"""Products on a Dask cluster: efficiency, the cost of a block, a thousand workers in virtual time.
+
+python -m bench.cluster efficiency [--n 8192] [--memory 400MB] [--repeats 3]
+python -m bench.cluster load [--blocks 100000]
+python -m bench.cluster virtual [--n 1000000]
+
+`efficiency` compares workers of one thread with one engine that has as many threads and as much
+memory as all of them, by turns. `load` sends blocks that compute nothing. Kills are a campaign:
+`python -m bench.campaigns.cluster_kills`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
+from hdgemm.blas import multiply
+from hdgemm.cluster import blocks
+from hdgemm.cluster import multiply as multiply_on_cluster
+from hdgemm.cluster.virtual_time import VirtualCluster, VirtualWorker
+from hdgemm.matrices.random import random_matrix
+from hdgemm.options import Options, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def efficiency(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare one and two workers with one engine on as many cores."""
+    found: dict[str, Any] = {"n": args.n, "memory": args.memory}
+    with data_folder(args.data) as folder:
+        for seed, name in enumerate("AB"):
+            random_matrix(folder / f"{name}.npy", args.n, args.n, seed, "float64")
+        for count in (1, 2):
+            found[f"{count} workers"] = _turns(args, folder, count)
+    return found
+
+
+def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]:
+    from distributed import Client, LocalCluster
+
+    memory = parse_size(args.memory)
+    alone = Options(devices="host", threads=count, host_memory=memory)
+    each = Options(devices="host", threads=1, host_memory=memory // count)
+    a, b = folder / "A.npy", folder / "B.npy"
+    seconds: dict[str, list[float]] = {"engine": [], "cluster": []}
+    with (
+        LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        runs: dict[str, Callable[[Path], Any]] = {
+            "engine": lambda c: multiply(a, b, out=c, options=alone),
+            "cluster": lambda c: multiply_on_cluster(a, b, out=c, options=each, client=client),
+        }
+        for turn in range(1 + args.repeats):
+            for name, call in runs.items():
+                for path in [*folder.glob("C.npy"), *folder.glob(".C.npy*")]:
+                    path.unlink()
+                drop_cached([a, b])
+                began = time.perf_counter()
+                report = call(folder / "C.npy")
+                took = time.perf_counter() - began
+                if turn:  # the first turn measures the rates and imports the libraries
+                    seconds[name].append(took)
+                shares = report.plan.get("blocks", report.plan.get("units"))
+                print(f"{count} × {name}: {took:.2f} s, {shares} blocks", flush=True)
+    pairs = zip(seconds["engine"], seconds["cluster"], strict=True)
+    ratio = spread([engine / cluster for engine, cluster in pairs])
+    print(f"{count} workers reach {ratio['median']:.3f} of one engine on {count} cores (median)")
+    return {"seconds": seconds, "efficiency": ratio}
+
+
+def load(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure the processor time of client and scheduler, one process here, for a block."""
+    from distributed import Client, LocalCluster
+
+    blocks.LEAST_SECONDS = 1e-9
+    blocks.MOST = 8 / args.blocks
+    n = 64 * int(args.blocks**0.5)
+    with data_folder(args.data) as folder:
+        random_matrix(folder / "A.npy", n, 1, 0, "float64")
+        random_matrix(folder / "B.npy", 1, n, 1, "float64")
+        with (
+            LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            client.run(_do_nothing)
+            began, worked = time.perf_counter(), time.process_time()
+            report = multiply_on_cluster(
+                folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client
+            )
+            took, worked = time.perf_counter() - began, time.process_time() - worked
+    count = report.plan["blocks"]
+    print(
+        f"{count} blocks in {took:.1f} s; client and scheduler compute {1e3 * worked / count:.3f} "
+        "ms each"
+    )
+    return {"blocks": count, "seconds": took, "processor_milliseconds_each": 1e3 * worked / count}
+
+
+def _do_nothing() -> None:
+    """Let this worker send receipts of blocks that it has not computed."""
+    from distributed import get_worker
+
+    from hdgemm.cluster import task
+    from hdgemm.cluster.receipts import Receipt
+
+    def compute_block(job: Any, number: int, block: Any) -> None:
+        receipt = Receipt(
+            number=number, block=block, pieces=[(block, 0)], began=time.time(), seconds=1e-3,
+            gflops=1.0, stages={}, events=[], peak_memory=0,
+        )  # fmt: skip
+        get_worker().log_event(job.topic, receipt.to_message())
+
+    task.compute_block = compute_block
+
+
+def virtual(args: argparse.Namespace) -> dict[str, Any]:
+    """Run 1,000 workers of 50 to 500 GFLOP/s, 5 % of them lost, on a storage of 200 GB/s."""
+    found = []
+    for seed in range(args.repeats):
+        random = Random(seed)
+        rates = [50e9 * 10 ** random.random() for _ in range(1000)]
+        ideal = 2 * args.n**3 / sum(rates)
+        workers = [
+            VirtualWorker(
+                f"w{i}", rate, most_elements=4e9, bandwidth=10e9,
+                lost_at=random.uniform(0, ideal) if random.random() < 0.05 else float("inf"),
+            )
+            for i, rate in enumerate(rates)
+        ]  # fmt: skip
+        began = time.perf_counter()
+        cluster = VirtualCluster(
+            (args.n, args.n), blocks.Costs(k=args.n), workers, bandwidth=200e9,
+            flops_per_element=2 * args.n,
+        )  # fmt: skip
+        run = cluster.run()
+        cost = (time.perf_counter() - began) / len(run.blocks)
+        found.append(run.efficiency)
+        print(
+            f"{run.seconds:.0f} s, efficiency {run.efficiency:.3f}, {len(run.blocks)} blocks, "
+            f"{sum(run.bytes_read.values()) / 1e12:.0f} TB read, {1e3 * cost:.3f} ms a block"
+        )
+    return {"n": args.n, "efficiency": found, "median": statistics.median(found)}
+
+
+def main() -> None:
+    """Measure and write bench/results/cluster_*.json where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["efficiency", "load", "virtual"])
+    parser.add_argument("--n", type=int)
+    parser.add_argument("--memory", default="400MB")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=100_000)
+    parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
+    parser.add_argument("--save", action="store_true", help="write bench/results/cluster_*.json")
+    args = parser.parse_args()
+    args.n = args.n or (1_000_000 if args.what == "virtual" else 8192)
+    where = environment()
+    found = {"efficiency": efficiency, "load": load, "virtual": virtual}[args.what](args)
+    if args.save:
+        save(f"cluster_{args.what}", found, where)
+
+
+if __name__ == "__main__":
+    main()
