@@ -20,6 +20,7 @@ pytest.importorskip("scipy.linalg.tests", reason="this SciPy comes without its t
 
 SLABS = hdgemm.Options(tile=(5, 3, 2))
 STACKS = "stacks of matrices: hdgemm.linalg takes one matrix"
+PIVOTING = "column pivoting is not offered"
 REFUSED = {
     "TestLU.test_simple_lu_shapes_real_complex[shape6]": STACKS,
     "TestLU.test_simple_lu_shapes_real_complex[shape7]": STACKS,
@@ -27,6 +28,8 @@ REFUSED = {
     "TestLU.test_1by1_input_output": STACKS,
     "TestLU.test_empty_edge_cases": STACKS,
     "TestCholesky.test_int_overflow": "takes 18 GB",
+    "TestQR.test_empty": PIVOTING,
+    "TestQR.test_multiply_empty": "the product with an empty matrix has the shape of c there",
     "test_lu_errors": "hdgemm.linalg.lu takes rectangular matrices",
     "test_solve_triangular_errors": "chunks that differ are no error",
     "test_solve_assume_a": "the keyword sym_pos is Dask's",
@@ -47,6 +50,8 @@ def _refusals(request):
     for name in (".".join(names), ".".join(names).split("[")[0]):
         if name in REFUSED:
             pytest.skip(REFUSED[name])
+    if names[0] == "TestQR" and ("pivoting" in names[-1] or "-True-" in names[-1]):
+        pytest.skip(PIVOTING)
 
 
 def load(name):
@@ -102,7 +107,15 @@ scipys_cholesky = suite(
     **{name: rerouted(name) for name in ("cholesky", "cho_factor", "cho_solve")},
 )
 del scipys_cholesky["TestCholeskyBanded"]
+scipys_qr = suite(
+    load("scipy.linalg.tests.test_decomp"),
+    **{
+        name: rerouted(name, options=hdgemm.Options(tile=(5, 30, 10)))
+        for name in ("qr", "qr_multiply")
+    },
+)
 globals().update(scipys_lu, **scipys_cholesky)
+globals().update(TestQR=scipys_qr["TestQR"])
 
 
 class DaskArray(np.ndarray):

@@ -1,0 +1,10 @@
+#: Marks in SciPy's own tests, which `test_other_suites` collects.
+MARKS = (
+    "array_api_backends", "fail_slow", "parallel_threads_limit", "skip_xp_backends", "slow",
+    "xfail_on_32bit",
+)  # fmt: skip
+
+
+def pytest_configure(config):
+    for mark in MARKS:
+        config.addinivalue_line("markers", f"{mark}: of SciPy's tests")
