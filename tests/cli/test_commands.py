@@ -10,10 +10,12 @@ import time
 import numpy as np
 import pytest
 
+from tests.cli.commands import command_line
 from tests.reference import assert_close_in_eps
 
 
-def hdgemm(*arguments, cwd, timeout=120):
+def process(*arguments, cwd, timeout=120):
+    """Run a command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "hdgemm", *map(str, arguments)],
         cwd=cwd,
@@ -22,6 +24,18 @@ def hdgemm(*arguments, cwd, timeout=120):
         timeout=timeout,
         check=False,
     )
+
+
+@pytest.fixture
+def hdgemm(monkeypatch, capsys):
+    """Run a command in a folder, inside this process."""
+    run = command_line(monkeypatch, capsys)
+
+    def call(*arguments, cwd):
+        monkeypatch.chdir(cwd)
+        return run(*arguments)
+
+    return call
 
 
 @pytest.fixture
@@ -46,7 +60,7 @@ def failed(result, code, *words):
         assert word in result.stderr
 
 
-def test_multiply_writes_the_product_and_the_table(files):
+def test_multiply_writes_the_product_and_the_table(files, hdgemm):
     folder, x = files
     result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", "--device", "host", cwd=folder)
     assert result.returncode == 0, result.stderr
@@ -56,7 +70,7 @@ def test_multiply_writes_the_product_and_the_table(files):
     assert "100.0 %" in result.stderr
 
 
-def test_multiply_scales_adds_and_transposes(files):
+def test_multiply_scales_adds_and_transposes(files, hdgemm):
     folder, x = files
     np.save(folder / "At.npy", np.asfortranarray(x["A"].T))
     np.save(folder / "Bt.npy", x["B"].T.copy())
@@ -69,7 +83,7 @@ def test_multiply_scales_adds_and_transposes(files):
     assert_close_in_eps(found, x["A"], x["B"], alpha=-0.5, beta=2.0, c=x["C"])
 
 
-def test_multiply_leaves_report_trace_and_picture(files):
+def test_multiply_leaves_report_trace_and_picture(files, hdgemm):
     folder, _ = files
     pytest.importorskip("matplotlib")
     arguments = ["--report", "r.json", "--trace", "t.json", "--gantt", "g.png", "--verify"]
@@ -93,7 +107,7 @@ def test_multiply_leaves_report_trace_and_picture(files):
     assert (folder / "g.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_was_done_is_not_done_again(files):
+def test_a_run_that_was_done_is_not_done_again(files, hdgemm):
     folder, x = files
     arguments = ["A.npy", "B.npy", "--out", "D.npy", "--checkpoint", "--device", "host"]
     first = hdgemm("multiply", *arguments, "--tile", "32,48,16", cwd=folder)
@@ -109,7 +123,7 @@ def test_a_run_that_was_done_is_not_done_again(files):
     assert_close_in_eps(np.load(folder / "D.npy"), x["A"], x["B"])
 
 
-def test_scaling_alone_is_no_error(files):
+def test_scaling_alone_is_no_error(files, hdgemm):
     folder, x = files
     arguments = ["--alpha", "0", "--beta", "-2", "--c", "C.npy", "--gantt", "g.png"]
     result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", *arguments, cwd=folder)
@@ -117,7 +131,7 @@ def test_scaling_alone_is_no_error(files):
     np.testing.assert_array_equal(np.load(folder / "D.npy"), -2 * x["C"])
 
 
-def test_bad_input_exits_with_2(files):
+def test_bad_input_exits_with_2(files, hdgemm):
     folder, _ = files
     failed(hdgemm("multiply", "A.npy", "A.npy", "--out", "D.npy", cwd=folder), 2, "50", "70")
     failed(hdgemm("multiply", "A.npy", "no.npy", "--out", "D.npy", cwd=folder), 2, "no.npy")
@@ -146,7 +160,7 @@ def test_bad_input_exits_with_2(files):
     assert not (folder / "D.npy").exists()
 
 
-def test_what_does_not_fit_exits_with_3(files):
+def test_what_does_not_fit_exits_with_3(files, hdgemm):
     folder, _ = files
     result = hdgemm(
         "multiply", "A.npy", "B.npy", "--out", "D.npy", "--host-memory", "2KB", cwd=folder
@@ -156,14 +170,14 @@ def test_what_does_not_fit_exits_with_3(files):
     failed(hdgemm("plan", 10**6, 10**6, 10**6, "--host-memory", "2KB", cwd=folder), 3, "missing")
 
 
-def test_a_truncated_file_is_named(files):
+def test_a_truncated_file_is_named(files, hdgemm):
     folder, _ = files
     with (folder / "A.npy").open("r+b") as file:
         file.truncate(1000)
     failed(hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", cwd=folder), 2, "A.npy", "1000")
 
 
-def test_plan_prints_and_touches_nothing(tmp_path):
+def test_plan_prints_and_touches_nothing(tmp_path, hdgemm):
     arguments = ["plan", 16384, 16384, 16384, "--host-memory", "1.5GB", "--device", "host"]
     result = hdgemm(*arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -174,7 +188,7 @@ def test_plan_prints_and_touches_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_devices_lists_the_host(tmp_path):
+def test_devices_lists_the_host(tmp_path, hdgemm):
     result = hdgemm("devices", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "host" in result.stdout
@@ -184,7 +198,7 @@ def test_devices_lists_the_host(tmp_path):
     assert host["memory_bytes"] > 0
 
 
-def test_random_and_verify(tmp_path):
+def test_random_and_verify(tmp_path, hdgemm):
     for name, shape, seed in (("A", (40, 30), 1), ("B", (30, 20), 2)):
         result = hdgemm("random", *shape, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
@@ -203,22 +217,22 @@ def test_random_and_verify(tmp_path):
 def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
     n = 2048
     for seed, name in enumerate("AB"):
-        hdgemm("random", n, n, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
+        process("random", n, n, "--seed", seed, "--out", f"{name}.npy", cwd=tmp_path)
     # Small tiles make it slow enough to be caught in the middle.
     options = ["--device", "host", "--tile", "64,64,64", "--host-memory", "50MB"]
     arguments = ["multiply", "A.npy", "B.npy", "--out", "C.npy", *options]
-    process = subprocess.Popen(
+    running = subprocess.Popen(
         [sys.executable, "-m", "hdgemm", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    line = process.stderr.readline()  # the first progress line: it runs
+    line = running.stderr.readline()  # the first progress line: it runs
     time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
-    assert process.returncode == 130, line + rest
+    os.kill(running.pid, signal.SIGINT)
+    _, rest = running.communicate(timeout=60)
+    assert running.returncode == 130, line + rest
     assert "interrupted" in rest
     assert "Traceback" not in rest
     assert not (tmp_path / "C.npy").exists()
@@ -230,14 +244,14 @@ def test_file_names_that_the_terminal_cannot_show(files, monkeypatch, encoding):
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
     folder, _ = files
     name = os.fsdecode(b"caf\xe9.npy")
-    done = hdgemm("multiply", "A.npy", "B.npy", "--out", name, "--checkpoint", cwd=folder)
+    done = process("multiply", "A.npy", "B.npy", "--out", name, "--checkpoint", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert hdgemm("verify", "A.npy", "B.npy", name, cwd=folder).returncode == 0
-    failed(hdgemm("verify", "A.npy", "B.npy", "missing" + name, cwd=folder), 2, "No such file")
+    assert process("verify", "A.npy", "B.npy", name, cwd=folder).returncode == 0
+    failed(process("verify", "A.npy", "B.npy", "missing" + name, cwd=folder), 2, "No such file")
 
 
 def test_without_a_command_the_help_is_shown(tmp_path):
-    result = hdgemm(cwd=tmp_path)
+    result = process(cwd=tmp_path)
     assert result.returncode == 0
     for command in ("multiply", "plan", "devices", "verify", "random", "demo", "tune", "serve"):
         assert command in result.stdout
@@ -245,7 +259,7 @@ def test_without_a_command_the_help_is_shown(tmp_path):
 
 def test_demo_does_the_whole_job(tmp_path):
     pytest.importorskip("matplotlib")
-    result = hdgemm("demo", "--size", "40MB", "--memory", "9MB", "--out", "demo", cwd=tmp_path)
+    result = process("demo", "--size", "40MB", "--memory", "9MB", "--out", "demo", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for word in ("mult1", "as planned", "peak memory", "of in-RAM BLAS", "verified"):
         assert word in result.stdout
@@ -255,4 +269,4 @@ def test_demo_does_the_whole_job(tmp_path):
     assert report["in_ram_blas"]["share"] > 0
     # BLAS keeps buffers of its own, a few megabytes for each of its threads.
     assert report["peak_memory_bytes"] <= 9_000_000 + 8_000_000 * (os.cpu_count() or 1)
-    failed(hdgemm("demo", "--size", "30MB", "--memory", "10MB", cwd=tmp_path), 2, "4 times")
+    failed(process("demo", "--size", "30MB", "--memory", "10MB", cwd=tmp_path), 2, "4 times")

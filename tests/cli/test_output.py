@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from itertools import count
@@ -24,13 +23,10 @@ from tests.cli.commands import command_line
 def run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path / "cache"))
-    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP)]
     rng = np.random.default_rng(1)
     for name, shape in (("A", (30, 20)), ("B", (20, 25)), ("C", (30, 25))):
         np.save(tmp_path / f"{name}.npy", rng.standard_normal(shape))
-    yield command_line(monkeypatch, capsys)
-    for number, handler in handlers:
-        signal.signal(number, handler)
+    return command_line(monkeypatch, capsys)
 
 
 HOST = ("--device", "host")
@@ -39,9 +35,9 @@ PRODUCT = ("multiply", "A.npy", "B.npy", *HOST)
 
 def test_multiply_prints_its_report_as_json(run, tmp_path):
     done = run(*PRODUCT, "--out", "D.npy", "--json", "--quiet")
-    assert done.code == 0
-    assert done.err == ""
-    report = json.loads(done.out)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    report = json.loads(done.stdout)
     assert report["plan"]["m"] == 30
     assert isinstance(report["seconds"], float)
     assert (tmp_path / "D.npy").exists()
@@ -50,13 +46,13 @@ def test_multiply_prints_its_report_as_json(run, tmp_path):
 def test_a_dry_run_prints_the_plan_and_touches_nothing(run, tmp_path):
     before = {path.name for path in tmp_path.iterdir()}
     done = run(*PRODUCT, "--out", "D.npy", "--dry-run", "--tile", "16,16,16")
-    assert done.code == 0
-    assert "work units 4" in done.out
-    planned = from_json(run(*PRODUCT, "--out", "D.npy", "--dry-run", "--json").out)
+    assert done.returncode == 0
+    assert "work units 4" in done.stdout
+    planned = from_json(run(*PRODUCT, "--out", "D.npy", "--dry-run", "--json").stdout)
     [same] = hdgemm.plan("A.npy", "B.npy", out="D.npy", options=hdgemm.Options(devices="host"))
     assert planned == same
     assert {path.name for path in tmp_path.iterdir()} - before <= {"cache"}
-    assert run(*PRODUCT, "--out", "D.csv", "--dry-run").code == 2
+    assert run(*PRODUCT, "--out", "D.csv", "--dry-run").returncode == 2
 
 
 def test_no_clobber_keeps_what_exists(run, tmp_path):
@@ -68,19 +64,19 @@ def test_no_clobber_keeps_what_exists(run, tmp_path):
         ("job", "fetch", "abc", "C.npy"),
     ):
         done = run(*command, "--no-clobber")
-        assert done.code == 2
-        assert "C.npy exists" in done.err
+        assert done.returncode == 2
+        assert "C.npy exists" in done.stderr
     assert (tmp_path / "C.npy").read_bytes() == old
-    assert run(*PRODUCT, "--out", "D.npy", "--no-clobber", "-q").code == 0
+    assert run(*PRODUCT, "--out", "D.npy", "--no-clobber", "-q").returncode == 0
 
 
 def test_no_clobber_looks_into_stores(run):
     pytest.importorskip("h5py")
     pytest.importorskip("zarr")
     for name in ("s.h5", "s.zarr"):
-        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").code == 0
-        assert run(*PRODUCT, "--out", f"{name}::D", "--no-clobber", "-q").code == 0
-        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").code == 2
+        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").returncode == 0
+        assert run(*PRODUCT, "--out", f"{name}::D", "--no-clobber", "-q").returncode == 0
+        assert run(*PRODUCT, "--out", f"{name}::g/C", "--no-clobber", "-q").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -100,29 +96,29 @@ def test_no_clobber_looks_into_stores(run):
 def test_a_suffix_of_another_format_is_refused(run, tmp_path, arguments):
     before = sorted(tmp_path.iterdir())
     done = run(*arguments)
-    assert done.code == 2
-    assert ".npy" in done.err or ".png" in done.err or ".json" in done.err
+    assert done.returncode == 2
+    assert ".npy" in done.stderr or ".png" in done.stderr or ".json" in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_names_without_a_suffix_and_new_suffixes_are_taken(run):
     for out in ("D", "D.v2", "E.NPY"):
-        assert run(*PRODUCT, "--out", out, "-q").code == 0
+        assert run(*PRODUCT, "--out", out, "-q").returncode == 0
 
 
 def test_other_commands_print_json(run):
-    made = json.loads(run("random", 4, 3, "--out", "R.npy", "--json").out)
+    made = json.loads(run("random", 4, 3, "--out", "R.npy", "--json").stdout)
     assert (made["shape"], made["dtype"]) == ([4, 3], "float64")
     assert made["bytes"] > 96
     run(*PRODUCT, "--out", "D.npy", "-q")
     checked = run("verify", "A.npy", "B.npy", "D.npy", "--json")
-    assert checked.code == 0
-    assert json.loads(checked.out)["passed"]
+    assert checked.returncode == 0
+    assert json.loads(checked.stdout)["passed"]
     wrong = run("verify", "A.npy", "B.npy", "C.npy", "--json")
-    assert wrong.code == 1
-    assert not json.loads(wrong.out)["passed"]
-    assert json.loads(run("plan", 30, 20, 25, *HOST, "--json").out)["problem"]["m"] == 30
-    assert json.loads(run("devices", "--json").out)[0]["name"] == "host"
+    assert wrong.returncode == 1
+    assert not json.loads(wrong.stdout)["passed"]
+    assert json.loads(run("plan", 30, 20, 25, *HOST, "--json").stdout)["problem"]["m"] == 30
+    assert json.loads(run("devices", "--json").stdout)[0]["name"] == "host"
 
 
 def test_usage_errors_name_the_help_of_their_command(run):
@@ -135,9 +131,9 @@ def test_usage_errors_name_the_help_of_their_command(run):
         (("plan", 1, 2, 3, "--strategy", "guess"), "hdgemm plan --help"),
     ):
         done = run(*arguments)
-        assert done.code == 2
-        assert done.err.splitlines()[-1] == f"see {help_of}"
-        assert len(done.err.splitlines()) == 2
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == f"see {help_of}"
+        assert len(done.stderr.splitlines()) == 2
 
 
 def test_devices_are_completed(monkeypatch):
@@ -236,20 +232,20 @@ def test_watch_exits_as_the_job_ended(run, monkeypatch, status, error, code):
     monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: service)
     for name in (("job", "watch"), ("watch",)):
         done = run(*name, "f" * 32)
-        assert done.code == code
-        assert (error or {"detail": ""})["detail"] in done.err
+        assert done.returncode == code
+        assert (error or {"detail": ""})["detail"] in done.stderr
     if code == 0:
-        assert "successful in 2 h 0 min, 102 GFLOP/s" in done.out
-    assert json.loads(run("job", "watch", "fff", "--json").out)["status"] == status
+        assert "successful in 2 h 0 min, 102 GFLOP/s" in done.stdout
+    assert json.loads(run("job", "watch", "fff", "--json").stdout)["status"] == status
 
 
 def test_jobs_are_listed_as_a_table_and_as_json(run, monkeypatch):
     monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: AService("running"))
-    assert run("job", "list").out.splitlines()[0].split() == [
+    assert run("job", "list").stdout.splitlines()[0].split() == [
         "job", "status", "done", "process", "created", "name",
     ]  # fmt: skip
-    assert json.loads(run("job", "list", "--json").out)[0]["jobID"] == "f" * 32
-    assert run("jobs").out == run("job", "list").out
+    assert json.loads(run("job", "list", "--json").stdout)[0]["jobID"] == "f" * 32
+    assert run("jobs").stdout == run("job", "list").stdout
 
 
 def test_job_ids_are_completed_and_an_absent_service_completes_nothing(monkeypatch):
