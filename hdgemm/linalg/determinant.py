@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hdgemm.errors import InputError
-from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.run import Run
+from hdgemm.linalg.scratch import diagonal, lu_factors
 from hdgemm.linalg.storage import open_square
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -15,16 +15,11 @@ from hdgemm.progress_view import shows_progress
 if TYPE_CHECKING:
     import threading
 
-    from numpy.typing import NDArray
-
     from hdgemm.linalg.scratch import Factors
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.run.session import Session
-
-#: Order of the diagonal blocks in which a diagonal is read.
-_BLOCK: Final = 64
 
 
 class SlogdetResult(NamedTuple):
@@ -66,10 +61,8 @@ def det(
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
     _check_square(a)
-    watch = Watch.of(progress, observer, cancel)
-    with lu_factors(
-        a, watch, options, session, overwrite_a=overwrite_a, check_finite=check_finite
-    ) as factors:
+    run = Run(options, session, Watch.of(progress, observer, cancel))
+    with lu_factors(a, run, overwrite_a=overwrite_a, check_finite=check_finite) as factors:
         sign, mantissa, exponent = _product(factors)
     with np.errstate(over="ignore", under="ignore"):
         return sign * float(np.ldexp(mantissa, exponent))
@@ -98,9 +91,8 @@ def slogdet(
         0 and -Inf for a singular matrix.
     """
     _check_square(a)
-    with lu_factors(
-        a, Watch.of(progress, observer, cancel), options, session, check_finite=False
-    ) as factors:
+    run = Run(options, session, Watch.of(progress, observer, cancel))
+    with lu_factors(a, run, check_finite=False) as factors:
         sign, mantissa, exponent = _product(factors)
     with np.errstate(divide="ignore"):
         return SlogdetResult(sign, float(np.log(mantissa) + exponent * np.log(2.0)))
@@ -113,18 +105,12 @@ def _check_square(a: Any) -> None:
 
 def _product(factors: Factors) -> tuple[complex, float, int]:
     """Return the product of the diagonal as sign, and magnitude mantissa·2^exponent."""
-    lu, pivots, _ = factors
-    n = lu.shape[0]
-    if pivots.shape != (n,):
-        raise InputError(f"piv has shape {pivots.shape}, lu {lu.shape}")
-    wide = np.dtype(complex if lu.dtype.kind == "c" else float)
-    diagonal: NDArray[Any] = np.empty(n, wide)
-    for first in range(0, n, _BLOCK):
-        block = lu[first : first + _BLOCK, first : first + _BLOCK].read()
-        diagonal[first : first + _BLOCK] = np.diagonal(block)
+    pivots, n = factors.pivots, len(factors.pivots)
+    found = diagonal(factors.lu)
+    wide = found.astype(np.result_type(found.dtype, np.float64))
     interchanges = np.count_nonzero(pivots != np.arange(n))
-    magnitudes = np.abs(diagonal)
-    signs = np.divide(diagonal, magnitudes, out=diagonal, where=magnitudes > 0)
+    magnitudes = np.abs(wide)
+    signs = np.divide(wide, magnitudes, out=wide, where=magnitudes > 0)
     mantissas, exponents = np.frexp(magnitudes)
     exponent = int(exponents.sum(dtype=np.int64))
     mantissa = 1.0

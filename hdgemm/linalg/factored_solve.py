@@ -8,9 +8,10 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import laswp
+from hdgemm.linalg.run import Run
 from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.triangular import solve_stored
+from hdgemm.linalg.triangular import ColumnSolver, solve_stored
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.triangle_solver import TriangleSolver
-    from hdgemm.linalg.triangular import SolveInMemory
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -54,21 +54,20 @@ def cho_solve(
     c, lower = c_and_lower
     matrix = open_square(c, "c")
     return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, Watch.of(progress, observer, cancel),
-        options=options, session=session, check_finite=check_finite,
-        solve=by_cholesky(matrix, lower=lower),
+        matrix.shape[0], matrix.dtype, b, out, by_cholesky(matrix, lower=lower),
+        Run(options, session, Watch.of(progress, observer, cancel)), check_finite=check_finite,
     )  # fmt: skip
 
 
-def by_cholesky(factor: StoredMatrix, *, lower: bool) -> SolveInMemory:
-    """Return what overwrites right-hand sides by solutions with a stored Cholesky factor."""
+def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
+    """Return what solves with a stored Cholesky factor."""
     first, second = ("N", "C") if lower else ("C", "N")
 
     def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
         solver.solve(Triangle(factor, bool(lower), first), x)
         solver.solve(Triangle(factor, bool(lower), second), x)
 
-    return solve_in_memory
+    return ColumnSolver(solve_in_memory)
 
 
 @shows_progress
@@ -106,14 +105,13 @@ def lu_solve(
     if trans not in (0, 1, 2):
         raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
     return solve_stored(
-        n, matrix.dtype, b, out, Watch.of(progress, observer, cancel),
-        options=options, session=session, check_finite=check_finite,
-        solve=by_lu(matrix, pivots, "NTC"[trans]),
+        n, matrix.dtype, b, out, by_lu(matrix, pivots, "NTC"[trans]),
+        Run(options, session, Watch.of(progress, observer, cancel)), check_finite=check_finite,
     )  # fmt: skip
 
 
-def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> SolveInMemory:
-    """Return what overwrites right-hand sides by solutions with stored LU factors."""
+def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> ColumnSolver:
+    """Return what solves with stored LU factors."""
 
     def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
         if code == "N":
@@ -125,4 +123,4 @@ def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> SolveInMemo
         solver.solve(Triangle(lu, lower=True, trans=code, unit=True), x)
         laswp(x, pivots, reverse=True)
 
-    return solve_in_memory
+    return ColumnSolver(solve_in_memory)

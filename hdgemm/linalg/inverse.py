@@ -9,6 +9,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import lu_solve
 from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.run import Run
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.storage import SingularMatrixError, open_square
 from hdgemm.machine.limits import default_host_bytes
@@ -77,9 +78,9 @@ def inv(
     """
     if not isinstance(a, tuple):
         open_square(a)
+    run = Run(options, session, Watch.of(progress, observer, cancel))
     with lu_factors(
-        a, Watch.of(progress, observer, cancel), options, session,
-        overwrite_a=overwrite_a, check_finite=check_finite,
+        a, run, overwrite_a=overwrite_a, check_finite=check_finite
     ) as (lu, pivots, zero):  # fmt: skip
         if zero:
             raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
@@ -150,16 +151,14 @@ def cond(
     if p not in (1, np.inf):
         raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
     matrix = open_square(a)
-    watch = Watch.of(progress, observer, cancel)
     with session_for(session, options) as (held, chosen):
-        norm = norm_inf(
-            matrix if p == np.inf else matrix.T, chosen.host_bytes or default_host_bytes()
-        )
+        memory = chosen.host_bytes or default_host_bytes()
+        norm = norm_inf(matrix if p == np.inf else matrix.T, memory // 2)
         if matrix.shape[0] == 0 or not np.isfinite(norm):
             return norm
-        with lu_factors(
-            a if factors is None else factors, watch, chosen, held, check_finite=False
-        ) as (lu, pivots, zero):
+        run = Run(chosen, held, Watch.of(progress, observer, cancel))
+        given = a if factors is None else factors
+        with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):
             if zero:
                 return np.inf
 

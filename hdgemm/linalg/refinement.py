@@ -18,10 +18,9 @@ from hdgemm.progress import Watch
 from hdgemm.run.engine import run_product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.triangular import ColumnSolver
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.run.session import Session
@@ -51,8 +50,8 @@ class Refinement:
         The infinity norm of op(A).
     trans
         0: A; 1: its transpose.
-    solve
-        Overwrites a right-hand side in single precision by the solution, from the factors.
+    factors
+        Solve in single precision.
     memory
         Bytes for a stream of the factors, and as many for one of A.
     """
@@ -60,7 +59,7 @@ class Refinement:
     a: StoredMatrix
     norm: float
     trans: int
-    solve: Callable[[TriangleSolver, NDArray[Any]], None]
+    factors: ColumnSolver
     memory: int
     options: Options
     session: Session
@@ -101,7 +100,7 @@ class Refinement:
         residual /= scale
         with np.errstate(over="ignore", invalid="ignore"):
             correction = residual.astype(SINGLE[x.dtype.name])
-            self.solve(solver, correction)
+            self.factors.solve(solver, correction)
             np.multiply(correction, scale, out=residual)
             x += residual
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
+
+
+class Run(NamedTuple):
+    """How one call runs: its options and session, and what the caller sees and stops of it."""
+
+    options: Any
+    session: Session | None
+    watch: Watch
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Factors that one call needs and nobody keeps: scratch files beside A, or arrays."""
+"""LU factors for the duration of one call: in scratch files beside A, or in arrays."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.errors import InputError
 from hdgemm.linalg.lu import factor
 from hdgemm.linalg.storage import open_matrix, open_square
 
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.run import Run
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.progress import Watch
-    from hdgemm.run.session import Session
+
+#: Order of the diagonal blocks in which a diagonal is read.
+_BLOCK: Final = 64
 
 
 class Factors(NamedTuple):
@@ -34,24 +36,37 @@ class Factors(NamedTuple):
 
 @contextmanager
 def lu_factors(
-    a: Any,
-    watch: Watch,
-    options: Options | None,
-    session: Session | None,
-    *,
-    overwrite_a: bool = False,
-    check_finite: bool = True,
+    a: Any, run: Run, *, overwrite_a: bool = False, check_finite: bool = True
 ) -> Iterator[Factors]:
     """Yield the LU factors of a matrix, which end with the context, or those that are given."""
     if isinstance(a, tuple):
-        lu, pivots = a
-        yield Factors(open_square(lu, "lu"), np.asarray(pivots, np.int64), 0)
+        yield _given(*a)
         return
     source = open_matrix(a)
     with scratch_file(source, overwrite_a=overwrite_a) as place:
-        lu, pivots, zero = factor(a, place, watch, options, session,
-                                  overwrite_a=overwrite_a, check_finite=check_finite)  # fmt: skip
+        lu, pivots, zero = factor(
+            a, place, run.watch, run.options, run.session,
+            overwrite_a=overwrite_a, check_finite=check_finite,
+        )  # fmt: skip
         yield Factors(open_matrix(lu), pivots, zero)
+
+
+def _given(lu: Any, piv: Any) -> Factors:
+    matrix, pivots = open_square(lu, "lu"), np.asarray(piv, np.int64)
+    if pivots.shape != (matrix.shape[0],):
+        raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
+    zeros = np.flatnonzero(diagonal(matrix) == 0)
+    return Factors(matrix, pivots, int(zeros[0]) + 1 if zeros.size else 0)
+
+
+def diagonal(matrix: StoredMatrix) -> NDArray[Any]:
+    """Read the diagonal of a square matrix, by small blocks."""
+    n = matrix.shape[0]
+    found: NDArray[Any] = np.empty(n, matrix.dtype.newbyteorder("="))
+    for first in range(0, n, _BLOCK):
+        part = slice(first, first + _BLOCK)
+        found[part] = np.diagonal(matrix[part, part].read())
+    return found
 
 
 @contextmanager

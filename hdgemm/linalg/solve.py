@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cho_factor
@@ -12,10 +12,10 @@ from hdgemm.linalg.factored_solve import by_cholesky, by_lu, cho_solve, lu_solve
 from hdgemm.linalg.lu import factor
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
-from hdgemm.linalg.run import host_session
+from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.scratch import scratch_file
 from hdgemm.linalg.storage import SingularMatrixError, open_square
-from hdgemm.linalg.triangular import open_rhs, solve_stored, solve_triangular
+from hdgemm.linalg.triangular import ColumnSolver, open_rhs, solve_stored, solve_triangular
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
-    from hdgemm.linalg.triangular import SolveInMemory
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -110,8 +109,10 @@ def solve(
     if refine not in (None, "float32"):
         raise InputError(f"refine must be None or 'float32', got {refine!r}")
     if refine and source.dtype.newbyteorder("=").name in SINGLE:
+        how = Run(options, session, Watch.of(progress, observer, cancel))
+        system = _System(source, bool(lower), assume_a, bool(transposed), check_finite)
         try:
-            return _solve_refined(source, b, lower, assume_a, transposed, rest)
+            return _solve_refined(system, b, out, how)
         except (NotConvergedError, SingularMatrixError) as error:
             _LOG.warning("solve factors again in double precision: %s", error)
     with scratch_file(source, overwrite_a=overwrite_a) as place:
@@ -127,9 +128,17 @@ def solve(
         return lu_solve((lu, pivots), b, int(transposed), overwrite_b, **rest)
 
 
-def _solve_refined(
-    a: StoredMatrix, b: Any, lower: bool, assume_a: str, transposed: bool, keywords: dict[str, Any]
-) -> Any:
+class _System(NamedTuple):
+    """A system to be solved with factors in single precision; arguments as of `solve`."""
+
+    a: StoredMatrix
+    lower: bool
+    assume_a: str
+    transposed: bool
+    check_finite: bool
+
+
+def _solve_refined(system: _System, b: Any, out: Any, how: Run) -> Any:
     """Solve with factors in single precision.
 
     Raises
@@ -137,35 +146,26 @@ def _solve_refined(
     NotConvergedError, SingularMatrixError
         When A must be factored in double precision.
     """
-    operand, n = a.operand, a.shape[0]
-    single = SINGLE[a.dtype.newbyteorder("=").name]
-    rounded = StoredMatrix(
-        replace(operand, matrix=Converted(operand.matrix, single)), writable=False
-    )
-    watch = Watch(keywords["progress"], keywords["observer"], keywords["cancel"])
+    a, trans = system.a, int(system.transposed)
+    operand = a.operand
     with (
-        host_session(keywords["session"], keywords["options"]) as (session, options),
+        host_session(how.session, how.options) as (session, options),
         scratch_file(a, overwrite_a=False) as place,
     ):
-        solve_in_memory = _single_factors(
-            rounded, place, watch, options, session, lower=lower, assume_a=assume_a,
-            trans="T" if transposed else "N", check_finite=keywords["check_finite"],
-        )  # fmt: skip
+        factors = _single_factors(system, place, Run(options, session, how.watch))
         whole = a
-        if assume_a == "pos":
-            stored_lower = bool(lower) != operand.trans
-            whole = _with_matrix(
-                a, SymmetricMatrix(operand.matrix, lower=stored_lower, hermitian=True)
-            )
+        if system.assume_a == "pos":
+            lower = system.lower != operand.trans
+            whole = _with_matrix(a, SymmetricMatrix(operand.matrix, lower=lower, hermitian=True))
         memory = options.host_bytes or default_host_bytes()
+        norm = norm_inf(whole.T if trans else whole, memory // 4)
         refinement = Refinement(
-            whole, norm_inf(whole.T if transposed else whole, memory // 4), int(transposed),
-            solve_in_memory, memory // 4, options, session, watch,
-        )  # fmt: skip
+            whole, norm, trans, factors, memory // 4, options, session, how.watch
+        )
+        remaining = replace(options, host_memory=memory * 3 // 4)
         return solve_stored(
-            n, a.dtype, b, keywords["out"], watch, session=session, solve=refinement,
-            options=replace(options, host_memory=memory * 3 // 4), copies=COPIES, reads=(a,),
-            check_finite=keywords["check_finite"],
+            a.shape[0], a.dtype, b, out, ColumnSolver(refinement, COPIES, (a,)),
+            Run(remaining, session, how.watch), check_finite=system.check_finite,
         )  # fmt: skip
 
 
@@ -173,23 +173,16 @@ def _with_matrix(a: StoredMatrix, matrix: Matrix) -> StoredMatrix:
     return StoredMatrix(replace(a.operand, matrix=matrix), writable=False)
 
 
-def _single_factors(
-    a: StoredMatrix,
-    place: Path | None,
-    watch: Watch,
-    options: Options,
-    session: Session,
-    *,
-    lower: bool,
-    assume_a: str,
-    trans: str,
-    check_finite: bool,
-) -> SolveInMemory:
-    """Factor a matrix of single precision; return what solves with its factors."""
+def _single_factors(system: _System, place: Path | None, run: Run) -> ColumnSolver:
+    """Factor A in single precision; return what solves with its factors."""
+    matrix = system.a.operand.matrix
+    single = SINGLE[system.a.dtype.newbyteorder("=").name]
+    a, check_finite = _with_matrix(system.a, Converted(matrix, single)), system.check_finite
+    options, session, watch = run
     try:
-        if assume_a == "pos":
-            c, _ = cho_factor(
-                a, lower, False, check_finite, out=place, options=options, session=session,
+        if system.assume_a == "pos":
+            c, lower = cho_factor(
+                a, system.lower, False, check_finite, out=place, options=options, session=session,
                 progress=watch.progress, observer=watch.observer, cancel=watch.cancel,
             )  # fmt: skip
             return by_cholesky(open_square(c), lower=lower)
@@ -199,4 +192,4 @@ def _single_factors(
         raise NotConvergedError(f"in single precision {error}") from error
     if zero:
         raise SingularMatrixError(f"pivot {zero} is zero in single precision", order=zero)
-    return by_lu(open_square(lu), pivots, trans)
+    return by_lu(open_square(lu), pivots, "T" if system.transposed else "N")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg.run import host_session
+from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.storage import destination, in_memory, open_matrix, open_square
 from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver
 from hdgemm.machine.limits import default_host_bytes
@@ -23,14 +21,32 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.run.session import Session
 
-#: Overwrites right-hand sides in a column-major array by their solutions.
-SolveInMemory = Callable[[TriangleSolver, NDArray[Any]], None]
+
+class ColumnSolver(NamedTuple):
+    """Solves for right-hand sides in memory.
+
+    Parameters
+    ----------
+    solve
+        Overwrites B in a column-major array by X.
+    copies
+        Arrays of the size of X that `solve` holds, X itself among them.
+    reads
+        Matrices that `solve` reads; where there are any, X must overlap neither them nor B.
+    """
+
+    solve: Callable[[TriangleSolver, NDArray[Any]], None]
+    copies: int = 1
+    reads: tuple[StoredMatrix, ...] = ()
 
 
 def solve_stored(
@@ -38,14 +54,10 @@ def solve_stored(
     dtype: np.dtype[Any],
     b: Any,
     out: Any,
-    watch: Watch,
+    solver: ColumnSolver,
+    run: Run,
     *,
-    options: Any,
-    session: Session | None,
     check_finite: bool,
-    solve: SolveInMemory,
-    copies: int = 1,
-    reads: tuple[StoredMatrix, ...] = (),
 ) -> Any:
     """Solve for all columns of B, as many at a time as fit the memory, and return X.
 
@@ -55,12 +67,6 @@ def solve_stored(
         Of the factored matrix.
     b, out
         As in `solve_triangular`.
-    solve
-        Overwrites B in a column-major array by X.
-    copies
-        Arrays of the size of X that `solve` holds, X itself among them.
-    reads
-        Matrices that `solve` reads; where there are any, X must overlap neither them nor B.
     """
     rhs, vector = open_rhs(b, n)
     dtype = result_dtype(dtype, rhs.dtype)
@@ -68,14 +74,15 @@ def solve_stored(
     if vector and isinstance(given, np.ndarray):
         given = given[:, np.newaxis]
     with (
-        host_session(session, options) as (_, chosen),
+        host_session(run.session, run.options) as (_, chosen),
         destination(given, b, rhs, order="F", overwrite_a=False, dtype=dtype) as target,
     ):
-        for matrix in (rhs, *reads) if reads else ():
+        for matrix in (rhs, *solver.reads) if solver.reads else ():
             if overlaps(target.stored.operand.matrix, matrix.operand.matrix):
                 raise InputError("out overlaps a or b, which refinement reads until its end")
-        solve_columns(solve, rhs, target.stored, dtype, chosen, watch, check_finite=check_finite,
-                      copies=copies)  # fmt: skip
+        solve_columns(
+            solver, rhs, target.stored, dtype, chosen, run.watch, check_finite=check_finite
+        )
     result = target.result()
     if isinstance(out, np.ndarray):
         return out
@@ -92,7 +99,7 @@ def open_rhs(b: Any, n: int) -> tuple[StoredMatrix, bool]:
 
 
 def solve_columns(
-    solve: SolveInMemory,
+    solver: ColumnSolver,
     rhs: StoredMatrix,
     target: StoredMatrix,
     dtype: np.dtype[Any],
@@ -100,15 +107,14 @@ def solve_columns(
     watch: Watch,
     *,
     check_finite: bool,
-    copies: int = 1,
 ) -> None:
-    """Store X for all columns of B, as many at a time as fit the memory with `copies` of them."""
+    """Store X for all columns of B, as many at a time as fit the memory with their copies."""
     (n, count), memory = rhs.shape, options.host_bytes or default_host_bytes()
     array = in_memory(target, dtype)
     columns = count
-    if array is None or copies > 1:
-        columns = _columns(n * copies, dtype, memory, count)
-    with TriangleSolver(n, dtype, memory // 4, watch) as solver:
+    if array is None or solver.copies > 1:
+        columns = _columns(n * solver.copies, dtype, memory, count)
+    with TriangleSolver(n, dtype, memory // 4, watch) as triangles:
         for first in range(0, count, max(1, columns)):
             part = rhs[:, first : first + columns]
             x = np.empty(part.shape, dtype, "F")
@@ -117,7 +123,7 @@ def solve_columns(
             part.read(x)
             if check_finite and not all(np.isfinite(column).all() for column in x.T):
                 raise InputError("b must not contain infs or NaNs")
-            solve(solver, x)
+            solver.solve(triangles, x)
             if array is None:
                 target[:, first : first + columns] = x
 
@@ -193,7 +199,7 @@ def solve_triangular(
         raise InputError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
     triangle = Triangle(matrix, bool(lower), codes[trans], bool(unit_diagonal), check_finite)
     return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, Watch.of(progress, observer, cancel),
-        options=options, session=session, check_finite=check_finite,
-        solve=lambda solver, x: solver.solve(triangle, x),
+        matrix.shape[0], matrix.dtype, b, out,
+        ColumnSolver(lambda solver, x: solver.solve(triangle, x)),
+        Run(options, session, Watch.of(progress, observer, cancel)), check_finite=check_finite,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.fortran import laswp
-from hdgemm.linalg.run import host_session
+from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.storage import destination, open_matrix
 from hdgemm.machine.limits import default_host_bytes
@@ -92,16 +92,14 @@ def lu(
     watch = Watch.of(progress, observer, cancel)
     with (
         host_session(session, options) as (held, chosen),
-        lu_factors(a, watch, chosen, held, overwrite_a=overwrite_a, check_finite=check_finite) as (
-            factors,
-            pivots,
-            _,
-        ),
+        lu_factors(
+            a, Run(chosen, held, watch), overwrite_a=overwrite_a, check_finite=check_finite
+        ) as found,
         ExitStack() as stack,
     ):
         # Row i of A is row p[i] of L·U.
         order = np.asfortranarray(np.arange(m, dtype=np.float64)[:, np.newaxis])
-        laswp(order, pivots)
+        laswp(order, found.pivots)
         p = np.argsort(order[:, 0].astype(np.int64))
         left, right = (
             stack.enter_context(
@@ -110,7 +108,7 @@ def lu(
             for place, shape in zip(places, ((m, k), (k, n)), strict=True)
         )
         memory = chosen.host_bytes or default_host_bytes()
-        _split(factors, left, right, p if permute_l else None, memory)
+        _split(found.lu, left, right, p if permute_l else None, memory)
     if permute_l:
         return left.result(), right.result()
     if p_indices:

@@ -12,7 +12,7 @@ from hdgemm.linalg.blockwise import block_of, opened, rectangle, run_blocks
 from hdgemm.linalg.run import host_session
 from hdgemm.linalg.storage import destination, open_matrix, open_square
 from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.triangular import solve_columns
+from hdgemm.linalg.triangular import ColumnSolver, solve_columns
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
 from hdgemm.product.product import Product
@@ -227,5 +227,5 @@ def trsm(
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
         turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
-        solve_columns(solve, *turned, dtype, chosen, watch, check_finite=False)
+        solve_columns(ColumnSolver(solve), *turned, dtype, chosen, watch, check_finite=False)
     return target.result()

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -98,6 +99,12 @@ def test_singular_matrices(tmp_path):
         assert caught.value.order == 5
         assert det(source, options=SLABS) == 0
         assert tuple(slogdet(source, options=SLABS)) == (0, -np.inf)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
+            factors = lu_factor(source)
+        with pytest.raises(scipy.linalg.LinAlgError, match="pivot 5 "):
+            inv(factors)
+        assert det(factors) == 0
         assert cond(source, options=SLABS) == np.inf
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
 
