@@ -238,7 +238,7 @@ def test_a_failed_job_says_why(server: Live, browser: Any) -> None:
     server.http.post("/v1/processes/gemm/execution", json={"inputs": {"a": A, "b": B}})
     job_id = submit(server.http, a={"path": "gone.npy"}, b=B, name="fails")
     (root / "gone.npy").unlink()
-    job = finished(server.http, job_id)
+    job = finished(server.http, job_id, 120)
     assert job["status"] == "failed"
     visit(browser, server, f"job/{job_id}")
     see(browser, "cannot open")

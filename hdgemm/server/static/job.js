@@ -233,12 +233,15 @@ export async function job(signal, id, _more, { main, tell }) {
   }, 3000);
   signal.addEventListener("abort", () => clearInterval(patience));
   await follow(`/v1/jobs/${id}/events`, signal, (event) => {
-    phases.enter(event.data.phase, event.data.at);
     if (event.kind === "progress") {
+      phases.progress(event.data.phase, event.data.at);
       info.detail = event.data;
       chart.add(event.data);
       drawSoon();
-    } else if (!OVER.has(info.status)) redrawSoon();
+    } else {
+      phases.enter(event.data.phase, event.data.at);
+      if (!OVER.has(info.status)) redrawSoon();
+    }
   });
   clearInterval(patience);
   if (!signal.aborted) { await redraw(); await finish(); }

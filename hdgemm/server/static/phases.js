@@ -12,13 +12,20 @@ const EXPECTED = {
   verify: ["queued", "starting", "opening", "verifying", "drawing"],
   profile: ["queued", "starting", "profiling", "drawing"],
 };
+const COMPUTING = new Set(["multiplying", "calibrating", "planning"]);
 const OVER = new Set(["successful", "failed", "dismissed"]);
 
 export class Phases {
   #entered = [];
   #ended = null;
 
-  // Notes a status event, or the phase that the library tells in its progress; `at` in seconds.
+  // Notes the phase that the library tells in its progress, which can come late; `at` in seconds.
+  progress(phase, at) {
+    const last = this.#entered.at(-1)?.phase;
+    if (COMPUTING.has(last) && !this.#entered.some((one) => one.phase === phase)) this.enter(phase, at);
+  }
+
+  // Notes the phase of a status event.
   enter(phase, at) {
     if (!phase || at === undefined) return;
     if (OVER.has(phase)) { this.#ended = at; return; }

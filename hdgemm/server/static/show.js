@@ -77,7 +77,7 @@ export function percent(share) {
 }
 
 export function time(text) {
-  return text ? new Date(text).toLocaleString() : "–";
+  return text ? new Date(text).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }) : "–";
 }
 
 // Seconds from an ISO time until now or until another one.
