@@ -41,6 +41,9 @@ def command(
         Path | None, typer.Option(help="Take the runs of an HPL.dat instead.")
     ] = None,
     *,
+    mxp: Annotated[
+        bool, typer.Option("--mxp", help="HPL-MxP: factor in float32, refine to float64.")
+    ] = False,
     device: Device = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -56,7 +59,7 @@ def command(
     try:
         options = make_options(device=device or ["host"], threads=threads)
         runs = _runs(world, n, nb, grid, depth, bcast, swap) if hpl_dat is None else _read(hpl_dat)
-        passed = _measure(runs, world, options, as_json=as_json)
+        passed = _measure(runs, world, options, mixed=mxp, as_json=as_json)
     except BaseException as error:
         if world.size == 1:
             raise
@@ -110,7 +113,9 @@ def _grid(size: int) -> tuple[int, int]:
     return p, size // p
 
 
-def _measure(runs: list[Settings], world: Communicator, options: Options, *, as_json: bool) -> bool:
+def _measure(
+    runs: list[Settings], world: Communicator, options: Options, *, mixed: bool, as_json: bool
+) -> bool:
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
@@ -130,7 +135,7 @@ def _measure(runs: list[Settings], world: Communicator, options: Options, *, as_
             if world.rank == 0 and sys.stderr.isatty():
                 expected = settings.flops / (0.85 * dgemm)
                 print(f"N = {settings.n}: about {expected:.0f} s", file=sys.stderr)
-            results.append(linpack(settings, world, update=update))
+            results.append(linpack(settings, world, update=update, mixed=mixed))
             if speaks and results[-1] is not None:
                 typer.echo("\n".join(result_lines(results[-1], dgemm)))
     found = [result for result in results if result is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.hpl.communicator import world as all_processes
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.settings import Settings
-    from hdgemm.hpl.system import Update
+    from hdgemm.hpl.system import Update, Vector
+
+
+#: Steps of refinement of HPL-MxP, as in its reference.
+MOST_STEPS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,15 @@ class Result:
         HPL's scaled residual.
     phases
         Seconds by phase, the mean of all processes.
+    steps
+        Steps of refinement, of HPL-MxP; None for HPL.
     """
 
     settings: Settings
     seconds: float
     residual: float
     phases: dict[str, float]
+    steps: int | None = None
 
     @property
     def gflops(self) -> float:
@@ -59,6 +66,7 @@ class Result:
             "residual": self.residual,
             "passed": self.passed,
             "phases": self.phases,
+            "steps": self.steps,
         }
 
 
@@ -67,6 +75,7 @@ def linpack(
     world: Communicator | None = None,
     *,
     update: Update = host_update,
+    mixed: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Result | None:
     """Run HPL's benchmark once.
@@ -83,6 +92,9 @@ def linpack(
         The processes; None for those that mpiexec started. Every process makes the same call.
     update
         C := C - A·B of the trailing matrix.
+    mixed
+        HPL-MxP: a diagonally dominant matrix is factored in single precision, and the solution
+        refined to double precision; the residual is HPL's.
     progress
         Called with the part that is done.
 
@@ -114,16 +126,28 @@ def linpack(
     if not inside:
         return None
     _check_memory(settings, active)
-    system = System(settings, active, update, progress)
+    system = System(settings, active, update, progress, mixed=mixed)
     active.collect(None)  # all begin together
     start = time.perf_counter()
     system.factor()
-    x = system.solve()
+    x, steps = _refined(system) if mixed else (system.solve(), None)
     seconds = active.largest(time.perf_counter() - start)
     residual = system.residual(x)
     phases = active.collect(system.seconds)
     mean = {name: sum(each[name] for each in phases) / len(phases) for name in PHASES}
-    return Result(settings, seconds, residual, mean)
+    return Result(settings, seconds, residual, mean, steps)
+
+
+def _refined(system: System) -> tuple[Vector, int]:
+    """Return the solution refined until its residual is below 1 or falls no more, and the steps."""
+    x, residual = system.solve(), float("inf")
+    for step in range(MOST_STEPS):
+        found = system.residual(x)
+        if not 1.0 <= found < residual / 2:
+            return x, step
+        residual = found
+        x = x + system.correction(system.difference(x))
+    return x, MOST_STEPS
 
 
 def needed_bytes(settings: Settings) -> int:

@@ -9,6 +9,8 @@ import numpy as np
 from hdgemm.hpl.panel import Panel
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from hdgemm.hpl.communicator import Communicator, Request
 
 #: HPL's names, in the order of its numbers 0 to 3 (HPL.dat, BCASTs).
@@ -46,12 +48,13 @@ class PanelBroadcast:
     def send(self, panel: Panel) -> None:
         """Begin to send a panel from the process that factored it."""
         if self._row.size > 1:
-            self._pass_on(
-                np.concatenate([panel.pivots, panel.top.ravel("F"), panel.below.ravel("F")]),
-                root=self._row.rank,
-            )
+            parts = (panel.pivots, panel.top.ravel("F"), panel.below.ravel("F"))
+            message = np.concatenate([part.view(np.uint8) for part in parts])
+            self._pass_on(message, root=self._row.rank)
 
-    def receive(self, root: int, first: int, width: int, below: int) -> Panel:
+    def receive(
+        self, root: int, first: int, width: int, below: int, dtype: np.dtype[np.floating]
+    ) -> Panel:
         """Receive the panel that another process of the row has factored, and pass it on.
 
         Parameters
@@ -63,16 +66,17 @@ class PanelBroadcast:
         below
             How many rows below the diagonal block this row of the grid holds.
         """
-        message = np.empty(width * (1 + width + below))
+        ends = width * np.array([8, 8 + width * dtype.itemsize])
+        message = np.empty(ends[1] + width * below * dtype.itemsize, np.uint8)
         place = (self._row.rank - root) % self._row.size
         self._row.receive(message, (root + self._parent[place]) % self._row.size)
         self._pass_on(message, root)
-        pivots, top, rest = np.split(message, [width, width * (1 + width)])
+        pivots, top, rest = np.split(message, ends)
         return Panel(
             first,
-            pivots.astype(np.int64),
-            top.reshape((width, width), order="F"),
-            rest.reshape((below, width), order="F"),
+            pivots.view(np.int64),
+            top.view(dtype).reshape((width, width), order="F"),
+            rest.view(dtype).reshape((below, width), order="F"),
         )
 
     def finish(self) -> None:
@@ -81,7 +85,7 @@ class PanelBroadcast:
             request.wait()
         self._sent = []
 
-    def _pass_on(self, message: np.ndarray[tuple[int], np.dtype[np.float64]], root: int) -> None:
+    def _pass_on(self, message: NDArray[np.uint8], root: int) -> None:
         self.finish()
         place = (self._row.rank - root) % self._row.size
         self._sent = [

@@ -34,7 +34,7 @@ class Communicator(Protocol):
     def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the rows of all processes, as a matrix."""
 
-    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the element-wise sum over all processes."""
 
     def largest(self, value: float) -> float:
@@ -70,7 +70,7 @@ class Alone:
         """Return a matrix of one row."""
         return row[np.newaxis]
 
-    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array."""
         return array
 
@@ -126,9 +126,9 @@ class Mpi:
         self._comm.Allgather(row, rows)
         return rows
 
-    def total(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Add arrays up in the order of ranks, so that the same run gives the same bits."""
-        found: NDArray[np.float64] = self.gather(array.reshape(-1)).sum(axis=0)
+        found: NDArray[Any] = self.gather(array.reshape(-1)).sum(axis=0)
         return found.reshape(array.shape)
 
     def largest(self, value: float) -> float:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.distribution import Axis
-    from hdgemm.hpl.panel import Panel
 
-    Columns = NDArray[np.float64]
+    Columns = NDArray[np.floating]
     #: Rows by the process that holds them.
     Held = dict[int, Columns]
 
@@ -53,7 +52,12 @@ def compose(first: int, pivots: NDArray[np.int64]) -> Exchange:
 
 
 def interchange(
-    a: Columns, panel: Panel, rows: Axis, column: Communicator, swap: str = "long"
+    a: Columns,
+    first: int,
+    pivots: NDArray[np.int64],
+    rows: Axis,
+    column: Communicator,
+    swap: str = "long",
 ) -> Columns:
     """Apply a panel's interchanges to local columns, and return the rows of U.
 
@@ -63,23 +67,25 @@ def interchange(
     ----------
     a
         All local rows of the columns, column-major.
+    first, pivots
+        The panel's first row, and its interchanges.
     column
         The processes that hold the other rows.
     swap
         A key of `SWAPS`.
     """
-    start = rows.below(panel.first)
+    start = rows.below(first)
     if column.size == 1:
-        laswp(a[start:], panel.pivots - panel.first)
-        return a[start : start + panel.width]
-    exchange = compose(panel.first, panel.pivots)
+        laswp(a[start:], pivots - first)
+        return a[start : start + len(pivots)]
+    exchange = compose(first, pivots)
     owners = exchange.sources // rows.block % rows.processes
     own = exchange.sources[owners == rows.process]
     mine = np.ascontiguousarray(a[[rows.below(row) for row in own.tolist()]])
-    _move(a, exchange.moved, rows.owner(panel.first), rows, column)
+    _move(a, exchange.moved, rows.owner(first), rows, column)
     counts = np.bincount(owners, minlength=column.size)
     held = SWAPS[swap](mine, counts, column)
-    u = np.empty((panel.width, a.shape[1]), order="F")
+    u = np.empty((len(pivots), a.shape[1]), a.dtype, order="F")
     for process, part in held.items():
         u[owners == process] = part
     return u
@@ -96,7 +102,7 @@ def _move(
     }
     own = by_process[rows.process]
     places = [rows.below(row) for row, _ in own]
-    arriving = np.empty((len(own), a.shape[1]))
+    arriving = np.empty((len(own), a.shape[1]), a.dtype)
     if owner == rows.process:
         for process, pairs in by_process.items():
             leaving = np.ascontiguousarray(a[[rows.below(row) for _, row in pairs]])
@@ -118,7 +124,7 @@ def _ring(mine: Columns, counts: NDArray[np.int64], column: Communicator) -> Hel
     for turn in range(size - 1):
         request = column.send(held[(rank - turn) % size], (rank + 1) % size)
         source = (rank - turn - 1) % size
-        held[source] = np.empty((counts[source], mine.shape[1]))
+        held[source] = np.empty((counts[source], mine.shape[1]), mine.dtype)
         column.receive(held[source], (rank - 1) % size)
         request.wait()
     return held
@@ -139,7 +145,7 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
 
     def receive(source: int, processes: list[int]) -> None:
         sizes = [int(counts[process]) for process in processes]
-        together = np.empty((sum(sizes), mine.shape[1]))
+        together = np.empty((sum(sizes), mine.shape[1]), mine.dtype)
         column.receive(together, source)
         parts = np.split(together, np.cumsum(sizes)[:-1])
         held.update(zip(processes, parts, strict=True))

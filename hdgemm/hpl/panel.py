@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.distribution import Axis
 
-    Columns = NDArray[np.float64]
+    Columns = NDArray[np.floating]
 
 #: Columns that are factored one by one (HPL's NBMIN).
 NBMIN: Final = 8
@@ -95,7 +95,7 @@ class _Factoring:
         width = a.shape[1]
         self._a, self._first, self._rows, self._column = a, first, rows, column
         self._positions = rows.positions()
-        self.top: Columns = np.zeros((width, width), order="F")
+        self.top: Columns = np.zeros((width, width), a.dtype, order="F")
         self.pivots = np.zeros(width, np.int64)
 
     def factor(self, start: int, stop: int) -> None:

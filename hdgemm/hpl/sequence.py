@@ -69,3 +69,28 @@ class RandomMatrix:
         first = np.uint64((factor * self._seed + term) % _MODULUS)
         words = self._factors * first + self._terms
         return 0.5 - words.astype(np.float64) / float(_MODULUS)
+
+
+class DominantMatrix(RandomMatrix):
+    """The matrix of HPL-MxP: HPL's, each diagonal element replaced by the row's absolute sum.
+
+    Parameters
+    ----------
+    sums
+        Sums of absolute values of the wanted rows, over all N columns.
+    """
+
+    def __init__(
+        self, n: int, rows: NDArray[np.int64], sums: NDArray[np.float64], seed: int = SEED
+    ) -> None:
+        super().__init__(n, rows, seed)
+        self._place = {row: place for place, row in enumerate(rows.tolist())}
+        self._sums = sums
+
+    def column(self, col: int) -> NDArray[np.float64]:
+        """Return the wanted rows of one column; column N is b."""
+        found = super().column(col)
+        place = self._place.get(col)
+        if place is not None:
+            found[place] = self._sums[place]
+        return found

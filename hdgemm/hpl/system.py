@@ -12,7 +12,7 @@ from hdgemm.hpl.broadcast import PanelBroadcast
 from hdgemm.hpl.distribution import Axis
 from hdgemm.hpl.interchange import interchange
 from hdgemm.hpl.panel import Panel, factor_panel
-from hdgemm.hpl.sequence import RandomMatrix
+from hdgemm.hpl.sequence import DominantMatrix, RandomMatrix
 from hdgemm.linalg.fortran import gemm, trsm
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.settings import Settings
 
-    Vector = NDArray[np.float64]
-    Columns = NDArray[np.float64]
+    Vector = NDArray[np.floating]
+    Columns = NDArray[np.floating]
     #: C := C - A·B on column-major arrays.
     Update = Callable[[Columns, Columns, Columns], None]
 
@@ -51,6 +51,8 @@ class System:
         At least P·Q processes; this one is among the first P·Q.
     update
         Computes the product of each update.
+    mixed
+        HPL-MxP: a diagonally dominant matrix, factored in single precision.
     progress
         Called with the part of the operations that is done, by each process for itself.
     """
@@ -61,6 +63,8 @@ class System:
         world: Communicator,
         update: Update = host_update,
         progress: Callable[[float], None] | None = None,
+        *,
+        mixed: bool = False,
     ) -> None:
         p, q = settings.grid
         self._settings, self._update, self._progress = settings, update, progress
@@ -70,8 +74,13 @@ class System:
         self._cols = Axis(settings.n + 1, settings.nb, q, my_col)
         self._broadcast = PanelBroadcast(self._row, settings.broadcast)
         self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._pivots: dict[int, NDArray[np.int64]] = {}
         self._random = RandomMatrix(settings.n, self._rows.positions(), settings.seed)
-        self._a: Columns = np.empty((self._rows.count, self._cols.count), order="F")
+        if mixed:
+            sums = self._row.total(self._absolute_sums())
+            self._random = DominantMatrix(settings.n, self._rows.positions(), sums, settings.seed)
+        dtype = np.float32 if mixed else np.float64
+        self._a: Columns = np.empty((self._rows.count, self._cols.count), dtype, order="F")
         for place, col in enumerate(self._cols.positions().tolist()):
             self._a[:, place] = self._random.column(col)
 
@@ -111,10 +120,12 @@ class System:
                 )
             with self._timed("broadcast"):
                 self._broadcast.send(panel)
-            return panel
-        below = self._rows.count - self._rows.below(first + width)
-        with self._timed("broadcast"):
-            return self._broadcast.receive(root, first, width, below)
+        else:
+            below = self._rows.count - self._rows.below(first + width)
+            with self._timed("broadcast"):
+                panel = self._broadcast.receive(root, first, width, below, self._a.dtype)
+        self._pivots[first] = panel.pivots
+        return panel
 
     def _apply(self, panel: Panel, start: int, stop: int) -> None:
         """Apply a panel to some of the local columns after it."""
@@ -122,7 +133,9 @@ class System:
             return
         columns = self._a[:, start:stop]
         with self._timed("swap"):
-            u = interchange(columns, panel, self._rows, self._column, self._settings.swap)
+            u = interchange(
+                columns, panel.first, panel.pivots, self._rows, self._column, self._settings.swap
+            )
         with self._timed("update"):
             trsm(panel.top, u, unit=True)
             if self._column.size > 1 and self._rows.owner(panel.first) == self._rows.process:
@@ -133,54 +146,99 @@ class System:
                 self._update(panel.below, u, below)
 
     def solve(self) -> Vector:
-        """Return x by back substitution with U, the same on every process."""
-        with self._timed("solve"):
-            return self._solve()
-
-    def _solve(self) -> Vector:
-        n, nb = self._settings.n, self._settings.nb
-        right = np.empty(self._rows.count)
-        owner = self._cols.owner(n)
+        """Return x, by back substitution for the b that was factored along with A."""
+        right = np.empty(self._rows.count, self._a.dtype)
+        owner = self._cols.owner(self._settings.n)
         if owner == self._cols.process:
             right[:] = self._a[:, -1]
-        self._row.broadcast(right, owner)
+        with self._timed("solve"):
+            self._row.broadcast(right, owner)
+            return self._back_substitute(right)
+
+    def correction(self, right: Vector) -> Vector:
+        """Return A⁻¹ times a vector of which each process has its rows, by the factors."""
+        with self._timed("solve"):
+            return self._back_substitute(self._eliminate(right.astype(self._a.dtype)))
+
+    def _eliminate(self, right: Vector) -> Vector:
+        """Apply all interchanges and L⁻¹, panel by panel, as the factorisation did to b.
+
+        The rows of L are stored in the order in which their panel was factored.
+        """
+        vector = right.reshape(-1, 1, order="F")
+        for first, pivots in self._pivots.items():
+            owner, end = self._cols.owner(first), first + len(pivots)
+            if owner == self._cols.process:
+                u = interchange(vector, first, pivots, self._rows, self._column).copy(order="F")
+                columns = self._columns(first, len(pivots))
+                block = self._block(first, len(pivots))
+                if self._rows.owner(first) == self._rows.process:
+                    trsm(columns[block], u, unit=True)
+                self._column.broadcast(u, self._rows.owner(first))
+                if self._rows.owner(first) == self._rows.process:
+                    vector[block] = u
+                vector[self._rows.below(end) :] -= columns[self._rows.below(end) :] @ u
+            self._row.broadcast(right, owner)
+        return right
+
+    def _back_substitute(self, right: Vector) -> Vector:
+        """Return U⁻¹ times a vector, the same on every process, in double precision."""
+        n, nb = self._settings.n, self._settings.nb
         done = np.zeros(self._rows.count)
         x = np.zeros(n)
         for first in range((n - 1) // nb * nb, -1, -nb):
             width = min(nb, n - first)
             here = self._rows.owner(first) == self._rows.process
-            place = self._rows.below(first)
-            block = slice(place, place + width)
-            solution = np.empty(width)
+            block = self._block(first, width)
+            solution = np.empty(width, self._a.dtype)
             if here:
                 solution[:] = right[block] - self._row.total(done[block])
             if self._cols.owner(first) != self._cols.process:
                 continue
-            columns = self._a[:, self._cols.below(first) :][:, :width]
+            columns = self._columns(first, width)
             if here:
                 trsm(columns[block], solution.reshape(-1, 1, order="F"), lower=False)
             self._column.broadcast(solution, self._rows.owner(first))
             x[first : first + width] = solution
-            done[:place] += columns[:place] @ solution
+            done[: block.start] += columns[: block.start] @ solution
         return self._row.total(x)
+
+    def _columns(self, first: int, width: int) -> Columns:
+        """Return the local columns of a panel, all rows."""
+        return self._a[:, self._cols.below(first) :][:, :width]
+
+    def _block(self, first: int, width: int) -> slice:
+        """Return the local rows of a panel's diagonal block, on the processes that hold it."""
+        place = self._rows.below(first)
+        return slice(place, place + width)
 
     def residual(self, x: Vector) -> float:
         """Return ‖Ax - b‖∞ / (ε(‖A‖∞‖x‖∞ + ‖b‖∞)N) with A and b made anew; NaN is no success."""
-        n, count = self._settings.n, self._rows.count
-        product, sums = np.zeros(count), np.zeros(count)
+        n = self._settings.n
+        norm = self._largest(self._row.total(self._absolute_sums()))
+        norm_b = self._largest(self._random.column(n))
+        difference = self._largest(self.difference(x))
+        return difference / (_EPSILON * (norm * float(np.max(np.abs(x))) + norm_b) * n)
+
+    def difference(self, x: Vector) -> Vector:
+        """Return the local rows of b - Ax, with A and b made anew."""
+        n, product = self._settings.n, np.zeros(self._rows.count)
         for col in self._cols.positions().tolist():
             if col < n:
-                values = self._random.column(col)
-                product += values * x[col]
-                sums += np.abs(values)
-        product, sums = self._row.total(np.stack([product, sums]))
-        right = self._random.column(n)
-        largest = [
-            self._column.largest(float(np.max(np.abs(values), initial=0.0)))
-            for values in (product - right, sums, right)
-        ]
-        difference, norm, norm_b = largest
-        return difference / (_EPSILON * (norm * float(np.max(np.abs(x))) + norm_b) * n)
+                product += self._random.column(col) * x[col]
+        found: Vector = self._random.column(n) - self._row.total(product)
+        return found
+
+    def _absolute_sums(self) -> Vector:
+        """Return for each local row the sum of the absolute values in the local columns of A."""
+        sums = np.zeros(self._rows.count)
+        for col in self._cols.positions().tolist():
+            if col < self._settings.n:
+                sums += np.abs(self._random.column(col))
+        return sums
+
+    def _largest(self, values: Vector) -> float:
+        return self._column.largest(float(np.max(np.abs(values), initial=0.0)))
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

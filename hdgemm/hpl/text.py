@@ -37,6 +37,8 @@ def result_lines(result: Result, dgemm: float | None = None) -> Iterator[str]:
     formula = "||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)"
     yield f"{formula}= {result.residual:18.8e} ...... {verdict}"
     yield _SINGLE
+    if result.steps is not None:
+        yield f"HPL-MxP: factored in float32, {result.steps} steps of refinement to float64"
     for name in PHASES:
         seconds = result.phases[name]
         part = seconds / result.seconds

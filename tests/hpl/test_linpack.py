@@ -62,6 +62,25 @@ def test_the_rate_is_hpls():
     assert result.to_dict()["variant"] == "WR10R2R8"
 
 
+@pytest.mark.parametrize(("n", "nb"), [(1, 4), (2, 1), (5, 2), (60, 16), (97, 200), (200, 32)])
+def test_single_precision_is_refined_to_double(n, nb):
+    result = linpack(Settings(n, nb), Alone(), mixed=True)
+    assert result.passed
+    assert result.steps <= 5
+
+
+def test_a_correction_solves_with_the_factors():
+    system = System(Settings(80, 16), Alone())
+    system.factor()
+    x = system.solve()
+    right = np.random.default_rng(1).standard_normal(80)
+    a, _ = random_system(80)
+    bound = 80 * np.finfo(float).eps * np.linalg.cond(a)
+    reference = np.linalg.solve(a, right)
+    assert np.max(np.abs(system.correction(right) - reference)) <= bound * np.max(np.abs(reference))
+    assert system.residual(x) < 16
+
+
 def test_a_grid_larger_than_the_processes_is_refused():
     with pytest.raises(InputError, match="mpiexec -n 4"):
         linpack(Settings(50, grid=(2, 2)), Alone())
@@ -80,6 +99,12 @@ def test_the_command_prints_hpls_lines():
     assert done.output.count("PASSED") == 4
     assert "WR00R2R8          40    16     1     1 " in done.output
     assert "4 tests completed and passed residual checks" in done.output
+
+
+def test_the_command_measures_hpl_mxp():
+    done = CliRunner().invoke(app, ["linpack", "--n", "60", "--nb", "16", "--mxp"])
+    assert done.exit_code == 0, done.output
+    assert "HPL-MxP: factored in float32, " in done.output
 
 
 def test_the_command_s_json_has_the_exact_numbers():

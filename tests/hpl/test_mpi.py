@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def test_the_command_runs_under_mpiexec():
 def test_an_error_of_one_rank_ends_all_and_names_it():
     done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--grid", "2x2")
     assert done.returncode != 0
-    assert "rank 0: a grid of 2×2 needs 4 processes" in done.stderr
+    # Whichever finds it first ends both.
+    assert re.search("rank [01]: a grid of 2×2 needs 4 processes", done.stderr)
 
 
 DYING = """
