@@ -238,6 +238,9 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "durable_overhead": ("Cost of a journal", durable_overhead),
     "campaign_run_kills": ("Runs that were killed", campaign),
     "campaign_disk_faults": ("Disks that fail", campaign),
+    "campaign_full_disk": ("Disks that are full", campaign),
+    "campaign_hostile_files": ("Damaged files", campaign),
+    "campaign_memory_limits": ("Memory limits", campaign),
     "tile_checks_overhead": ("Cost of checked tiles", tile_checks),
     "overhead": ("Overhead of the engine", overhead),
     "service_load": ("Service: requests", service_load),
@@ -245,6 +248,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "campaign_service_queue": ("Service: queue", service_queue),
     "campaign_service_kills": ("Service: processes killed", campaign),
     "campaign_service_outage": ("Service: database lost", campaign),
+    "campaign_service_sockets": ("Service: half-open connections", campaign),
     "campaign_service_schema": ("Service: generated requests", campaign),
 }
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -151,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_save(parser)
     asked = parser.parse_args(arguments)
     tally = Tally()
+    for library in ("h5py", "zarr"):  # imported once, and not in each child
+        import_module(library)
     for form in asked.format or FILES:
         for seed in range(asked.seeds):
             try_one(form, seed, tally)

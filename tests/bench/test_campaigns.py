@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.campaigns import disk_faults, run_kills
+from bench.campaigns import disk_faults, full_disk, run_kills
 from bench.campaigns.tally import Tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +40,26 @@ def test_requests_that_fail_without_a_compiler():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["faults by"] == "PythonFaults"
+
+
+@pytest.mark.parametrize("form", ["npy", "hdf5", "zarr"])
+def test_full_disks(capfd, form):
+    if form in ("hdf5", "zarr"):
+        pytest.importorskip("h5py" if form == "hdf5" else "zarr")
+    assert full_disk.main(["--format", form]) == 0
+    assert counts_of(capfd)["refused"] == 10
+
+
+def test_hostile_files():
+    """In a process of its own, since the campaign forks."""
+    pytest.importorskip("h5py")
+    pytest.importorskip("zarr")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.campaigns.hostile_files", "--seeds", "2"], cwd=ROOT,
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["counts"]["checks"] == 12
 
 
 @pytest.mark.campaign  # tests/durable has shorter ones

@@ -125,12 +125,15 @@ def test_a_busy_process_is_seen_with_its_memory(tmp_path):
         try:
             assert child.stdout is not None
             child.stdout.readline()
-            meter = LoadMeter(tmp_path)
-            time.sleep(0.5)
-            seen = meter.read()
+            deadline = time.monotonic() + 60
+            processes = {}
+            while child.pid not in processes and time.monotonic() < deadline:
+                meter = LoadMeter(tmp_path)
+                time.sleep(0.5)
+                seen = meter.read()
+                processes = {each.pid: each for each in seen.processes}
         finally:
             child.kill()
-    processes = {each.pid: each for each in seen.processes}
     assert processes[child.pid].memory > 80_000_000
     assert processes[child.pid].cores > 0
     assert os.getpid() not in processes

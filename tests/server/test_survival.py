@@ -274,7 +274,7 @@ def test_events_resume_where_they_broke_off(slow: Live) -> None:
 
 def test_a_server_open_to_the_network_needs_a_token(settings: Settings) -> None:
     process = start("serve", settings, "--host", "0.0.0.0", "--port", "0")
-    assert process.wait(20) != 0
+    assert process.wait(60) != 0
     assert "token" in (settings.data_dir / "serve.log").read_text(encoding="utf-8")
     # Nothing is left running.
     time.sleep(0.1)
