@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import time
 from pathlib import Path
@@ -119,6 +120,13 @@ class RemoteJob:
             download(self._connection, at, path, progress)
             loaded: NDArray[Any] = np.load(path)
             return loaded
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Download an array beside the result: "piv" of lu, "tau" of a raw qr."""
+        self.check()
+        answer = self._connection.request("GET", f"/v1/jobs/{self.id}/results/{name}")
+        loaded: NDArray[Any] = np.load(io.BytesIO(answer.content))
+        return loaded
 
     def report(self) -> Mapping[str, Any]:
         """Return the report of a job that succeeded."""

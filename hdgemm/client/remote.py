@@ -132,6 +132,41 @@ class Client:
         named = {"a": self.reference(a), "b": self.reference(b), "c": self.reference(c)}
         return self._execute("verify", {**named, **inputs})
 
+    def compute(
+        self,
+        process: str,
+        a: Operand,
+        b: Operand | None = None,
+        *,
+        output: str | Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        transfer: Callable[[int, int], None] | None = None,
+        **inputs: Any,
+    ) -> RemoteJob:
+        """Submit a factorisation or a solve and return its job at once.
+
+        Parameters
+        ----------
+        process
+            cholesky, lu, qr, solve or lstsq.
+        a, b
+            As in `multiply`; solve and lstsq take b.
+        output, transfer
+            As in `submit`.
+        options
+            host_memory, threads, tile.
+        **inputs
+            The process's own (lower, mode, assume_a, transposed, refine), priority, name.
+        """
+        body: dict[str, Any] = {"a": self.reference(a, transfer), **inputs}
+        if b is not None:
+            body["b"] = self.reference(b, transfer)
+        if output is not None:
+            body["output"] = {"path": output} if isinstance(output, str) else dict(output)
+        if options is not None:
+            body["options"] = dict(options)
+        return self._execute(process, body)
+
     def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
         """Submit a profile of a worker's device; simulate, quick, priority and name are inputs."""
         return self._execute("profile", {"device": device, **inputs})

@@ -20,6 +20,7 @@ from hdgemm.machine.limits import default_host_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
@@ -85,7 +86,7 @@ def run_routine(
     parameters: Mapping[str, Any],
     options: Options,
     watch: Watch,
-    checkpoint: bool = False,
+    checkpoint: Checkpointing = False,
     restart: bool = False,
 ) -> Report:
     """Execute a routine of `ROUTINES`, and return its report.

@@ -10,12 +10,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.options import Options
 from hdgemm.server import jobs, paths, quotas
-from hdgemm.server.backend import PlannedOperand, Problem
+from hdgemm.server.computations import job_options, library_options, product_of, routine_of
 from hdgemm.server.jobs import Admission
-from hdgemm.server.models import GemmInputs, JobOptions, ProfileInputs, VerifyInputs
+from hdgemm.server.models import GemmInputs, JobOptions, LinalgInputs, ProfileInputs, VerifyInputs
 from hdgemm.server.problems import ProblemError
+from hdgemm.server.publication import COMPANIONS
 from hdgemm.server.references import Source, look_up
 from hdgemm.server.tables import WorkerRow
 
@@ -23,24 +23,27 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
-    from hdgemm.server.backend import Library
+    from hdgemm.options import Options
+    from hdgemm.server.backend import Library, Problem, RoutineProblem
     from hdgemm.server.database import Database
     from hdgemm.server.models import Output
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Process
     from hdgemm.server.tokens import Account
 
-Inputs = GemmInputs | VerifyInputs | ProfileInputs
+Inputs = GemmInputs | VerifyInputs | ProfileInputs | LinalgInputs
 #: Room for a result's header.
 _HEADER = 4096
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A product whose files and shapes were checked, and that is to be planned."""
+    """A product or a routine whose files and shapes were checked, and that is to be planned."""
 
-    inputs: GemmInputs | VerifyInputs
+    process: Process
+    inputs: GemmInputs | VerifyInputs | LinalgInputs
     sources: Mapping[str, Source]
-    problem: Problem
+    problem: Problem | RoutineProblem
     options: Options
     output: dict[str, Any] | None
     volume: str | None
@@ -61,7 +64,9 @@ class Examiner:
             host_bytes=self._largest_memory((inputs.device,)), devices=(inputs.device,),
         )  # fmt: skip
 
-    def look_up(self, inputs: GemmInputs | VerifyInputs, account: Account) -> Candidate:
+    def look_up(
+        self, process: Process, inputs: GemmInputs | VerifyInputs | LinalgInputs, account: Account
+    ) -> Candidate:
         """Check files, shapes and options. Blocks for as long as a file system does.
 
         Raises
@@ -71,25 +76,30 @@ class Examiner:
         ProblemError
             404 and 409 for references.
         """
-        options = self._options(inputs.options)
+        options = self._options(job_options(inputs))
         sources = {
             name: look_up(self._database, reference, account, self._settings)
             for name in ("a", "b", "c")
-            if (reference := getattr(inputs, name)) is not None
+            if (reference := getattr(inputs, name, None)) is not None
         }
         path = None
-        if isinstance(inputs, GemmInputs):
+        if not isinstance(inputs, VerifyInputs):
             path = self._output_path(inputs.output, sources, account)
         folder = self._settings.data_dir if path is None else path.parent
-        problem = product_of(inputs, sources, folder)
-        if not isinstance(inputs, GemmInputs):
-            return Candidate(inputs, sources, problem, options, None, None)
+        problem: Problem | RoutineProblem
+        if isinstance(inputs, LinalgInputs):
+            self._refuse_companions(path, overwrite=inputs.output.overwrite)
+            problem = routine_of(process, inputs, sources, folder)
+        else:
+            problem = product_of(inputs, sources, folder)
+        if isinstance(inputs, VerifyInputs):
+            return Candidate(process, inputs, sources, problem, options, None, None)
         output = {
             **inputs.output.model_dump(), "path": None if path is None else str(path),
             "shape": [problem.m, problem.n], "dtype": problem.dtype,
         }  # fmt: skip
         volume = None if path is None else str(paths.mount_point(folder))
-        return Candidate(inputs, sources, problem, options, output, volume)
+        return Candidate(process, inputs, sources, problem, options, output, volume)
 
     def plan(self, candidate: Candidate, cancel: threading.Event) -> Admission:
         """Plan a product; setting `cancel` ends the planning.
@@ -104,12 +114,15 @@ class Examiner:
         sources = candidate.sources.items()
         itemsize = np.dtype(problem.dtype).itemsize
         disk = 0 if candidate.output is None else problem.m * problem.n * itemsize + _HEADER
+        if candidate.process == "solve":  # the factors go to a scratch file
+            rows, cols = candidate.sources["a"].shape
+            disk += rows * cols * itemsize
         return Admission(
-            process="verify" if isinstance(inputs, VerifyInputs) else "gemm",
+            process=candidate.process,
             inputs={**_kept(inputs), **{name: dict(source.stored) for name, source in sources}},
             plan=demand.plan, units=demand.units, output=candidate.output,
             volume=candidate.volume, host_bytes=demand.host_bytes, disk_bytes=disk,
-            devices=_devices(inputs.options),
+            devices=_devices(job_options(inputs)),
             reads=frozenset(source.reads for _, source in sources if source.reads),
         )  # fmt: skip
 
@@ -128,6 +141,16 @@ class Examiner:
             )  # fmt: skip
         return options
 
+    def _refuse_companions(self, path: Path | None, *, overwrite: bool) -> None:
+        """Refuse to replace files that a factorisation stores beside its result."""
+        if path is None or overwrite:
+            return
+        for suffix in COMPANIONS:
+            if (other := path.with_suffix(suffix)).exists():
+                raise ProblemError(
+                    409, "exists", f"{other} exists; set output.overwrite to replace it"
+                )
+
     def _output_path(
         self, wanted: Output, sources: Mapping[str, Source], account: Account
     ) -> Path | None:
@@ -138,7 +161,11 @@ class Examiner:
             raise InputError(f"the result's name must end in .npy, got {wanted.path!r}")
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}")
-        if any(sources[name].stored.get("path") == str(path) for name in ("a", "b")):
+        if any(
+            source.stored.get("path") == str(path)
+            for name, source in sources.items()
+            if name != "c"
+        ):
             raise InputError(f"{wanted.path!r} is an input of the same job")
         if path.exists() and not (wanted.overwrite and path.is_file()):
             raise ProblemError(409, "exists", f"{path} exists; set output.overwrite to replace it")
@@ -147,52 +174,6 @@ class Examiner:
 
 def _kept(inputs: Inputs) -> dict[str, Any]:
     return inputs.model_dump(mode="json", exclude={"name", "priority"})
-
-
-def product_of(
-    inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source], folder: Path
-) -> Problem:
-    """Check that shapes agree and return the product."""
-    a, b = sources["a"].shape, sources["b"].shape
-    m, k = a[::-1] if inputs.trans_a else a
-    kb, n = b[::-1] if inputs.trans_b else b
-    if k != kb:
-        raise InputError(f"op(A) is {m}×{k} and op(B) is {kb}×{n}: {k} columns meet {kb} rows")
-    if "c" in sources and sources["c"].shape != (m, n):
-        raise InputError(f"C is {'×'.join(map(str, sources['c'].shape))}; the product is {m}×{n}")
-    beta = inputs.beta if isinstance(inputs, GemmInputs) else 0.0
-    if beta != 0.0 and "c" not in sources:
-        raise InputError(f"beta is {beta}, and there is no C to scale by it")
-    dtype = np.result_type(*(source.dtype for source in sources.values())).name
-    read = ("a", "b", "c") if beta != 0.0 else ("a", "b")
-    operands = {
-        name: PlannedOperand(shape=source.shape, dtype=source.dtype, path=source.path)
-        for name, source in sources.items()
-        if name in read
-    }
-    return Problem(
-        m=m, n=n, k=k, dtype=dtype, operands=operands, alpha=inputs.alpha, beta=beta,
-        trans_a=inputs.trans_a, trans_b=inputs.trans_b, folder=folder,
-    )  # fmt: skip
-
-
-def library_options(wanted: JobOptions, settings: Settings) -> Options:
-    """Turn a request's options into the library's.
-
-    Memory is what a worker has by default; "auto" is its first accelerator, or else the host: a
-    job never touches a device that its worker was not given.
-    """
-    accelerators = [name for name in settings.devices if name != "host"]
-    best = accelerators[0] if accelerators else "host"
-    return Options(
-        devices=(best,) if wanted.devices == "auto" else tuple(wanted.devices),
-        host_memory=settings.memory if wanted.host_memory is None else wanted.host_memory,
-        device_memory=wanted.device_memory,
-        threads=wanted.threads,
-        strategy=wanted.strategy,
-        tile=None if wanted.tile is None else (wanted.tile[0], wanted.tile[1], wanted.tile[2]),
-        verify=wanted.verify,
-    )
 
 
 def _devices(options: JobOptions) -> tuple[str, ...]:

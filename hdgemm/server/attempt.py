@@ -9,15 +9,17 @@ import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
-from hdgemm.server import jobs, paths, references, uploads
-from hdgemm.server.admission import library_options
-from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, Watch
+from hdgemm.linalg.routines import ROUTINES
+from hdgemm.server import paths, references
+from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, RoutineCall, Watch
+from hdgemm.server.computations import host_options, library_options
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
+from hdgemm.server.operand_files import OperandFiles
 from hdgemm.server.publication import (
     CHUNK,
     JOURNAL,
@@ -29,6 +31,9 @@ from hdgemm.server.publication import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from hdgemm.options import Options
     from hdgemm.server.database import Database
     from hdgemm.server.heartbeat import Heartbeat
@@ -63,6 +68,7 @@ class Attempt:
         self._folder = settings.job_dir(job.id)
         self._roots = (*settings.roots, self._folder)
         self._journal = self._folder / JOURNAL
+        self._files = OperandFiles(settings, database, self._folder)
 
     def run(self) -> None:
         """Compute, publish and note the result.
@@ -77,7 +83,9 @@ class Attempt:
         if self._job.publication is not None and self._finish_publication():
             return
         with ExitStack() as stack:
-            wanted = JobOptions.model_validate(self._job.inputs.get("options", {}))
+            given = self._job.inputs.get("options", {})
+            routine = self._job.process in ROUTINES
+            wanted = host_options(given) if routine else JobOptions.model_validate(given)
             options = library_options(wanted, self._settings)
             watch = Watch(self._heartbeat.note, self._heartbeat.cancel)
             if self._job.process == "profile":
@@ -85,12 +93,21 @@ class Attempt:
                 self._succeed(self._profile(options, watch), None)
                 return
             self._enter("opening")
+            if routine:
+                self._run_routine(self._open_routine(stack), options, watch)
+                return
             call = self._open(stack)
             self._enter("verifying" if self._job.process == "verify" else "multiplying")
             if self._job.process == "verify":
                 self._succeed(self._library.verify(call, options, watch), None)
                 return
-            self._publish(call, self._multiply(call, options, watch))
+            compute = partial(self._library.multiply, call, options, watch)
+            self._publish(call.out, self._compute(call, compute))
+
+    def _run_routine(self, call: RoutineCall, options: Options, watch: Watch) -> None:
+        self._enter("factoring")
+        compute = partial(self._library.compute, call, options, watch)
+        self._publish(call.out, self._compute(call, compute))
 
     def _profile(self, options: Options, watch: Watch) -> Outcome:
         inputs, folder = self._job.inputs, self._folder / "profiling"
@@ -105,13 +122,13 @@ class Attempt:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Compute the product; continue an earlier attempt's where its journal allows that."""
+    def _compute(self, call: GemmCall | RoutineCall, compute: Callable[[], Outcome]) -> Outcome:
+        """Compute the result; continue an earlier attempt's where its journal allows that."""
         if call.journal is None or not call.journal.exists():
-            return self._library.multiply(call, options, watch)
+            return compute()
         self._wait_for_journal(call.journal)
         try:
-            return self._library.multiply(call, options, watch)
+            return compute()
         except InputError as error:
             # An input, the device or the memory limit is another one than in that attempt.
             log.warning("beginning again: %s", error)
@@ -121,7 +138,7 @@ class Attempt:
             remove_leftovers(self._job.id, folder)
         finally:
             os.close(folder)
-        return self._library.multiply(call, options, watch)
+        return compute()
 
     def _wait_for_journal(self, journal: Path) -> None:
         """Wait until an earlier attempt, which ends with its lease, has closed the journal."""
@@ -137,7 +154,9 @@ class Attempt:
 
     @property
     def _durable(self) -> bool:
-        """Whether the job is long enough for a journal."""
+        """Whether the job has a journal: a product that is long enough, a durable routine."""
+        if self._job.process in ROUTINES:
+            return ROUTINES[self._job.process].durable
         plan = self._job.plan or {}
         expected = plan.get("expected_seconds")
         if expected is None:
@@ -148,7 +167,7 @@ class Attempt:
     def _open(self, stack: ExitStack) -> GemmCall:
         inputs = self._job.inputs
         operands = {
-            name: self._operand(stack, name, inputs[name])
+            name: self._files.open(stack, name, inputs[name])
             for name in ("a", "b", "c")
             if inputs.get(name) is not None
         }
@@ -161,36 +180,17 @@ class Attempt:
             journal=self._journal if self._durable and not checks else None,
         )  # fmt: skip
 
-    def _operand(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
-        """Open a reference's file, and return a name for the open file itself."""
-        roots = self._roots
-        if "path" in reference:
-            path = Path(reference["path"])
-        elif "matrix" in reference:
-            path = uploads.content_path(reference["matrix"], self._settings)
-            roots = (self._settings.matrices_dir,)
-        else:
-            return self._name(f"{name}.npy", self._result_of(stack, reference["job"]))
-        fd = stack.enter_context(paths.opened(path, roots))
-        return self._name(f"{name}.npy", fd)
-
-    def _result_of(self, stack: ExitStack, job_id: str) -> int:
-        with self._database.read() as conn:
-            job = jobs.find(conn, job_id)
-        if job is None or job.output is None:
-            raise HdgemmError(f"its input, job {job_id}, was deleted")
-        path = references.result_path(job_id, job.output, self._settings)
-        roots = (*self._settings.roots, self._settings.job_dir(job_id))
-        fd = stack.enter_context(paths.opened(path, roots))
-        if not references.is_result(fd, job.output):
-            raise InputError(f"{path} was changed since job {job_id} wrote it", path=str(path))
-        return fd
-
-    def _name(self, name: str, fd: int) -> Path:
-        link = self._folder / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(f"/proc/self/fd/{fd}")
-        return link
+    def _open_routine(self, stack: ExitStack) -> RoutineCall:
+        inputs = self._job.inputs
+        names = [name for name in ("a", "b") if inputs.get(name) is not None]
+        shared = {"a", "b", "output", "options", "name", "priority"}
+        return RoutineCall(
+            routine=self._job.process,
+            operands=tuple(self._files.open(stack, name, inputs[name]) for name in names),
+            out=self._begin_output(stack),
+            parameters={name: value for name, value in inputs.items() if name not in shared},
+            journal=self._journal if self._durable else None,
+        )
 
     def _target(self) -> Path:
         output = self._job.output
@@ -204,11 +204,11 @@ class Attempt:
         folder = stack.enter_context(paths.opened(target.parent, self._roots, flags))
         remove_leftovers(self._job.id, folder, keep_journaled=self._journal.exists())
         fence = None if self._durable else self._job.fence
-        return self._name("out", folder) / temporary_name(target, self._job.id, fence)
+        return self._files.name("out", folder) / temporary_name(target, self._job.id, fence)
 
-    def _publish(self, call: GemmCall, outcome: Outcome) -> None:
+    def _publish(self, out: Path, outcome: Outcome) -> None:
         self._enter("hashing")
-        fd = os.open(call.out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(fd)
             found = os.fstat(fd)
@@ -225,7 +225,7 @@ class Attempt:
             os.close(fd)
         target, output = self._target(), self._job.output or {}
         publication = Publication(
-            str(target.parent / call.out.name), str(target), found.st_ino, found.st_size,
+            str(target.parent / out.name), str(target), found.st_ino, found.st_size,
             found.st_mtime_ns, sha256, overwrite=output["overwrite"] or output["path"] is None,
         )  # fmt: skip
         self._draw(outcome)

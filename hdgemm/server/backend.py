@@ -68,6 +68,45 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoutineProblem:
+    """A factorisation or a solve, as far as its plan depends on it.
+
+    Parameters
+    ----------
+    m, n, dtype
+        Of the result.
+    operands
+        A and, where there is one, B, by small letter.
+    parameters
+        The routine's own arguments.
+    folder
+        Where the result goes.
+    """
+
+    routine: str
+    m: int
+    n: int
+    dtype: str
+    operands: Mapping[str, PlannedOperand]
+    parameters: Mapping[str, Any]
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutineCall:
+    """A factorisation or a solve of .npy files, and the path of its result.
+
+    With a `journal` the run is durable: a later call with the same journal continues it.
+    """
+
+    routine: str
+    operands: tuple[Path, ...]
+    out: Path
+    parameters: Mapping[str, Any]
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GemmCall:
     """A product of .npy files, and the path of its result.
 
@@ -121,11 +160,16 @@ class Outcome:
 class Library(Protocol):
     """The part of the library that the service calls; its errors are `HdgemmError`."""
 
-    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
-        """Plan a product; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
+    def plan(
+        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
+    ) -> Demand:
+        """Plan a computation; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product; raise `CancelledRunError` once `watch.cancel` is set."""
+
+    def compute(self, call: RoutineCall, options: Options, watch: Watch) -> Outcome:
+        """Factor or solve; raise `CancelledRunError` once `watch.cancel` is set."""
 
     def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Check that the file `call.out` holds the product."""

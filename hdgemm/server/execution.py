@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hdgemm.server.models import GemmInputs, ProfileInputs, Strict, VerifyInputs
+from hdgemm.server.models import (
+    CholeskyInputs,
+    Common,
+    GemmInputs,
+    LstsqInputs,
+    LuInputs,
+    ProfileInputs,
+    QrInputs,
+    SolveInputs,
+    Strict,
+    VerifyInputs,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydantic.config import JsonDict
+
+    from hdgemm.server.tables import Process
 
 
 class Format(Strict):
@@ -100,6 +116,81 @@ class ExecuteProfile(Execute):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_PROFILE_EXAMPLE]})
     inputs: ProfileInputs = ProfileInputs()
+
+
+_FACTOR_EXAMPLE: Final[JsonDict] = {"inputs": {"a": {"path": "a.npy"}, "name": "night run"}}
+_SOLVE_EXAMPLE: Final[JsonDict] = {
+    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "output": {"path": "x.npy"}}
+}
+
+
+class ExecuteCholesky(Execute):
+    """An execute request for `cholesky`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: CholeskyInputs
+
+
+class ExecuteLu(Execute):
+    """An execute request for `lu`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: LuInputs
+
+
+class ExecuteQr(Execute):
+    """An execute request for `qr`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: QrInputs
+
+
+class ExecuteSolve(Execute):
+    """An execute request for `solve`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SOLVE_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: SolveInputs
+
+
+class ExecuteLstsq(Execute):
+    """An execute request for `lstsq`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SOLVE_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: LstsqInputs
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A process: its request, a sentence, its outputs."""
+
+    execute: type[Execute]
+    title: str
+    outputs: tuple[str, ...] = ("c", "report")
+
+    @property
+    def inputs(self) -> type[Common]:
+        """The model of its inputs."""
+        model: type[Common] = self.execute.model_fields["inputs"].annotation  # type: ignore[assignment]
+        return model
+
+
+PROCESSES: Final[Mapping[Process, Description]] = {
+    "gemm": Description(ExecuteGemm, "C := alpha·op(A)·op(B) + beta·C"),
+    "cholesky": Description(ExecuteCholesky, "Cholesky factor of a positive definite matrix"),
+    "lu": Description(ExecuteLu, "LU factors with partial pivoting"),
+    "qr": Description(ExecuteQr, "QR factorisation: R, or the reflectors"),
+    "solve": Description(ExecuteSolve, "Solution X of A·X = B"),
+    "lstsq": Description(ExecuteLstsq, "Least-squares solution of a tall A·X = B"),
+    "verify": Description(ExecuteVerify, "Freivalds' check of a finished product", ("report",)),
+    "profile": Description(
+        ExecuteProfile, "Contention between the resources of a device", ("report",)
+    ),
+}
 
 
 def describe_inputs(model: type[BaseModel]) -> dict[str, Any]:

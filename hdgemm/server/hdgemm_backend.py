@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.server.backend import Demand, Outcome
+from hdgemm.server.backend import Demand, Outcome, RoutineProblem
 from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
-    from hdgemm.server.backend import GemmCall, PlannedOperand, Problem, ProfileCall, Watch
+    from hdgemm.server.backend import (
+        GemmCall,
+        PlannedOperand,
+        Problem,
+        ProfileCall,
+        RoutineCall,
+        Watch,
+    )
 
 
 #: A map of more work units than this shows nothing that a percentage does not.
@@ -33,8 +40,10 @@ class HdgemmLibrary:
     def __init__(self) -> None:
         self._planner = Planner()
 
-    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
-        """Plan a product of files in a child process, which `cancel` ends."""
+    def plan(
+        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
+    ) -> Demand:
+        """Plan a product or a routine of files in a child process, which `cancel` ends."""
         return self._planner.plan(problem, options, cancel)
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
@@ -48,6 +57,20 @@ class HdgemmLibrary:
             call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
             trans_b=call.trans_b, out=call.out, options=options, progress=progress,
             cancel=watch.cancel, checkpoint=call.journal or False,
+        )  # fmt: skip
+        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
+
+    def compute(self, call: RoutineCall, options: Options, watch: Watch) -> Outcome:
+        """Factor or solve, file to file."""
+        from hdgemm import progress
+        from hdgemm.linalg.routines import run_routine
+
+        report = run_routine(
+            call.routine, call.operands, call.out, parameters=call.parameters, options=options,
+            watch=progress.Watch(
+                lambda snapshot: watch.progress(asdict(snapshot)), cancel=watch.cancel
+            ),
+            checkpoint=call.journal or False,
         )  # fmt: skip
         return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
@@ -83,16 +106,42 @@ class HdgemmLibrary:
         return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
-def plan_product(problem: Problem, options: Options) -> Demand:
-    """Plan a product of files as `hdgemm.multiply` will; the children of `Planner` call it."""
+def plan_problem(problem: Problem | RoutineProblem, options: Options) -> Demand:
+    """Plan a product or a routine as it will run; the children of `Planner` call it."""
+    if isinstance(problem, RoutineProblem):
+        return _plan_routine(problem, options)
+    return _plan_product(problem, options)
+
+
+def _paths(problem: Problem | RoutineProblem, folder: str) -> dict[str, Path]:
+    """Return the operands' files; sparse ones for results of jobs that have not run yet."""
+    return {
+        name: operand.path or _stand_in(Path(folder) / f"{name}.npy", operand)
+        for name, operand in problem.operands.items()
+    }
+
+
+def _plan_routine(problem: RoutineProblem, options: Options) -> Demand:
+    from hdgemm.linalg.routines import ROUTINES, plan_routine
+
+    with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
+        plan = plan_routine(
+            problem.routine, tuple(_paths(problem, folder).values()),
+            (problem.folder or Path(folder)) / ".hdgemm-plan.npy", options=options,
+            parameters=problem.parameters, checkpoint=ROUTINES[problem.routine].durable,
+        )  # fmt: skip
+    # Solutions with the factors take all memory that is allowed, for columns of B.
+    solves = problem.routine == "solve" and options.host_bytes is not None
+    held = options.host_bytes if solves and options.host_bytes else plan.bytes_held
+    return Demand(held, plan.summary())
+
+
+def _plan_product(problem: Problem, options: Options) -> Demand:
     import hdgemm
     from hdgemm.pipeline.plan_summary import summarize_all
 
     with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
-        paths = {
-            name: operand.path or _stand_in(Path(folder) / f"{name}.npy", operand)
-            for name, operand in problem.operands.items()
-        }
+        paths = _paths(problem, folder)
         c = paths.get("c")
         plans = hdgemm.plan(
             paths["a"], paths["b"], alpha=problem.alpha, beta=0.0 if c is None else problem.beta,
@@ -137,6 +186,6 @@ def _draw(report: Report, folder: Path) -> None:
 
     save_trace(report.timeline, folder / "trace.json")
     if report.timeline.events:
-        plan = report.plan
-        title = f"{plan['m']} × {plan['n']} × {plan['k']}: {report.gflops:.1f} GFLOP/s"
-        save_gantt(report.timeline, folder / "gantt.png", title=title)
+        from hdgemm.report_text import report_title
+
+        save_gantt(report.timeline, folder / "gantt.png", title=report_title(report))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -189,6 +189,65 @@ class ProfileInputs(Common):
         Field(description="Simulate this system instead of measuring the device."),
     ] = None
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
+
+
+class LinalgOptions(Strict):
+    """How a routine is computed: on the host; see `hdgemm.Options`."""
+
+    host_memory: Size | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    tile: Annotated[
+        Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None,
+        Field(description="Slabs of the second number of columns, blocks of the third."),
+    ] = None
+
+
+class LinalgInputs(Common):
+    """A matrix, and where the result goes."""
+
+    a: Reference
+    output: Output = Field(default_factory=Output)
+    options: LinalgOptions = LinalgOptions()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the routine's own arguments."""
+        shared = {*LinalgInputs.model_fields, "b"}
+        return self.model_dump(exclude=shared)
+
+
+class CholeskyInputs(LinalgInputs):
+    """Cholesky factor of a Hermitian positive definite matrix: U, or L."""
+
+    lower: bool = False
+
+
+class LuInputs(LinalgInputs):
+    """LU factors with partial pivoting; the pivots are stored beside the result."""
+
+
+class QrInputs(LinalgInputs):
+    """R of A = Q·R; or, raw, the reflectors, with tau stored beside them."""
+
+    mode: Literal["r", "raw"] = "r"
+
+
+class SolveInputs(LinalgInputs):
+    """X with A·X = B, for a square matrix A."""
+
+    b: Reference
+    assume_a: Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"] = "gen"
+    lower: bool = False
+    transposed: bool = False
+    refine: Annotated[
+        Literal["float32"] | None,
+        Field(description="Factor in single precision, refine to double."),
+    ] = None
+
+
+class LstsqInputs(LinalgInputs):
+    """X that minimises the 2-norm of A·X - B, for a tall matrix A of full rank."""
+
+    b: Reference
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -21,7 +21,7 @@ from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
-    from hdgemm.server.backend import Demand, Problem
+    from hdgemm.server.backend import Demand, Problem, RoutineProblem
 
 _SECONDS: Final = 20.0
 _MEMORY: Final = 2 << 30
@@ -45,7 +45,9 @@ class Planner:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
-    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
+    def plan(
+        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
+    ) -> Demand:
         """Return the plan's demand.
 
         Raises
@@ -140,7 +142,7 @@ def main() -> None:
     # Drivers may print to standard output.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    from hdgemm.server.hdgemm_backend import plan_product
+    from hdgemm.server.hdgemm_backend import plan_problem
 
     while True:
         try:
@@ -149,7 +151,7 @@ def main() -> None:
             return
         answer: object
         try:
-            answer = plan_product(problem, options)
+            answer = plan_problem(problem, options)
         except MemoryError as error:
             # The library's DoesNotFitError is one, with its numbers.
             answer = error if isinstance(error, HdgemmError) else _out_of_memory(memory)

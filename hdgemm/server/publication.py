@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: A result is hashed in pieces of this size, in bytes.
 CHUNK: Final = 1 << 22
+#: Files that a factorisation stores beside its result, by the end of their names.
+COMPANIONS: Final = (".piv.npy", ".tau.npy", ".factor.json")
 #: Name of a durable job's journal in the job's folder.
 JOURNAL: Final = "journal"
 
@@ -70,7 +73,14 @@ def publish(publication: Publication, roots: Sequence[Path]) -> bool:
     """
     path = Path(publication.path)
     with paths.opened(path.parent, roots, os.O_RDONLY | os.O_DIRECTORY) as folder:
-        done = _rename(publication, Path(publication.temporary).name, path.name, folder)
+        temporary = Path(publication.temporary).name
+        done = _rename(publication, temporary, path.name, folder)
+        for suffix in COMPANIONS:
+            with suppress(FileNotFoundError):
+                os.rename(
+                    Path(temporary).with_suffix(suffix), path.with_suffix(suffix).name,
+                    src_dir_fd=folder, dst_dir_fd=folder,
+                )  # fmt: skip
         os.fsync(folder)
     return done
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from numpy.linalg import LinAlgError
+
 from hdgemm.errors import (
     CancelledRunError,
     DeviceError,
@@ -95,7 +97,7 @@ def _run(settings: Settings, database: Database, heartbeat: Heartbeat) -> int:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as a job shows it: origin (user or system), type, sentence and numbers."""
-    by_user = isinstance(error, (InputError, DoesNotFitError)) and not isinstance(
+    by_user = isinstance(error, (InputError, DoesNotFitError, LinAlgError)) and not isinstance(
         error, DeviceError
     )
     numbers = error.numbers if isinstance(error, HdgemmError) else {}

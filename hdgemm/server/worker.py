@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hdgemm.server.worker")
 #: A cancelled job that has not stopped by itself after so many seconds is killed.
-_STOP_SECONDS: Final = {"gemm": 30.0, "verify": 1.0, "profile": 5.0}
+_STOP_SECONDS: Final = 30.0
+_STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
 _EXPIRED_AT_ONCE: Final = 100
 
@@ -128,7 +129,8 @@ class Worker:
         for job_id in cancelled - lost:
             child = self._children[job_id]
             child.asked_to_stop = child.asked_to_stop or time.monotonic()
-            if time.monotonic() - child.asked_to_stop > _STOP_SECONDS[child.job.process]:
+            limit = _STOP_SOONER.get(child.job.process, _STOP_SECONDS)
+            if time.monotonic() - child.asked_to_stop > limit:
                 child.kill()
                 self._end(child, "dismissed", "cancelled: its process was killed")
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Request
@@ -15,33 +15,23 @@ from starlette.responses import JSONResponse
 from hdgemm.server import jobs, uploads
 from hdgemm.server.admission import Inputs, check_request, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
-from hdgemm.server.execution import (
-    Execute,
-    ExecuteGemm,
-    ExecuteProfile,
-    ExecuteVerify,
-    describe_inputs,
-)
+from hdgemm.server.execution import PROCESSES, Description, Execute, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
-from hdgemm.server.models import GemmInputs, ProfileInputs, VerifyInputs
+from hdgemm.server.models import ProfileInputs
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import sqlalchemy as sa
-    from pydantic import BaseModel
 
     from hdgemm.server.service import Service
-    from hdgemm.server.tables import Job
+    from hdgemm.server.tables import Job, Process
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/processes", tags=["processes"])
 
-_PROCESSES: Final[dict[str, tuple[type[BaseModel], str, list[str]]]] = {
-    "gemm": (GemmInputs, "C := alpha·op(A)·op(B) + beta·C", ["c", "report"]),
-    "verify": (VerifyInputs, "Freivalds' check of a finished product", ["report"]),
-    "profile": (ProfileInputs, "Contention between the resources of a device", ["report"]),
-}
 _OUTPUTS: Final = {
     "c": {"type": "object", "contentMediaType": "application/octet-stream"},
     "report": {"type": "object"},
@@ -67,10 +57,10 @@ _EXECUTED: Final = {
 }
 
 
-def _summary(service: Service, process_id: str) -> dict[str, Any]:
+def _summary(service: Service, process_id: Process) -> dict[str, Any]:
     at, link = f"/v1/processes/{process_id}", service.documents.link
     return {
-        "id": process_id, "title": _PROCESSES[process_id][1], "version": "1",
+        "id": process_id, "title": PROCESSES[process_id].title, "version": "1",
         "jobControlOptions": ["async-execute", "dismiss"],
         "outputTransmission": ["reference", "value"],
         "links": [link(at, "self"),
@@ -82,7 +72,7 @@ def _summary(service: Service, process_id: str) -> dict[str, Any]:
 async def list_processes(service: TheService) -> dict[str, Any]:
     """List the processes."""
     return {
-        "processes": [_summary(service, process_id) for process_id in _PROCESSES],
+        "processes": [_summary(service, process_id) for process_id in PROCESSES],
         "links": [service.documents.link("/v1/processes", "self")],
     }
 
@@ -90,50 +80,38 @@ async def list_processes(service: TheService) -> dict[str, Any]:
 @router.get("/{process_id}", responses=responses(404))
 async def describe_process(process_id: str, service: TheService) -> dict[str, Any]:
     """Describe one process: a JSON schema for each input and output."""
-    if process_id not in _PROCESSES:
+    described = PROCESSES.get(cast("Process", process_id))
+    if described is None:
         raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
-    model, _, outputs = _PROCESSES[process_id]
     return {
-        **_summary(service, process_id),
-        "inputs": describe_inputs(model),
-        "outputs": {name: {"title": name, "schema": _OUTPUTS[name]} for name in outputs},
+        **_summary(service, cast("Process", process_id)),
+        "inputs": describe_inputs(described.inputs),
+        "outputs": {name: {"title": name, "schema": _OUTPUTS[name]} for name in described.outputs},
     }
 
 
-@router.post("/gemm/execution", status_code=201, response_model=None, responses=_EXECUTED)
-async def execute_gemm(
-    request: Request,
-    body: ExecuteGemm,
-    service: TheService,
-    account: TheAccount,
-    idempotency_key: Key = None,
-) -> JSONResponse:
-    """Multiply: C := alpha·op(A)·op(B) + beta·C."""
-    return await _execute(request, service, account, body, idempotency_key)
+def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
+    """Return the function that executes one process."""
+
+    async def execute(
+        request: Request,
+        body: Execute,
+        service: TheService,
+        account: TheAccount,
+        idempotency_key: Key = None,
+    ) -> JSONResponse:
+        return await _execute(request, service, account, process, body, idempotency_key)
+
+    execute.__annotations__["body"] = described.execute
+    execute.__doc__ = f"{described.title}."
+    return execute
 
 
-@router.post("/verify/execution", status_code=201, response_model=None, responses=_EXECUTED)
-async def execute_verify(
-    request: Request,
-    body: ExecuteVerify,
-    service: TheService,
-    account: TheAccount,
-    idempotency_key: Key = None,
-) -> JSONResponse:
-    """Check a finished product."""
-    return await _execute(request, service, account, body, idempotency_key)
-
-
-@router.post("/profile/execution", status_code=201, response_model=None, responses=_EXECUTED)
-async def execute_profile(
-    request: Request,
-    body: ExecuteProfile,
-    service: TheService,
-    account: TheAccount,
-    idempotency_key: Key = None,
-) -> JSONResponse:
-    """Profile a device."""
-    return await _execute(request, service, account, body, idempotency_key)
+for _process, _described in PROCESSES.items():
+    router.add_api_route(
+        f"/{_process}/execution", _endpoint(_process, _described), methods=["POST"],
+        status_code=201, response_model=None, responses=_EXECUTED, name=f"execute_{_process}",
+    )  # fmt: skip
 
 
 @router.post("/{process_id}/execution", include_in_schema=False)
@@ -146,7 +124,8 @@ async def _execute(
     request: Request,
     service: Service,
     account: Account,
-    execute: ExecuteGemm | ExecuteVerify | ExecuteProfile,
+    process: Process,
+    execute: Any,
     key: str | None,
 ) -> JSONResponse:
     inputs, body = execute.inputs, await request.body()
@@ -157,7 +136,7 @@ async def _execute(
     )  # fmt: skip
     job = await to_thread.run_sync(_replayed, service, submission)
     if job is None:
-        admission = await _admit(request, service, account, inputs)
+        admission = await _admit(request, service, account, process, inputs)
         if execute.dry_run:
             plan = {"plan": admission.plan, "needs": admission.needs, "output": admission.output}
             return JSONResponse(plan)
@@ -173,13 +152,15 @@ def _response(execute: Execute) -> dict[str, Any]:
     return {"mode": execute.response, "outputs": execute.chosen_outputs}
 
 
-async def _admit(request: Request, service: Service, account: Account, inputs: Inputs) -> Admission:
+async def _admit(
+    request: Request, service: Service, account: Account, process: Process, inputs: Inputs
+) -> Admission:
     """Check and plan a job; ends when the client disconnects."""
     examiner, priority = service.examiner, inputs.priority
     if isinstance(inputs, ProfileInputs):
         admission = await to_thread.run_sync(examiner.profile, inputs)
     else:
-        candidate = await service.files.run(examiner.look_up, inputs, account)
+        candidate = await service.files.run(examiner.look_up, process, inputs, account)
         cancel = threading.Event()
         watch = asyncio.create_task(_cancel_on_disconnect(request, cancel))
         try:

@@ -7,7 +7,7 @@ import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
@@ -115,6 +115,34 @@ async def get_result(
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.") or "c"
         return stream_file(request, file, job.output["sha256"], f"{name}.npy")
     return await service.files.run(rectangle, file, rows, cols)
+
+
+@router.get(
+    "/{job_id}/results/{array}",
+    response_class=Response,
+    responses={200: {"description": "The .npy file", "content": BYTES}, **responses(404, 409)},
+)
+async def get_array(
+    job_id: JobId, array: Literal["piv", "tau"], service: TheService, account: TheAccount
+) -> Response:
+    """Return the pivots of `lu`, or tau of a raw `qr`, as .npy."""
+    job = await to_thread.run_sync(_successful, service, job_id, account.id)
+    if job.output is None:
+        raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")
+    return await service.files.run(_array_of, service, job, array)
+
+
+def _array_of(service: Service, job: Job, array: str) -> Response:
+    """Read an array beside a result, unless the result was changed."""
+    _open_result(service, job).close()
+    path = references.result_path(job.id, job.output or {}, service.settings)
+    path = path.with_suffix(f".{array}.npy")
+    try:
+        with paths.opened(path, (*service.settings.roots, service.settings.job_dir(job.id))) as fd:
+            data = os.pread(fd, os.fstat(fd).st_size, 0)
+    except InputError as error:
+        raise ProblemError(404, "not-there", f"job {job.id} stored no {array}") from error
+    return Response(data, media_type="application/octet-stream")
 
 
 def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:

@@ -1,0 +1,103 @@
+"""Durable factorisations killed at random moments go on with the same command, to the same bits.
+
+python -m bench.campaigns.factor_kills [--kills 50] [--routine lu_factor --routine cholesky ...]
+
+For each routine, half of the kills hit a run into a new file, half one in place of A. SIGKILL comes
+at moments spread evenly over the run; the same command goes on (every second time it is killed
+once more), and the SHA-256 of the factors is compared with that of a run that was not killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.campaigns.run_kills import kill_often
+from bench.campaigns.tally import Tally, add_save
+from hdgemm import linalg
+from hdgemm.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.report import Report
+
+ROUTINES = ("lu_factor", "cholesky", "qr")
+#: Order of the matrix; columns of a slab and of a block.
+N, SLAB, BLOCK = 900, 64, 32
+
+
+@dataclass(frozen=True)
+class FactorSubject:
+    """One factorisation to kill: `mode` "new" into a file, "in place" over A."""
+
+    mode: str
+    device: str
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        """Where the factors are."""
+        return self.folder / ("F.npy" if self.mode == "new" else "A.npy")
+
+    def prepare(self) -> None:
+        """Bring back the state before any run."""
+        for name in ("F", "A"):
+            for path in [*self.folder.glob(f".{name}.npy*"), *self.folder.glob(f"{name}.*")]:
+                path.unlink()
+        shutil.copy(self.folder / "A0.npy", self.folder / "A.npy")
+
+    def run(self, *, checkpoint: bool = True) -> int:
+        """Factor A, or what is left of it; return the slabs that were there already."""
+        reports: list[Report] = []
+        given: dict[str, Any] = {"out": self.out} if self.mode == "new" else {"overwrite_a": True}
+        if self.device == "qr":
+            given["mode"] = "raw"
+        getattr(linalg, self.device)(
+            self.folder / "A.npy", checkpoint=checkpoint, report=reports.append,
+            options=Options(tile=(1, SLAB, BLOCK), host_memory="60MB"), **given,
+        )  # fmt: skip
+        found = reports[-1].resumption
+        return 0 if found is None else found.kept
+
+    def sha(self) -> str:
+        """SHA-256 of the factors, and of the pivots or tau beside them."""
+        digest = hashlib.sha256(self.out.read_bytes())
+        for suffix in (".piv.npy", ".tau.npy"):
+            if (path := self.out.with_suffix(suffix)).exists():
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill runs of every routine equally often in both modes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="for each routine")
+    parser.add_argument("--routine", action="append", choices=ROUTINES)
+    parser.add_argument(
+        "--data", type=Path, help="where matrices go; a temporary folder if omitted"
+    )
+    add_save(parser)
+    asked = parser.parse_args(arguments)
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="hdgemm-kills-", dir=asked.data) as name:
+        folder = Path(name)
+        x = np.random.default_rng(0).standard_normal((N, N))
+        np.save(folder / "A0.npy", np.asfortranarray(x + x.T + 4 * N * np.eye(N)))
+        for seed, routine in enumerate(asked.routine or ROUTINES):
+            for mode in ("new", "in place"):
+                subject = FactorSubject(mode, routine, folder)
+                kill_often(subject, -(-asked.kills // 2), seed, tally)
+    return tally.end("factor_kills", asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Factorisations and solves as jobs: admission, plan, result, arrays beside it, client."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hdgemm import linalg
+from hdgemm.client import Client
+from hdgemm.options import Options
+from hdgemm.server.backend import RoutineCall, Watch
+from hdgemm.server.hdgemm_backend import HdgemmLibrary
+from hdgemm.server.runner import describe
+from tests.server.harness import InProcess, Live, application, finished, live, make_settings, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+N = 60
+#: A job starts a process; several tests may share the machine.
+SECONDS = 200
+SMALL = {"host_memory": "30MB", "tile": [1, 16, 8], "threads": 1}
+
+
+def matrices(root: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((N, N))
+    np.save(root / "a.npy", x @ x.T + N * np.eye(N))
+    np.save(root / "b.npy", x[:, :2])
+    np.save(root / "tall.npy", np.vstack([x, x + 1, 2 * x])[:, :7])
+    np.save(root / "rhs.npy", np.ones((3 * N, 1)))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    settings = make_settings(
+        tmp_path_factory.mktemp("linalg"), library="hdgemm.server.hdgemm_backend:HdgemmLibrary"
+    )
+    matrices(settings.roots[0])
+    with live(settings) as started:
+        yield started
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[InProcess]:
+    settings = make_settings(tmp_path)
+    matrices(settings.roots[0])
+    with application(settings) as app:
+        yield InProcess(app)
+
+
+def execute(client: Any, process: str, **body: Any) -> Any:
+    return client.post(f"/v1/processes/{process}/execution", json=body)
+
+
+def test_a_factorisation_is_planned_computed_and_opened(server: Live) -> None:
+    root, process = server.settings.roots[0], "lu"
+    a = {"path": "a.npy"}
+    out = {"path": f"{process}.npy"}
+    body = {"a": a, "output": out, "options": SMALL}
+    planned = execute(server.http, process, inputs=body, dry_run=True).json()
+    assert planned["output"]["shape"] == [N, N]
+    job = finished(server.http, submit(server.http, process, **body), SECONDS)
+    assert job["status"] == "successful", job["error"]
+    assert job["report"]["plan"]["kind"] == process
+    assert job["report"]["plan"]["host_bytes"] == planned["needs"]["host_bytes"]
+    assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
+    factors = linalg.open(root / f"{process}.npy")
+    x = linalg.lu_solve(factors, np.ones(N))
+    np.testing.assert_allclose(np.load(root / "a.npy") @ x, np.ones(N), atol=1e-9)
+    left = {path.name for path in root.iterdir() if path.name.startswith(".")}
+    assert not left
+    refused = execute(server.http, process, inputs=body)
+    assert refused.status_code == 409
+
+
+def test_the_client_downloads_factors_and_pivots(server: Live) -> None:
+    a = np.load(server.settings.roots[0] / "a.npy")
+    with Client(server.url) as client:
+        job = client.compute("lu", a, options=SMALL).wait(timeout=SECONDS)
+        x = linalg.lu_solve((job.result(), job.array("piv")), np.ones(N))
+    np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)
+
+
+def computed(folder: Path, routine: str, *operands: str, **parameters: Any) -> Any:
+    """Run a routine as a job's process does."""
+    call = RoutineCall(
+        routine=routine, operands=tuple(folder / name for name in operands),
+        out=folder / f"{routine}.npy", parameters=parameters,
+    )  # fmt: skip
+    seen: list[Any] = []
+    watch = Watch(seen.append, threading.Event())
+    outcome = HdgemmLibrary().compute(call, Options(host_memory="30MB", devices="host"), watch)
+    assert outcome.report["stages"]["mult1"]["operations"] > 0
+    return np.load(call.out)
+
+
+def test_every_routine_computes_what_its_process_says(tmp_path: Path) -> None:
+    matrices(tmp_path)
+    a, b, tall, rhs = (np.load(tmp_path / f"{name}.npy") for name in ("a", "b", "tall", "rhs"))
+    u = computed(tmp_path, "cholesky", "a.npy", lower=False)
+    np.testing.assert_allclose(u.T @ u, a, atol=1e-9)
+    x = computed(tmp_path, "solve", "a.npy", "b.npy", assume_a="pos", lower=True, refine=None)
+    np.testing.assert_allclose(a @ x, b, atol=1e-9)
+    r = computed(tmp_path, "qr", "tall.npy", mode="r")
+    np.testing.assert_allclose(r.T @ r, tall.T @ tall, atol=1e-9)
+    least = computed(tmp_path, "lstsq", "tall.npy", "rhs.npy")
+    np.testing.assert_allclose(least, np.linalg.lstsq(tall, rhs, rcond=None)[0], atol=1e-10)
+
+
+def test_a_matrix_that_is_not_positive_definite_fails_by_its_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "negative.npy", -np.eye(N))
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite") as caught:
+        computed(tmp_path, "cholesky", "negative.npy", lower=True)
+    assert describe(caught.value)["origin"] == "user"
+
+
+def test_shapes_and_members_are_checked_before_a_job_is_accepted(client: InProcess) -> None:
+    tall = {"path": "tall.npy"}
+    for process, inputs, text in (
+        ("cholesky", {"a": tall}, "square"),
+        ("solve", {"a": {"path": "a.npy"}, "b": tall}, "must be as many"),
+        ("solve", {"a": {"path": "a.npy"}}, "b"),
+        ("lu", {"a": tall, "lower": True}, "lower"),
+        ("qr", {"a": tall, "mode": "full"}, "mode"),
+        ("lstsq", {"a": {"path": "b.npy"}, "b": tall}, "must be as many"),
+    ):
+        answer = execute(client, process, inputs=inputs)
+        assert answer.status_code in (400, 422), answer.text
+        assert text in answer.text
+
+
+def test_processes_are_described(client: InProcess) -> None:
+    for process in ("cholesky", "lu", "qr", "solve", "lstsq"):
+        described = client.get(f"/v1/processes/{process}").json()
+        assert described["inputs"]["a"]["minOccurs"] == 1
+        assert described["title"]
+        assert set(described["outputs"]) == {"c", "report"}
+    at = "/v1/processes/solve"
+    assert "refine" in client.get(at).json()["inputs"]
