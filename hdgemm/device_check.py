@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 
 from hdgemm.blas import multiply
-from hdgemm.errors import DeviceUnavailableError, HdgemmError
+from hdgemm.errors import CancelledRunError, DeviceUnavailableError, HdgemmError
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.registry import list_devices
 from hdgemm.run.reach import ReachesHostMemory
 from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
@@ -80,7 +81,10 @@ class DeviceCheck:
 
 
 def check_device(
-    name: str, *, progress: Callable[[CheckedGroup], None] | None = None
+    name: str,
+    *,
+    progress: Callable[[CheckedGroup], None] | None = None,
+    cancel: threading.Event | None = None,
 ) -> DeviceCheck:
     """Multiply small matrices on a device in every way it offers, and judge them against NumPy.
 
@@ -90,11 +94,15 @@ def check_device(
         ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
     progress
         Called with each group when it is done.
+    cancel
+        Set it to stop the check after the group that runs.
 
     Raises
     ------
     DeviceUnavailableError
         When there is no such device, or it cannot be used.
+    CancelledRunError
+        When `cancel` was set.
     """
     began = time.perf_counter()
     groups = []
@@ -106,6 +114,8 @@ def check_device(
         for dtype in _dtypes(session, name):
             case = _Operands.random(dtype)
             for strategy, memory in product(_LADDER, memories):
+                if cancel is not None and cancel.is_set():
+                    raise CancelledRunError(f"the check of {name} was cancelled")
                 groups.append(_check_group(session, device, case, strategy, memory))
                 if progress is not None:
                     progress(groups[-1])

@@ -1,6 +1,7 @@
 """The correctness test of a device: what it covers, and that it finds wrong products."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -49,6 +50,18 @@ def test_page_locked_arrays_are_checked_where_the_device_takes_them(short, order
     assert [group.failure for group in result.groups] == [""] * 4
     assert [group.memory for group in result.groups] == ["plain", "page-locked"] * 2
     assert result.description.startswith("stand-in")
+
+
+def test_a_check_is_cancelled_between_groups(short):
+    cancel, shown = threading.Event(), []
+
+    def show(group):
+        shown.append(group)
+        cancel.set()
+
+    with pytest.raises(hdgemm.CancelledRunError, match="host"):
+        hdgemm.check_device("host", progress=show, cancel=cancel)
+    assert len(shown) == 1
 
 
 def test_a_device_that_ignores_alpha_fails(short, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.hpl.system import PHASES
+from hdgemm.units import format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +45,7 @@ def result_lines(result: Result, dgemm: float | None = None) -> Iterator[str]:
         part = seconds / result.seconds
         yield f"{name:<10}{seconds:>9.2f} s {part:>7.1%}  {'#' * round(40 * min(1.0, part))}"
     if dgemm is not None:
-        yield f"{result.gflops * 1e9 / dgemm:.1%} of DGEMM ({dgemm / 1e9:.1f} GFLOP/s)"
+        yield f"{result.gflops * 1e9 / dgemm:.1%} of DGEMM ({format_speed(dgemm / 1e9)})"
 
 
 def summary_lines(results: Iterable[Result]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from io import BytesIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
+from hdgemm.pictures.figure import COLOURS, new_figure
 from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _INK: Final = {"light": "#1f2328", "dark": "#e6e6e6"}
 _BACKGROUND: Final = {"light": "#ffffff", "dark": "#16191d"}
-#: Okabe and Ito's palette.
-_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 #: Legible on both pages.
 _GREY: Final = "#888888"
 _DPI: Final = 100
@@ -44,7 +42,7 @@ def draw_charts(report: Report) -> list[Chart]:
     Raises
     ------
     InputError
-        Where matplotlib is not installed.
+        Where Matplotlib is not installed.
     """
     return [
         Chart(name, caption, _render(draw, report, "light"), _render(draw, report, "dark"))
@@ -54,16 +52,10 @@ def draw_charts(report: Report) -> list[Chart]:
 
 
 def _render(draw: Draw, report: Report, theme: str) -> bytes:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.text import Text
-    except ImportError as error:
-        raise InputError(
-            "the charts of a profile need matplotlib: pip install 'hdgemm[plot]'"
-        ) from error
+    figure = new_figure(6.4, 3.4, "a chart of a profile")
+    from matplotlib.text import Text
+
     background = _BACKGROUND[theme]
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor=background)
     draw(figure.add_subplot(facecolor=background), report)
     ink = _INK[theme]
     for axes in figure.axes:
@@ -77,14 +69,14 @@ def _render(draw: Draw, report: Report, theme: str) -> bytes:
         if text.get_color() == "black":
             text.set_color(ink)
     stream = BytesIO()
-    FigureCanvasAgg(figure).print_figure(stream, format="png", dpi=_DPI, facecolor=background)
+    figure.savefig(stream, format="png", dpi=_DPI, facecolor=background)
     return stream.getvalue()
 
 
 def _bars(axes: Axes, rows: Report, values: Sequence[float], labels: Sequence[str]) -> None:
     """Draw a bar for each row; its error bar is as long as the row's spread."""
     half = [value * row["spread"] / 2 for value, row in zip(values, rows.values(), strict=True)]
-    bars = axes.bar(range(len(rows)), values, color=_COLOURS[0], width=0.6, yerr=half,
+    bars = axes.bar(range(len(rows)), values, color=COLOURS[0], width=0.6, yerr=half,
                     error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4})  # fmt: skip
     axes.bar_label(bars, labels, padding=2, fontsize=8)
     _names(axes, rows)
@@ -122,7 +114,7 @@ def _stages(axes: Axes, report: Report) -> None:
     for place, stage in enumerate(STAGES):
         shares = [100 * row["stage_shares"].get(stage, 0.0) for row in rows.values()]
         left = [number - 0.4 + width * (place + 0.5) for number in range(len(rows))]
-        axes.bar(left, shares, width=width, color=_COLOURS[place], label=stage)
+        axes.bar(left, shares, width=width, color=COLOURS[place], label=stage)
     _names(axes, rows)
     axes.set_ylabel("busy time (% of the run)")
     axes.legend(ncols=5, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.15))
@@ -166,7 +158,7 @@ def _sizes(axes: Axes, report: Report) -> None:
         lines.setdefault(row["series"], []).append((row["m"], row["gflops"]))
     for number, (series, points) in enumerate(lines.items()):
         sides, speeds = zip(*sorted(points), strict=True)
-        axes.plot(sides, speeds, marker="o", color=_COLOURS[number], label=series)
+        axes.plot(sides, speeds, marker="o", color=COLOURS[number], label=series)
     peak = report["sizes"][0]["peak_gflops"]
     if peak > 0:
         right = axes.secondary_yaxis(

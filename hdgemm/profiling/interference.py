@@ -21,6 +21,7 @@ import numpy as np
 
 from hdgemm.machine.limits import available_bytes
 from hdgemm.pipeline.sync import Worker
+from hdgemm.units import format_rate, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -215,7 +216,7 @@ def _disk(load: OtherLoad, rate: float) -> Interference | None:
     if not heavy and load.disk_busy < _DISK_BUSY:
         return None
     evidence = (
-        f"others move {load.disk / 1e9:.2f} GB/s on it and keep it busy {load.disk_busy:.0%} of "
+        f"others move {format_rate(load.disk)} on it and keep it busy {load.disk_busy:.0%} of "
         f"the time; {load.words()}"
     )
     return Interference("disk", max(part, load.disk_busy), evidence)
@@ -226,7 +227,7 @@ def _memory(load: OtherLoad, bus: Bus | None) -> Interference | None:
     if bus is None or bus.kept <= _KEPT or large < _LARGE_CORES:
         return None
     evidence = (
-        f"a reader gets {bus.alone / 1e9:.1f} GB per CPU second and keeps {bus.kept:.0%} of that "
+        f"a reader gets {format_size(bus.alone)} per CPU second and keeps {bus.kept:.0%} of that "
         f"beside a copy, where a free bus leaves less than {_KEPT:.0%}; {load.words()}"
     )
     return Interference("host_memory", None, evidence)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from hdgemm.units import format_size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,7 +41,7 @@ class BusyProcess:
 
     def words(self) -> str:
         """Return its name, cores and memory."""
-        return f"{self.name} ({self.pid}): {self.cores:.1f} cores, {self.memory / 1e6:.0f} MB"
+        return f"{self.name} ({self.pid}): {self.cores:.1f} cores, {format_size(self.memory)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.profiling.contention import Contention
@@ -30,6 +31,7 @@ from hdgemm.profiling.workload import extents_for, open_workload
 
 if TYPE_CHECKING:
     import os
+    import threading
     from collections.abc import Callable
 
     from hdgemm.pipeline.devices.protocol import Device
@@ -76,6 +78,7 @@ def profile(
     quick: bool = False,
     folder: str | os.PathLike[str] | None = None,
     progress: ProfileProgress | None = None,
+    cancel: threading.Event | None = None,
     effort: Effort | None = None,
 ) -> Profile:
     """Measure which shared resource limits products on this machine (HDGEMM, section 4).
@@ -92,6 +95,8 @@ def profile(
         the system's folder of temporary files.
     progress
         Called with the finished part, from 0 to 1, and the name of the next step.
+    cancel
+        Set it to stop the profile before its next step.
     effort
         Another time budget than those of a quick or a full profile.
 
@@ -104,12 +109,21 @@ def profile(
     ------
     DeviceUnavailableError
         When there is no such device.
+    CancelledRunError
+        When `cancel` was set.
     """
+
+    def show(part: float, what: str) -> None:
+        if cancel is not None and cancel.is_set():
+            raise CancelledRunError("the profile was cancelled")
+        if progress is not None:
+            progress(part, what)
+
     session = _Session(
         choose_target(device),
         effort or (QUICK if quick else FULL),
         Path(folder) if folder is not None else Path(tempfile.gettempdir()),
-        progress or (lambda _part, _what: None),
+        show,
     )
     try:
         session.run()

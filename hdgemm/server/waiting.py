@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from hdgemm.server import leases
 from hdgemm.server.documents import iso
 from hdgemm.server.tables import UNFINISHED, Job, Token, Use, WorkerRow
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,20 +158,16 @@ def _reason(job: Waiting, workers: Sequence[Capacity], ahead: int) -> str:
         return f"no running worker has {' and '.join(sorted(devices))}"
     roomy = [w for w in equipped if job.needs(w.all_memory) <= w.all_memory]
     if not roomy:
-        most = max(worker.all_memory for worker in equipped)
-        return f"it needs {_gb(job.host_bytes)} of memory, the largest worker has {_gb(most)}"
+        most = format_size(max(worker.all_memory for worker in equipped))
+        return f"it needs {format_size(job.host_bytes)} of memory, the largest worker has {most}"
     able = [worker for worker in roomy if worker.could_run(job)]
     if not able:
         busy = " and ".join(sorted(devices)) or "every device"
         return f"{busy} is busy" + (f"; {before}" if before else "")
     free = max(worker.free_memory for worker in able)
     if all(job.needs(worker.all_memory) > worker.free_memory for worker in able):
-        return f"it needs {_gb(job.host_bytes)} of memory, {_gb(free)} are free"
+        return f"it needs {format_size(job.host_bytes)} of memory, {format_size(free)} are free"
     return before or "it starts within seconds"
-
-
-def _gb(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB"
 
 
 def _estimates(

@@ -22,6 +22,7 @@ from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
 from hdgemm.server.watchdog import LEASE_LOST, boot_seconds, die_with_parent, read_order
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from hdgemm.server.tables import Status
@@ -50,8 +51,8 @@ class Worker:
 
     def run(self) -> None:
         """Work until asked to stop; then finish what finishes soon, and hand the rest back."""
-        log.info("worker %s: %d bytes of memory, devices %s", self.name,
-                 self._settings.memory, ", ".join(self._settings.devices))  # fmt: skip
+        log.info("worker %s: %s of memory, devices %s", self.name,
+                 format_size(self._settings.memory), ", ".join(self._settings.devices))  # fmt: skip
         while not self.stop.is_set():
             try:
                 self._turn()

@@ -57,7 +57,7 @@ def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
         secret = tokens.create(conn, Account(name="me"), database.now(conn))
     database.close()
     with live(settings) as server:
-        docs = (REPOSITORY / "docs" / "service.md").read_text(encoding="utf-8")
+        docs = (REPOSITORY / "docs/how-to/service.md").read_text(encoding="utf-8")
         shown = re.search(r"```nginx\n(.*?)```", docs, re.DOTALL)
         assert shown is not None
         locations = shown[1].replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.pictures.figure import new_figure
 from hdgemm.pipeline.devices.opencl.kernel_shapes import class_extents
 
 if TYPE_CHECKING:
@@ -77,12 +77,8 @@ def draw(path: Path, tuning: Tuning) -> None:
     InputError
         When Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("pictures need Matplotlib: pip install 'hdgemm[plot]'") from error
     speeds = tuning.speeds()
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = new_figure(8, 3.2, "a picture of the speeds")
     ranked, spread = figure.subplots(1, 2)
     ranked.plot(range(1, len(speeds) + 1), speeds, ".", markersize=3)
     ranked.set(xlabel="kernel, slowest first", ylabel="GFLOP/s", ylim=(0, None))
