@@ -14,6 +14,7 @@ from hdgemm.linalg.run import check_finite_slab, host_session
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.target import is_location
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -110,6 +111,7 @@ def qr_multiply(
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
         target = run.place(stack, cq_out, shape)
         r = run.place_r(stack, r_out, run.k, target)
+        _check_overlaps(factor, target, r)
         product = _Product(factor, target, left=left, conjugate=bool(conjugate) == left)
         product.run(run, run.scratch(stack, target), r)
     result = target.result()
@@ -122,6 +124,15 @@ def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> 
     if not fits:
         order = "Q·c" if left else "c·Q"
         raise InputError(f"c has shape {factor.shape}, a {m}×{n}: they do not fit for {order}")
+
+
+def _check_overlaps(c: StoredMatrix, target: Destination, r: Destination) -> None:
+    """Refuse results that overwrite elements of C before they are read."""
+    mine, other = c.operand, target.stored.operand
+    if overlaps(other.matrix, mine.matrix) and not same_elements(other, mine):
+        raise InputError("the product overlaps c without being the same matrix: choose another out")
+    if overlaps(r.stored.operand.matrix, mine.matrix):
+        raise InputError("r overlaps c, which is read after R is stored: choose another out")
 
 
 @dataclass(frozen=True, slots=True)

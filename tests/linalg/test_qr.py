@@ -242,6 +242,20 @@ def test_a_result_over_its_operand_is_sound():
     assert_factors(q, r, a)
 
 
+def test_a_product_over_c_is_sound_and_other_overlaps_are_refused():
+    a, c = random_matrix(12, 12, "float64"), random_matrix(12, 20, "float64", seed=1)
+    expected = scipy.linalg.qr_multiply(a, c, "left")[0]
+    whole = np.zeros((12, 27), order="F")
+    whole[:, :20] = c
+    r = np.empty((12, 12))
+    with pytest.raises(hdgemm.InputError, match="overlaps c"):
+        qr_multiply(a, whole[:, :20], "left", out=(whole[:, 7:], r), options=SLABS)
+    with pytest.raises(hdgemm.InputError, match="r overlaps c"):
+        qr_multiply(a, whole[:, :20], "left", out=(c.copy(), whole[:, :12]), options=SLABS)
+    qr_multiply(a, whole[:, :20], "left", out=(whole[:, :20], r), options=SLABS)
+    np.testing.assert_allclose(whole[:, :20], expected, atol=1e-12)
+
+
 def test_views_and_lists():
     a = random_matrix(30, 20, "float64")
     assert_factors(*qr(hdgemm.open(a)[3:20, 2:9], options=SLABS), a[3:20, 2:9])
