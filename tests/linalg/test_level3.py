@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from functools import partial
 
 import h5py
 import numpy as np
@@ -347,26 +348,33 @@ def test_wrong_arguments_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def interrupt_at(number):
+    """Return an observer that raises KeyboardInterrupt at one event, and at later ones."""
+    count = itertools.count()
+
+    def observe(_):
+        if next(count) >= number:
+            raise KeyboardInterrupt
+
+    return observe
+
+
 def test_a_cancelled_or_failed_call_publishes_nothing(tmp_path):
-    np.save(tmp_path / "A.npy", random_matrix(30, 12, "float64"))
+    a, i, out = tmp_path / "A.npy", tmp_path / "I.npy", tmp_path / "C.npy"
+    np.save(a, random_matrix(30, 12, "float64"))
+    np.save(i, np.eye(30))
     cancel = threading.Event()
     cancel.set()
-    for call in (
-        lambda: hdgemm.syrk(1, tmp_path / "A.npy", out=tmp_path / "C.npy", cancel=cancel),
-        lambda: hdgemm.trmm(
-            1, np.eye(30), tmp_path / "A.npy", out=tmp_path / "C.npy", cancel=cancel
-        ),
-        lambda: hdgemm.trsm(
-            1, np.eye(30), tmp_path / "A.npy", out=tmp_path / "C.npy", cancel=cancel
-        ),
-        lambda: hdgemm.symm(
-            1, np.eye(30), tmp_path / "A.npy", out=tmp_path / "C.npy", cancel=cancel
-        ),
-    ):
+    options = hdgemm.Options(tile=(9, 8, 3), devices="host")
+    for routine, operands in (("syrk", (a,)), ("trmm", (i, a)), ("trsm", (i, a)), ("symm", (i, a))):
+        call = partial(getattr(hdgemm, routine), 1, *operands, out=out, options=options)
         with pytest.raises(hdgemm.CancelledRunError):
-            call()
-    with (tmp_path / "A.npy").open("r+b") as stream:
+            call(cancel=cancel)
+        for at in (0, 1):  # an observer that fails ends the call, whichever thread calls it
+            with pytest.raises(KeyboardInterrupt):
+                call(observer=interrupt_at(at))
+    with a.open("r+b") as stream:
         stream.truncate(1000)
     with pytest.raises(hdgemm.InputError, match="truncated"):
-        hdgemm.syrk(1, tmp_path / "A.npy", out=tmp_path / "C.npy")
-    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+        hdgemm.syrk(1, a, out=out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "I.npy"]
