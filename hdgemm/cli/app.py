@@ -29,6 +29,7 @@ app = typer.Typer(
     name="hdgemm",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # joins the lines of a paragraph
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
