@@ -187,7 +187,7 @@ export async function job(signal, id, _more, { main, tell }) {
     replace(top,
       el("div", { class: "head" }, el("h2", {}, title(info), " ", status(info))),
       bar(done),
-      el("p", { class: "summary", role: "status" }, headline(info, reason)),
+      el("p", { class: "summary" }, headline(info, reason)),
       actions(id, info, tell, redraw), failure(info));
     replace(cards, card("Phases", phases.list(info)), times(info), operands(info), verification(info));
     show("Throughput", !chart.empty, (host) => chart.throughput(host));

@@ -59,7 +59,7 @@ function machineLine(system, queue, load) {
   const memory = system.workers.reduce((sum, worker) => sum + worker.memory, 0);
   const cpu = Object.values(load.workers).map((one) => one.cpu.at(-1)).filter((one) => one !== undefined);
   if (!system.workers.length) return "No worker is running: jobs wait until one is started.";
-  return [`${Math.min(busy, devices)} of ${devices} device(s) busy`,
+  return [`${Math.min(busy, devices)} of ${devices} ${devices === 1 ? "device" : "devices"} busy`,
     cpu.length ? `processors ${percent(Math.max(...cpu) / 100)}` : null,
     `jobs hold ${bytes(held)} of ${bytes(memory)}`,
     `${bytes(system.disk.free)} of disk free`].filter((one) => one).join(" · ");
@@ -67,7 +67,7 @@ function machineLine(system, queue, load) {
 
 export async function jobs(signal, _id, _more, { main, tell }) {
   const state = { search: "", status: "", process: "", cursors: [], offset: 0 };
-  const summary = el("p", { class: "summary", role: "status" });
+  const summary = el("p", { class: "summary" });
   const lists = el("div", {});
   const search = el("input", { type: "search", id: "search", placeholder: "Name or id", "aria-label": "Search by name or id", maxlength: 200 });
   const choose = (id, label, values) => el("select", { id, "aria-label": label },

@@ -22,12 +22,18 @@ export function isPressed() {
   return pressed;
 }
 
-// Replaces the children of a node; the focus stays on the element with the same id or link.
+// Replaces the children of a node that changed, so that a selection in the others stays; the focus
+// stays on the element with the same id or link.
 export function replace(node, ...children) {
   const focused = node.contains(document.activeElement) ? document.activeElement : null;
   const id = focused?.id;
   const href = focused?.getAttribute("href");
-  node.replaceChildren(...children.flat().filter((child) => child));
+  const wanted = children.flat().filter((child) => child);
+  const shown = [...node.childNodes];
+  if (shown.length === wanted.length) {
+    wanted.forEach((child, place) => { if (!shown[place].isEqualNode(child)) shown[place].replaceWith(child); });
+  } else node.replaceChildren(...wanted);
+  if (focused?.isConnected) return;
   if (id) document.getElementById(id)?.focus();
   else if (href) node.querySelector(`[href="${CSS.escape(href)}"]`)?.focus();
 }
