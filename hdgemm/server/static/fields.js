@@ -61,10 +61,10 @@ function checkField(name, schema) {
 }
 
 // choices: [[value, text], …]
-function choiceField(name, choices, start) {
+function choiceField(name, choices, start, describe) {
   const control = el("select", {}, ...choices.map(([value, text]) =>
     el("option", { value: JSON.stringify(value), selected: value === start }, text)));
-  return field(name, control, () => JSON.parse(control.value), (value) => { control.value = JSON.stringify(value); });
+  return field(name, control, () => JSON.parse(control.value), (value) => { control.value = JSON.stringify(value); }, describe);
 }
 
 function devicesField(name, devices) {
@@ -106,9 +106,10 @@ function fieldOf(name, schema, required, context) {
     const words = options.filter((one) => one.const !== undefined).map((one) => [one.const, `each ${one.const.replace(/s$/, "")} as it is computed`]);
     return choiceField(name, [[false, "no"], [true, "when it is finished"], ...words], schema.default);
   }
-  if (only.enum) {
+  const values = only.enum ?? (only.const !== undefined && schema.default === null ? [only.const] : null);
+  if (values) {
     const none = schema.default === null ? [[null, "none"]] : [];
-    return choiceField(name, [...none, ...only.enum.map((one) => [one, one])], schema.default);
+    return choiceField(name, [...none, ...values.map((one) => [one, one])], schema.default, schema.description);
   }
   if (only.const !== undefined) return null;
   if (only.type === "boolean") return checkField(name, schema);

@@ -103,6 +103,8 @@ function downloads(id, info, tell) {
   if (info.status !== "successful") return [];
   return [
     info.output && link(`Result (${bytes(info.output.size)})`, `${at}/results/c`, `${title(info)}.npy`, { class: "primary", id: "download" }),
+    info.processID === "lu" && link("Pivots", `${at}/results/piv`, `${title(info)}-piv.npy`, { id: "get-piv" }),
+    info.inputs.mode === "raw" && link("tau", `${at}/results/tau`, `${title(info)}-tau.npy`, { id: "get-tau" }),
     link("Report (JSON)", `${at}/results/report`, `${title(info)}-report.json`, { id: "get-report" }),
     info.processID === "profile" && link("Report (page)", `${at}/report.html`, `${title(info)}.html`, { class: "primary", id: "report" }),
     link("Trace", `${at}/trace`, `${title(info)}-trace.json`, { id: "get-trace" }),

@@ -4,7 +4,7 @@ import { bar, el, seconds } from "./show.js";
 
 const NAMES = {
   queued: "Waiting", starting: "Starting", opening: "Opening files", calibrating: "Measuring rates",
-  planning: "Planning", multiplying: "Multiplying", verifying: "Verifying", profiling: "Profiling",
+  planning: "Planning", multiplying: "Multiplying", factoring: "Factoring", verifying: "Verifying", profiling: "Profiling",
   hashing: "Hashing the result", drawing: "Drawing pictures", publishing: "Publishing",
 };
 const EXPECTED = {
@@ -12,7 +12,8 @@ const EXPECTED = {
   verify: ["queued", "starting", "opening", "verifying", "drawing"],
   profile: ["queued", "starting", "profiling", "drawing"],
 };
-const COMPUTING = new Set(["multiplying", "calibrating", "planning"]);
+const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "drawing", "publishing"];
+const COMPUTING = new Set(["multiplying", "factoring", "calibrating", "planning"]);
 const OVER = new Set(["successful", "failed", "dismissed"]);
 
 export class Phases {
@@ -40,11 +41,11 @@ export class Phases {
       const next = this.#entered[number + 1]?.at ?? this.#ended;
       return { ...one, took: next === null ? Date.now() / 1000 - one.at : next - one.at, over: next !== null };
     });
-    const pending = (EXPECTED[info.processID] ?? []).slice();
+    const pending = (EXPECTED[info.processID] ?? FACTORISATION).slice();
     if (info.inputs.options?.verify === true && info.processID === "gemm") pending.splice(4, 0, "verifying");
     const seen = new Set(rows.map((row) => row.phase));
     const coming = OVER.has(info.status) ? [] : pending.slice(pending.findLastIndex((phase) => seen.has(phase)) + 1);
-    const part = (phase) => (phase === (detail.phase ?? info.phase) ? detail.phase_percent ?? (phase === "multiplying" ? detail.percent : null) : null);
+    const part = (phase) => (phase === (detail.phase ?? info.phase) ? detail.phase_percent ?? (COMPUTING.has(phase) ? detail.percent : null) : null);
     const inside = (phase) => (phase !== "multiplying" || !info.report ? "" : Object.entries(library)
       .filter(([name, took]) => name !== "multiplying" && took > 0)
       .map(([name, took]) => `${(NAMES[name] ?? name).toLowerCase()} ${seconds(took)}`).join(", "));
