@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, TransA, TransB, parse_scalar
+from hdgemm.errors import InputError
 
 
 def command(
     a: Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")],
     b: Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")],
-    c: Annotated[Path, typer.Argument(help="C: a file, or FILE::NAME.")],
+    c: Annotated[Path | None, typer.Argument(help="C: a file, or FILE::NAME.")] = None,
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C.")] = "0",
     c_before: Annotated[Path | None, typer.Option(help="The C that beta multiplied.")] = None,
@@ -23,6 +24,11 @@ def command(
     independent: Annotated[
         bool, typer.Option("--independent", help="Read through h5py, zarr or NumPy.")
     ] = False,
+    lu: Annotated[bool, typer.Option("--lu", help="A and B are a matrix and its LU.")] = False,
+    cholesky: Annotated[
+        bool, typer.Option("--cholesky", help="A and B are a matrix and its Cholesky factor.")
+    ] = False,
+    solve: Annotated[bool, typer.Option("--solve", help="C is the X of A·X = B.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
@@ -30,6 +36,10 @@ def command(
     Where C has a journal, each stored piece is compared with its checksum too. Exits with 1 when C
     is not the product, or a piece is damaged.
     """
+    if lu or cholesky or solve:
+        _check_factors(a, b, c, rounds, {"lu": lu, "cholesky": cholesky, "solve": solve}, as_json)
+    if c is None:
+        raise InputError("verify takes A B C; A and its factors with --lu or --cholesky")
     from dataclasses import asdict
 
     import hdgemm
@@ -58,3 +68,23 @@ def command(
         if found is not None:
             typer.echo(str(found))
     raise typer.Exit(0 if check.passed and (found is None or found.passed) else 1)
+
+
+def _check_factors(
+    a: Path, b: Path, c: Path | None, rounds: int, kinds: dict[str, bool], as_json: bool
+) -> None:
+    """Check factors or a solution, and exit with 0 or 1."""
+    from hdgemm.cli.output import print_json
+    from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_solution
+
+    if sum(kinds.values()) != 1 or (c is None) == kinds["solve"]:
+        raise InputError("verify takes A LU with --lu, A L with --cholesky, A B X with --solve")
+    if kinds["solve"]:
+        found = check_solution(a, b, c, rounds=rounds)
+    else:
+        found = (check_lu if kinds["lu"] else check_cholesky)(a, b, rounds=rounds)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))
+    raise typer.Exit(0 if found.passed else 1)

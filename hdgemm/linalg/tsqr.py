@@ -82,6 +82,11 @@ class RowPlan(NamedTuple):
         """Return plain values, ready for JSON."""
         return self.summary()
 
+    def __str__(self) -> str:
+        from hdgemm.linalg.plan_text import row_plan_text
+
+        return row_plan_text(self)
+
     def blocks(self, core: int) -> list[tuple[int, int]]:
         """Return the first row, and the one behind the last row, of each block of a core."""
         starts = range(0, self.m, max(1, self.rows))[core :: self.cores]

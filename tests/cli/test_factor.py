@@ -48,6 +48,8 @@ def test_a_factorisation_is_durable_reported_and_planned(files, name):
     assert (files / "g.png").stat().st_size > 0
     assert (files / "t.json").stat().st_size > 0
     assert report_of(*command)["resumption"]["finished"]
+    assert invoke("verify", f"--{name}", "A.npy", "F.npy").exit_code == 0
+    assert invoke("verify", "--solve", "A.npy", "F.npy", "F.npy").exit_code == 1
     a = np.load("A.npy")
     factors = linalg.open("F.npy")
     solved = (linalg.lu_solve if name == "lu" else linalg.cho_solve)(factors, np.ones(N))
