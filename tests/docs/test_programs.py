@@ -16,6 +16,8 @@ from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, blocks_of, name_of, script
 
 #: Pages that have programs.
 PROGRAMS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+#: Run by `make test-all` only: 20 s of processor time. Other pages run a service, too.
+SLOW = ("docs/how-to/service.md",)
 
 WAIT = """
 import socket, sys, time
@@ -61,7 +63,14 @@ def sandbox(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PROGRAMS, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.campaign if name_of(page) in SLOW else ())
+        for page in PROGRAMS
+    ],
+    ids=name_of,
+)
 def test_the_programs_of_a_page_run(page, sandbox, commands):
     environment = {
         **os.environ,
