@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 N: Final = 2000
 LIMIT: Final = 60_000_000
+#: What an OpenCL device may take beside it: one that runs on the CPU has its memory in the process.
+DEVICE_MEMORY: Final = 40_000_000
 
 CHILD: Final = """
 import sys
@@ -136,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", default="", help="only names with this text")
     add_save(parser)
     asked = parser.parse_args(arguments)
-    tally, highest = Tally(), 0
+    tally, highest = Tally(), dict[str, int]()
     names = [info.name for info in devices() if info.usable]
     chosen = ["host", *[name for name in names if name.startswith("opencl")][:1]]
     with tempfile.TemporaryDirectory(prefix="hdgemm-memory-") as name:
@@ -146,13 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for case, call in combinations(folder):
                 if asked.case not in f"{device}: {case}":
                     continue
+                allowed = asked.limit
+                if device != "host":
+                    allowed += DEVICE_MEMORY
+                    call["options"] = call.get("options", {}) | {"device_memory": DEVICE_MEMORY}
                 with measured(folder, asked.limit, device) as peak:
                     found = peak(**call)
-                highest = max(highest, found)
+                highest[device] = max(highest.get(device, 0), found)
                 tally.counts[device] += 1
-                tally.check(
-                    found <= asked.limit, f"{device}: {case}: {found} bytes of {asked.limit}"
-                )
+                tally.check(found <= allowed, f"{device}: {case}: {found} bytes of {allowed}")
     tally.figures |= {"limit": asked.limit, "highest": highest}
     return tally.end("memory_limits", asked)
 
