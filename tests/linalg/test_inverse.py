@@ -78,14 +78,14 @@ def test_the_inverse_in_groups_of_columns(tmp_path):
 
 
 def test_determinants_beyond_the_range_of_intermediate_products():
-    a = np.diag(np.r_[np.full(600, 1e300), np.full(600, 1e-300)])
+    a = np.diag(np.r_[np.full(90, 1e300), np.full(90, 1e-300)])
     assert abs(det(a) - 1) < 2000 * np.finfo(float).eps
     assert slogdet(a)[0] == 1
     assert abs(slogdet(a)[1]) < 1e-9
     with np.errstate(over="ignore"):
-        assert det(a[:600, :600]) == np.inf
-    assert det(a[600:, 600:]) == 0
-    assert abs(slogdet(a[:600, :600])[1] - 600 * np.log(1e300)) < 1e-6
+        assert det(a[:90, :90]) == np.inf
+    assert det(a[90:, 90:]) == 0
+    assert abs(slogdet(a[:90, :90])[1] - 90 * np.log(1e300)) < 1e-6
     assert det(np.zeros((0, 0))) == 1
     assert tuple(slogdet(np.zeros((0, 0)))) == (1, 0)
 
@@ -142,7 +142,7 @@ def test_a_condition_estimate_reads_a_once_and_the_factors_a_few_times(tmp_path)
     assert loaded <= 11 * 2 * n * n * 8
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     shape=st.tuples(*[st.sampled_from([0, 1, 2, 3, 7, 13, 29])] * 2), dtype=st.sampled_from(DTYPES),
     tile=st.tuples(*[st.integers(1, 9)] * 3), order=st.sampled_from("CF"),

@@ -106,13 +106,13 @@ def test_scaled_right_hand_sides_stay_in_the_range_of_single_precision():
 
 
 def test_groups_of_columns_and_files(tmp_path):
-    n, count = 60, 3000
+    n, count = 60, 1200
     a, b = random_matrix(n, n, "float64"), random_matrix(n, count, "float64", seed=1)
     np.save(tmp_path / "A.npy", a)
     np.save(tmp_path / "B.npy", b)
     x = solve(
         tmp_path / "A.npy", tmp_path / "B.npy", refine="float32", out=tmp_path / "X.npy",
-        options=hdgemm.Options(host_memory="10MB", devices="host"),
+        options=hdgemm.Options(host_memory="8MB", devices="host"),
     )  # fmt: skip
     assert isinstance(x, np.memmap)
     assert hpl_ratio(a, np.asarray(x), b) < SOUND / 16
