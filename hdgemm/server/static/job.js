@@ -45,7 +45,7 @@ function times(info) {
     ["Finished", info.finished && time(info.finished)],
     ["Waited", info.started && seconds(since(info.created, info.started))],
     ["Expected to take", expected === null ? null : seconds(expected)],
-    [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} of the expected time)` : ""}`],
+    [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} times the expected time)` : ""}`],
     ["Left", info.status === "running" ? seconds(info.detail?.eta) : null],
     ["Throughput", info.report?.gflops ? `${fixed(info.report.gflops)} GFLOP/s` : null],
     ["Attempts", info.attempt > 1 ? `${info.attempt}` : null],
@@ -59,7 +59,8 @@ function verification(info) {
     return card("Verification", el("p", { class: found.passed ? "successful" : "failed" },
       `${found.passed ? "Passed" : "Failed"}: ${found.summary ?? ""}`));
   }
-  const asked = info.inputs.options?.verify === true;
+  if (info.inputs.options?.verify === undefined) return null;
+  const asked = info.inputs.options.verify === true;
   return card("Verification", el("p", { class: "soft" }, !asked ? "It was not asked for."
     : OVER.has(info.status) ? "There is no outcome." : "The product will be checked before it is published."));
 }

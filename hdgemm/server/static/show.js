@@ -144,6 +144,7 @@ const PLAN = [
   ["Tile", (plan) => plan.tile?.join(" × ")],
   ["Tiles of C", (plan) => plan.units],
   ["Steps", (plan) => plan.steps],
+  ["Slabs", (plan) => plan.slabs && `${plan.slabs} of ${plan.slab_columns} columns`],
 ];
 
 export function planFacts(plan, needs) {
