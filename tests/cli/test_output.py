@@ -29,7 +29,8 @@ def run(monkeypatch, capsys, tmp_path):
     return command_line(monkeypatch, capsys)
 
 
-HOST = ("--device", "host")
+#: Plans depend on the memory that is free, unless a limit is given.
+HOST = ("--device", "host", "--host-memory", "50MB")
 PRODUCT = ("multiply", "A.npy", "B.npy", *HOST)
 
 
@@ -49,7 +50,9 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run, tmp_path):
     assert done.returncode == 0
     assert "work units 4" in done.stdout
     planned = from_json(run(*PRODUCT, "--out", "D.npy", "--dry-run", "--json").stdout)
-    [same] = hdgemm.plan("A.npy", "B.npy", out="D.npy", options=hdgemm.Options(devices="host"))
+    [same] = hdgemm.plan(
+        "A.npy", "B.npy", out="D.npy", options=hdgemm.Options(devices="host", host_memory="50MB")
+    )
     assert planned == same
     assert {path.name for path in tmp_path.iterdir()} - before <= {"cache"}
     assert run(*PRODUCT, "--out", "D.csv", "--dry-run").returncode == 2
