@@ -11,7 +11,8 @@
 SIZE ?= 2GB
 MEMORY ?= 400MB
 OUT ?= demo-out
-WORKERS ?= 2
+# More than cores: many tests of the service wait for other processes.
+WORKERS ?= 3
 POSTGRES_TESTS ?= $(wildcard tests/server/test_*.py)
 VENV := .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \

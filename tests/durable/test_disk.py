@@ -91,6 +91,7 @@ def memory_folder(tmp_path):
         yield Path(folder)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["new", "over", "replace", "update"])
 def test_power_may_fail_at_any_write(memory_folder, mode, monkeypatch):
     case = Case(memory_folder, mode)
@@ -108,6 +109,7 @@ def test_power_may_fail_at_any_write(memory_folder, mode, monkeypatch):
     assert kept > 30
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["new", "replace", "update"])
 def test_power_may_fail_while_c_is_published(memory_folder, mode, monkeypatch):
     case = Case(memory_folder, mode)

@@ -35,6 +35,7 @@ def test_a_tile_with_too_many_steps_is_refused_with_one_that_works(tile, device)
     assert all(x % y == 0 or x in (5003, 5009, 5011) for x, y in zip(enough, tile, strict=True))
 
 
+@pytest.mark.campaign
 def test_the_search_takes_no_tiles_with_too_many_steps(caplog):
     problem = Problem(20_000, 20_000, 20_000, a=FILE, b=FILE, c=FILE)
     with pytest.raises(DoesNotFitError) as caught:

@@ -55,6 +55,7 @@ def test_fifos_hold_nothing_up(tmp_path: Path) -> None:
         assert server.http.get("/readyz").status_code == 200
 
 
+@pytest.mark.campaign
 def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, library="tests.server.blocked_library:BlockedLibrary")
     np.save(settings.roots[0] / "a.npy", np.eye(3))

@@ -82,6 +82,7 @@ def test_files_in_reach_are_named_and_others_sent(
     assert sent == []
 
 
+@pytest.mark.campaign
 def test_jobs_build_on_jobs(client: Client) -> None:
     first = client.submit(A, B)
     second = client.submit(first, B, trans_b=True, c=A, beta=-1.0)

@@ -73,6 +73,7 @@ def test_a_killed_job_continues(server: Live) -> None:
     assert job["expires"] > job["finished"]
 
 
+@pytest.mark.campaign
 def test_a_job_whose_input_changed_begins_again(server: Live) -> None:
     root = server.settings.roots[0]
     np.save(root / "x.npy", np.load(root / "a.npy"))

@@ -102,6 +102,7 @@ def test_tiles_of_one_element_are_refused_by_their_number(server: Live) -> None:
     assert "steps" in refused.json()["detail"]
 
 
+@pytest.mark.campaign
 def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
     with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=60) as answer:
@@ -122,7 +123,7 @@ def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     assert server.http.get(f"{at}/trace").json()["traceEvents"]
     assert server.http.get(f"{at}/results/c").status_code == 404
     folder = server.settings.job_dir(job_id)
-    left = {"gantt.png", "log.txt", "report.html", "trace.json"}
+    left = {"gantt.png", "history.json", "log.txt", "report.html", "trace.json"}
     assert {path.name for path in folder.iterdir()} == left
 
 

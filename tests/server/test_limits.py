@@ -97,7 +97,7 @@ def test_every_error_kind_is_documented() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     pairs = set(re.findall(r'ProblemError\(\s*(\d{3}), "([a-z-]+)"', text))
     pairs |= {("404", "result-not-ready"), ("404", "no-result"), ("422", "does-not-fit")}
-    table = (REPOSITORY / "docs" / "service.md").read_text(encoding="utf-8")
+    table = (REPOSITORY / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| ([\d, ]+) \| (.*) \|$", table, re.MULTILINE)
     rows = {status: row for statuses, row in found for status in statuses.split(", ")}
     wrong = {(s, kind) for s, kind in pairs if f"`{kind}`" not in rows.get(s, "")}

@@ -77,6 +77,7 @@ def test_a_database_that_is_away_is_503_everywhere(tmp_path: Path) -> None:
         away.close()
 
 
+@pytest.mark.campaign
 def test_a_database_that_crashes_is_waited_for(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, database_url=postgres_url())
     np.save(settings.roots[0] / "a.npy", np.eye(30))
@@ -95,6 +96,7 @@ def test_a_database_that_crashes_is_waited_for(tmp_path: Path) -> None:
             assert finished(server.http, job_id, 120)["status"] == "successful"
 
 
+@pytest.mark.campaign
 def test_finished_jobs_expire(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, retention_seconds=5.0)
     np.save(settings.roots[0] / "a.npy", np.eye(3))

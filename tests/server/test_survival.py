@@ -72,6 +72,7 @@ def running_job(server: Live) -> psutil.Process:
     return found
 
 
+@pytest.mark.campaign
 def test_jobs_run_in_order_and_read_each_other(settings: Settings) -> None:
     with live(settings) as server:
         matrix = upload(server.http, np.eye(30) * 2)
@@ -90,6 +91,7 @@ def test_jobs_run_in_order_and_read_each_other(settings: Settings) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_a_result_that_somebody_replaced_is_not_given_out_as_the_jobs(settings: Settings) -> None:
     with live(settings) as server:
         first = submit(server.http, a=A, b=B, output={"path": "out.npy"})
@@ -147,6 +149,7 @@ def stop(server: Live, process: psutil.Process) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.campaign
 def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(slow: Live) -> None:
     job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
     process = running_job(slow)
@@ -188,6 +191,7 @@ def test_cancelling_a_running_job_stops_it_and_keeps_the_record(slow: Live) -> N
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.campaign
 def test_a_check_that_does_not_listen_is_stopped_all_the_same(settings: Settings) -> None:
     with live(settings, **{DELAY: "2"}) as server:
         job_id = submit(server.http, "verify", a=A, b=B, c=A)
@@ -198,6 +202,7 @@ def test_a_check_that_does_not_listen_is_stopped_all_the_same(settings: Settings
         wait_until(lambda: not processes(settings, "hdgemm.server.runner"))
 
 
+@pytest.mark.campaign
 def test_a_job_that_always_dies_fails_at_last_and_says_how(settings: Settings) -> None:
     chosen = settings.model_copy(update={"max_crashes": 2})
     with live(chosen, **{MODE: "die"}) as server:
@@ -225,6 +230,7 @@ def test_an_input_that_changed_since_is_the_users(slow: Live) -> None:
     assert (job["status"], job["error"]["origin"]) == ("failed", "user")
 
 
+@pytest.mark.campaign
 def test_a_graceful_end_hands_running_jobs_back(settings: Settings) -> None:
     with live(settings, **{DELAY: "1.0"}) as server:
         job_id = submit(server.http, a=A, b=B)
@@ -240,6 +246,7 @@ def test_a_graceful_end_hands_running_jobs_back(settings: Settings) -> None:
         assert "its worker was shut down" in again.http.get(f"/v1/jobs/{job_id}/events").text
 
 
+@pytest.mark.campaign
 def test_two_workers_share_the_queue_and_never_a_job(slow: Live) -> None:
     other = start("worker", slow.settings, **{DELAY: "0.1"})
     try:

@@ -175,6 +175,7 @@ def spoiled(case, kind, seed):
     return case
 
 
+@pytest.mark.campaign
 @settings(max_examples=200, deadline=None)
 @given(kind=st.sampled_from(["scaled", "overflow", "nonfinite"]), **plans)
 def test_no_false_alarm_on_hard_data(kind, **plan):

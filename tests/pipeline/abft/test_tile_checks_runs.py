@@ -14,7 +14,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.planning.case import checking_bytes
-from tests.cli.test_commands import hdgemm as command
+from tests.cli.commands import command_line
 from tests.pipeline.abft.tile_case import draw
 from tests.reference import DTYPES, assert_close_in_eps
 
@@ -108,15 +108,16 @@ def test_old_values_that_are_gone_stop_the_run_at_once(monkeypatch, operands):
     assert (caught.value.row, caught.value.device) == (0, "host")
 
 
-def test_the_command_says_what_was_checked(tmp_path, operands):
+def test_the_command_says_what_was_checked(tmp_path, operands, monkeypatch, capsys):
+    command = command_line(monkeypatch, capsys)
+    monkeypatch.chdir(tmp_path)
     for name, x in zip("AB", operands, strict=True):
         np.save(tmp_path / f"{name}.npy", x)
     done = command("multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles",
-                   "--device", "host", cwd=tmp_path)  # fmt: skip
+                   "--device", "host")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "tiles of C checked: " in done.stdout
-    both = command("multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles", "--verify",
-                   cwd=tmp_path)  # fmt: skip
+    assert " tiles checked in " in done.stdout
+    both = command("multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles", "--verify")
     assert both.returncode == 2
     assert "choose one" in both.stderr
 
@@ -165,6 +166,7 @@ def test_the_service_takes_the_word():
     assert not library_options(JobOptions(verify=True), Settings()).checks_tiles
 
 
+@pytest.mark.campaign
 def test_thousands_of_clean_tiles_raise_no_alarm():
     found = clean(argparse.Namespace(tiles=4000, seed=7))
     assert found["tiles"] >= 4000
