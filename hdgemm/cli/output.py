@@ -101,7 +101,7 @@ class Outputs:
 
 
 def check_file(path: Path | None, option: str, suffix: str) -> None:
-    """Refuse a file whose folder is missing, or whose suffix is another format's."""
+    """Refuse a file whose folder is missing or whose suffix belongs to another format."""
     if path is None:
         return
     if path.suffix and path.suffix.lower() != suffix:

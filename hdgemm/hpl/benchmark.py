@@ -142,11 +142,12 @@ def _refined(system: System) -> tuple[Vector, int]:
     """Return the solution refined until its residual is below 1 or falls no more, and the steps."""
     x, residual = system.solve(), float("inf")
     for step in range(MOST_STEPS):
-        found = system.residual(x)
+        difference = system.difference(x)
+        found = system.scaled(difference, x)
         if not 1.0 <= found < residual / 2:
             return x, step
         residual = found
-        x = x + system.correction(system.difference(x))
+        x = x + system.correction(difference)
     return x, MOST_STEPS
 
 

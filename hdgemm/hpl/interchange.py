@@ -13,11 +13,11 @@ import numpy as np
 from hdgemm.linalg.fortran import laswp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.communicator import Communicator
+    from hdgemm.hpl.communicator import Communicator, Request
     from hdgemm.hpl.distribution import Axis
 
     Columns = NDArray[np.floating]
@@ -139,9 +139,8 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
     rank, held = column.rank, {column.rank: mine}
     power = 1 << (column.size.bit_length() - 1)
 
-    def send(to: int) -> None:
-        together = np.concatenate([held[process] for process in sorted(held)])
-        column.send(together, to).wait()
+    def send(to: int) -> Request:
+        return column.send(np.concatenate([held[process] for process in sorted(held)]), to)
 
     def receive(source: int, processes: list[int]) -> None:
         sizes = [int(counts[process]) for process in processes]
@@ -151,31 +150,22 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
         held.update(zip(processes, parts, strict=True))
 
     if rank >= power:
-        send(rank - power)
+        send(rank - power).wait()
         receive(rank - power, list(range(column.size)))
         return held
     if rank + power < column.size:
         receive(rank + power, [rank + power])
-    for distance in _distances(power):
+    for bit in range(power.bit_length() - 1):
+        distance = 1 << bit
         partner = rank ^ distance
         group = range(partner // distance * distance, partner // distance * distance + distance)
-        theirs = sorted(
-            process for process in range(column.size) if process % power in group
-        )  # fmt: skip
-        together = np.concatenate([held[process] for process in sorted(held)])
-        request = column.send(together, partner)
+        theirs = [process for process in range(column.size) if process % power in group]
+        request = send(partner)
         receive(partner, theirs)
         request.wait()
     if rank + power < column.size:
-        send(rank + power)
+        send(rank + power).wait()
     return held
-
-
-def _distances(power: int) -> Iterator[int]:
-    distance = 1
-    while distance < power:
-        yield distance
-        distance *= 2
 
 
 #: How the rows of U are spread, by HPL's names.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -214,11 +215,19 @@ class System:
 
     def residual(self, x: Vector) -> float:
         """Return ‖Ax - b‖∞ / (ε(‖A‖∞‖x‖∞ + ‖b‖∞)N) with A and b made anew; NaN is no success."""
-        n = self._settings.n
-        norm = self._largest(self._row.total(self._absolute_sums()))
-        norm_b = self._largest(self._random.column(n))
-        difference = self._largest(self.difference(x))
-        return difference / (_EPSILON * (norm * float(np.max(np.abs(x))) + norm_b) * n)
+        return self.scaled(self.difference(x), x)
+
+    def scaled(self, difference: Vector, x: Vector) -> float:
+        """Return the residual of x from the local rows of b - Ax."""
+        norm, norm_b = self._norms
+        size = norm * float(np.max(np.abs(x))) + norm_b
+        return self._largest(difference) / (_EPSILON * size * self._settings.n)
+
+    @cached_property
+    def _norms(self) -> tuple[float, float]:
+        """‖A‖∞ and ‖b‖∞, for which the matrix is made anew once."""
+        sums = self._row.total(self._absolute_sums())
+        return self._largest(sums), self._largest(self._random.column(self._settings.n))
 
     def difference(self, x: Vector) -> Vector:
         """Return the local rows of b - Ax, with A and b made anew."""

@@ -110,13 +110,7 @@ def trsm(
     unit: bool = False,
 ) -> None:
     """Solve op(A)·X = B (side L) or X·op(A) = B (side R) for a triangular A; X overwrites B."""
-    m, n = b.shape
-    if not (m and n):
-        return
-    _call(
-        cython_blas, "trsm", b.dtype, side, "L" if lower else "U", trans, "U" if unit else "N",
-        m, n, _scalar(1.0, b), a, _lead(a), b, _lead(b),
-    )  # fmt: skip
+    _triangular("trsm", a, b, side, trans, lower=lower, unit=unit)
 
 
 def trmm(
@@ -129,13 +123,18 @@ def trmm(
     unit: bool = False,
 ) -> None:
     """Overwrite B by op(A)·B (side L) or B·op(A) (side R) for a triangular A."""
+    _triangular("trmm", a, b, side, trans, lower=lower, unit=unit)
+
+
+def _triangular(
+    name: str, a: NDArray[Any], b: NDArray[Any], side: str, trans: str, *, lower: bool, unit: bool
+) -> None:
     m, n = b.shape
-    if not (m and n):
-        return
-    _call(
-        cython_blas, "trmm", b.dtype, side, "L" if lower else "U", trans, "U" if unit else "N",
-        m, n, _scalar(1.0, b), a, _lead(a), b, _lead(b),
-    )  # fmt: skip
+    if m and n:
+        _call(
+            cython_blas, name, b.dtype, side, "L" if lower else "U", trans, "U" if unit else "N",
+            m, n, _scalar(1.0, b), a, _lead(a), b, _lead(b),
+        )  # fmt: skip
 
 
 def potrf(a: NDArray[Any]) -> int:

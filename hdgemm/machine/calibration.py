@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Products below this many flop are planned with assumed rates where none were measured.
 WORTH_MEASURING: Final = 10**11
 #: A run shows that cached figures are wrong when it multiplies so many times as fast as they say.
-REFUTED: Final = 1.25
+_REFUTED: Final = 1.25
 #: Seconds that a calibration may take.
 MOST_SECONDS: Final = 3.0
 
@@ -124,13 +124,21 @@ def machine_for(
     return machine if cached is None else with_figures(machine, device, cached, threads)
 
 
-def forget(folder: Path | None, threads: int | None) -> None:
-    """Delete the cached figures of a folder's disk, so that the next large product measures them.
+def refute(
+    device: DeviceSpec, folder: Path | None, threads: int | None, dtype: str, flop_rate: float
+) -> None:
+    """Delete cached figures of the host where a run multiplied much faster than they say.
 
-    Figures that were measured on a busy machine are too low, and would be used for ever.
+    They were measured on a busy machine, and would be used for ever; the next large product
+    measures them again.
     """
-    if _load(_where(folder), threads) is not None:
-        write_entry(_FILE, _key(_where(folder), threads), None)
+    where = _where(folder)
+    figures = _load(where, threads)
+    if figures is None:
+        return
+    machine = with_figures(assumed(device), device, figures, threads)
+    if flop_rate > _REFUTED * machine.flop_rate(dtype):
+        write_entry(_FILE, _key(where, threads), None)
 
 
 def with_figures(

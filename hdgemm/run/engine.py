@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.energy import EnergyMeter
 from hdgemm.errors import AllocationError
-from hdgemm.machine.calibration import REFUTED, forget
+from hdgemm.machine.calibration import refute
 from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
@@ -135,15 +135,14 @@ class _Run:
 
     def _check_figures(self, plan: Plan, report: Report) -> None:
         """Delete cached figures of the host that this run has shown to be too low."""
-        mult1, threads = report.stages.get("mult1"), self.options.threads
-        if mult1 is None or not plan.device.unified or plan.in_place:
+        mult1 = report.stages.get("mult1")
+        if mult1 is None or not mult1.seconds or report.seconds < LEAST_SECONDS:
             return
-        if report.seconds < LEAST_SECONDS:
-            return
-        folder = self.product.folder
-        machine = self.session.machine(plan.device, plan.problem, folder, threads)
-        if mult1.flops > REFUTED * mult1.seconds * machine.flop_rate(plan.problem.dtype):
-            forget(folder, threads)
+        if plan.device.unified and not plan.in_place:
+            refute(
+                plan.device, self.product.folder, self.options.threads, plan.problem.dtype,
+                mult1.flops / mult1.seconds,
+            )  # fmt: skip
 
     def _planned(self, name: str, plan: Plan | None) -> Member:
         """Return the device with an earlier run's plan, the caller's, or a new one."""
