@@ -58,9 +58,14 @@ def open_matrix(x: Any) -> StoredMatrix:
 def open_square(x: Any, what: str = "a") -> StoredMatrix:
     """Open an operand and check that it is square."""
     matrix = open_matrix(x)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{what} must be square, it has shape {matrix.shape}", shape=matrix.shape)
+    check_square(matrix.shape, what)
     return matrix
+
+
+def check_square(shape: tuple[int, int], what: str = "a") -> None:
+    """Raise `InputError` where a matrix has not as many rows as columns."""
+    if shape[0] != shape[1]:
+        raise InputError(f"{what} must be square, it has shape {shape}", shape=shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas import can_hold
-from hdgemm.errors import InputError
+from hdgemm.linalg.storage import check_square
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
@@ -119,9 +119,7 @@ def _product(alpha: Any, a: Any, b: Any, beta: Any, c: Any, out: Any, side: int)
 def _with_symmetric(product: Product, side: int, lower: int, *, hermitian: bool) -> Product:
     """Return the product with the whole of A in place of its stored triangle."""
     operand = product.b if side else product.a
-    rows, cols = operand.shape
-    if rows != cols:
-        raise InputError(f"a must be square, it has shape {operand.shape}", shape=operand.shape)
+    check_square(operand.shape)
     whole: Operand = replace(
         operand,
         matrix=SymmetricMatrix(

@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import block_of, opened, rectangle, run_blocks
 from hdgemm.linalg.run import host_session
-from hdgemm.linalg.storage import destination, open_matrix, open_square
+from hdgemm.linalg.storage import check_square, destination, open_matrix, open_square
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.triangular import ColumnSolver, solve_columns
 from hdgemm.matrices.triangles import TriangularMatrix
@@ -98,8 +98,7 @@ def trmm(
     left, right, trans = (b, a, (0, trans_a)) if side else (a, b, (trans_a, 0))
     product = Product.of(left, right, alpha=alpha, trans_a=trans[0], trans_b=trans[1], out=out)
     operand = product.b if side else product.a
-    if operand.shape[0] != operand.shape[1]:
-        raise InputError(f"a must be square, it has shape {operand.shape}", shape=operand.shape)
+    check_square(operand.shape)
     # `operand.trans` is that of op(A) over that of the stored matrix.
     stored_lower = bool(lower) != (operand.trans != bool(trans_a))
     triangle = replace(
