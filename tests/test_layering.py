@@ -13,6 +13,7 @@ LONGEST = 300
 #: that a module begins with counts: limits and cache are used by devices, below their room.
 LEVELS = {
     "errors": 0,
+    "fortran": 0,
     "energy": 0,
     "options": 0,
     "tables": 0,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.linalg.fortran import laswp
+from hdgemm.fortran import laswp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

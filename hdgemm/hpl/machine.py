@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hdgemm.linalg.fortran import gemm
+from hdgemm.fortran import gemm
 from hdgemm.machine.limits import available_bytes
 
 if TYPE_CHECKING:

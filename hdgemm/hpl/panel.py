@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.linalg.fortran import gemm, getrf, trsm
+from hdgemm.fortran import gemm, getrf, trsm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

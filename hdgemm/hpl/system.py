@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hdgemm.fortran import gemm, trsm
 from hdgemm.hpl.broadcast import PanelBroadcast
 from hdgemm.hpl.distribution import Axis
 from hdgemm.hpl.interchange import interchange
 from hdgemm.hpl.panel import Panel, factor_panel
 from hdgemm.hpl.sequence import DominantMatrix, RandomMatrix
-from hdgemm.linalg.fortran import gemm, trsm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.fortran import rank_2k, rank_k
 from hdgemm.linalg.blockwise import rectangle
-from hdgemm.linalg.fortran import rank_2k, rank_k
 from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.transfer import aligned_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.fortran import laswp
+from hdgemm.fortran import laswp
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangle_solver import Triangle

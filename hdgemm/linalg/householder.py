@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.linalg.fortran import gemm, geqrt, trmm
+from hdgemm.fortran import gemm, geqrt, trmm
 from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
 

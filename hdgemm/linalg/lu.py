@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.fortran import gemm, getrf, laswp, trsm
+from hdgemm.fortran import gemm, getrf, laswp, trsm
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
 from hdgemm.linalg.slab_journal import Command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.fortran import laswp
+from hdgemm.fortran import laswp
 from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.storage import destination, open_matrix

@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg.fortran import tpmqrt, tpqrt
+from hdgemm.fortran import tpmqrt, tpqrt
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
