@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.linalg import cho_factor, cholesky, fortran, lu_factor
+from hdgemm import fortran
+from hdgemm.linalg import cho_factor, cholesky, lu_factor
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
