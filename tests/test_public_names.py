@@ -8,7 +8,8 @@ import pytest
 
 import hdgemm
 
-HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy")
+HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy",
+         "rich.console", "pydantic")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", hdgemm.__all__)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import hdgemm
 from hdgemm.cli import factor, job
@@ -25,11 +26,34 @@ SERVICE: Final = ("serve", "worker", "token")
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+
+class _Sections(TyperGroup):
+    """The list of commands, in sections. Rich, which makes them too, takes 200 ms to import."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - not needed
+        """Write a section of the help for each panel that commands name."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                rows = sections.setdefault(_panel(command), [])
+                rows.append((name, command.get_short_help_str(formatter.width)))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _panel(command: Any) -> str:
+    """Return the section of a command; of one without, the first."""
+    panel = command.rich_help_panel
+    return panel if isinstance(panel, str) else "Commands"
+
+
 app = typer.Typer(
     name="hdgemm",
+    cls=_Sections,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # joins the lines of a paragraph
+    rich_markup_mode=None,  # paragraphs are wrapped, not interpreted
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -50,7 +74,7 @@ def _about(
         ),
     ] = False,
 ) -> None:
-    """Multiply matrices larger than memory: C = alpha·op(A)·op(B) + beta·C, file to file.
+    """Dense linear algebra for matrices larger than memory: products, factorisations, solves.
 
     Sizes are written like 400MB, 1.5GB or 2GiB.
     """
@@ -74,12 +98,12 @@ def _stop(number: int, _frame: object) -> NoReturn:
     raise _Stopped(128 + number)
 
 
-for _name in (*COMMANDS, *SERVICE):
-    app.command(_name, rich_help_panel="Job service" if _name in SERVICE else None)(
-        import_module(f"hdgemm.cli.{_name}").command
-    )
+for _name in COMMANDS:
+    app.command(_name)(import_module(f"hdgemm.cli.{_name}").command)
 for _name in LINALG:
     app.command(_name, rich_help_panel="Linear algebra")(getattr(factor, _name))
+for _name in SERVICE:
+    app.command(_name, rich_help_panel="Job service")(import_module(f"hdgemm.cli.{_name}").command)
 app.add_typer(job.app, rich_help_panel="Job service")
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:

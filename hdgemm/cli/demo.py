@@ -22,10 +22,10 @@ def command(
     seed: Annotated[int, typer.Option(help="The same seed gives the same matrices.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Multiply two random files larger than the memory allowed, verify, compare with BLAS.
+    """Multiply random files that exceed the memory limit, and verify.
 
-    Leaves gantt.png, trace.json and report.json in the folder. Runs on the host unless --device
-    names another.
+    Also measures BLAS in memory, for comparison. Leaves gantt.png, trace.json and report.json
+    in the folder. Runs on the host unless --device names another.
     """
     options = make_options(
         host_memory=memory, device_memory=device_memory, device=device or ["host"], threads=threads

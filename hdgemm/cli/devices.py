@@ -24,7 +24,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the devices, what each can hold, and why one is not usable; or check one."""
+    """List the devices and why one cannot be used, or check a device."""
     if check is not None:
         _check(check, as_json=as_json)
     else:

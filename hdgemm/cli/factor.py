@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from hdgemm.report import Report
 
-A = Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")]
-B = Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")]
+A = Annotated[Path, typer.Argument(metavar="A", help="A: a file, or FILE::NAME.")]
+B = Annotated[Path, typer.Argument(metavar="B", help="B: a file, or FILE::NAME.")]
 Lower = Annotated[bool, typer.Option("--lower", help="The lower triangle instead of the upper.")]
 Assume = Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"]
 
@@ -153,7 +153,7 @@ def lstsq(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Minimise the 2-norm of A·X − B for a tall matrix A, in one pass over its rows."""
+    """Minimise the 2-norm of A·X − B for a tall A, in one pass."""
     _run("lstsq", locals(), {})
 
 
@@ -173,7 +173,7 @@ def syrk(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compute one triangle of C := A·A^T, or of A^T·A: half the work of a product."""
+    """Compute one triangle of A·A^T or A^T·A: half of the work."""
     _run("syrk", locals(), {"lower": lower, "trans": trans})
 
 

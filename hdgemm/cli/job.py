@@ -45,15 +45,16 @@ JobId = Annotated[
 ]
 app = typer.Typer(
     name="job",
-    no_args_is_help=True,
     help="Submit, list, watch, cancel and fetch jobs of a service.",
 )
 
 
 @app.command()
 def submit(  # noqa: PLR0917 - typer calls it by name
-    a: Annotated[str, typer.Argument(help="A: a .npy file, or job:ID for that job's result.")],
-    b: Annotated[str, typer.Argument(help="B, likewise.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A: a .npy file, or job:ID for that job's result.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="B, likewise.")],
     c: Annotated[str | None, typer.Option(help="C for beta, likewise.")] = None,
     alpha: Annotated[float, typer.Option(help="Factor of the product.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
@@ -146,7 +147,10 @@ def jobs(
 
 @app.command()
 def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
-    """Follow a job to its end; exits with 1 when it failed, with 130 when it was cancelled."""
+    """Follow a job to its end.
+
+    Exits with 1 when the job failed, with 130 when it was cancelled.
+    """
     from hdgemm.cli.output import print_json
 
     with _client(url, token) as client:
@@ -197,7 +201,7 @@ def cancel(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = No
 @app.command()
 def fetch(
     job: JobId,
-    out: Annotated[Path, typer.Argument(help="The .npy file to write.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .npy file to write.")],
     *,
     no_clobber: NoClobber = False,
     as_json: Json = False,

@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Run the LINPACK benchmark by HPL's rules and print its lines.
 
-    Alone it uses one process. With mpiexec every process takes part:
+    Runs in one process, or in all processes of mpiexec, as in
     mpiexec -n 4 hdgemm linpack --grid 2x2. The exit code is 1 when a residual fails.
     """
     from hdgemm.hpl.communicator import world as all_processes

@@ -33,8 +33,8 @@ from hdgemm.cli.arguments import (
 
 
 def command(
-    a: Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")],
-    b: Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A: a file, or FILE::NAME.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="B: a file, or FILE::NAME.")],
     out: Annotated[Path, typer.Option(help="Where C goes; may be the file given with --c.")],
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
@@ -68,7 +68,7 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Multiply two matrices of any size and write C := alpha·op(A)·op(B) + beta·C."""
+    """Compute C := alpha·op(A)·op(B) + beta·C for matrices of any size."""
     from hdgemm.blas import multiply
     from hdgemm.cli.output import Outputs, print_plans, refuse_existing
     from hdgemm.preflight import plan

@@ -61,7 +61,7 @@ def command(
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Print tiles, order, bytes each stage moves, memory held, expected seconds and the bottleneck.
+    """Print the plan of a run: tiles, bytes, memory, expected seconds.
 
     The plan is the one that `hdgemm multiply` executes for the same files and options. With
     extents alone, the matrices are taken to lie in memory where they fit it, else in files.

@@ -40,9 +40,10 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure strategies, scaling and contention; say what to do and which resource limits.
+    """Measure what limits products here, and say what to do.
 
-    Ctrl-C leaves a report of what was measured until then.
+    Measures strategies, scaling and contention. Ctrl-C writes a report of what was measured
+    until then.
     """
     from hdgemm.cli.output import print_json
 

@@ -18,7 +18,7 @@ def command(
     no_clobber: NoClobber = False,
     as_json: Json = False,
 ) -> None:
-    """Write an M × N matrix of random numbers, in pieces, whatever its size."""
+    """Write a matrix of random numbers, in pieces."""
     from hdgemm.cli.output import print_json, refuse_existing
     from hdgemm.matrices.random import random_matrix
     from hdgemm.units import format_size

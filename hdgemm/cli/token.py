@@ -37,7 +37,10 @@ def command(
     database_url: DatabaseUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Create, list or revoke the tokens of a service. A secret is printed once and kept nowhere."""
+    """Create, list or revoke the tokens of a service.
+
+    A token is printed once and stored as a hash.
+    """
     from hdgemm.cli.output import print_json
     from hdgemm.errors import InputError
     from hdgemm.options import parse_size

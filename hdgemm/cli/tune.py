@@ -33,10 +33,11 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search for the fastest OpenCL kernel on a device; Ctrl-C keeps the best so far.
+    """Search for the fastest OpenCL kernel of a device.
 
     Candidates are pruned by the device's limits; the rest are compiled, compared with BLAS and
-    timed, best first, until the budget is spent. Later products use the winner.
+    timed, best first, until the budget is spent. Later products use the fastest. Ctrl-C keeps
+    the best so far.
     """
     import numpy as np
     from rich.console import Console

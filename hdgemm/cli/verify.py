@@ -10,9 +10,9 @@ from hdgemm.errors import InputError
 
 
 def command(
-    a: Annotated[Path, typer.Argument(help="A: a file, or FILE::NAME.")],
-    b: Annotated[Path, typer.Argument(help="B: a file, or FILE::NAME.")],
-    c: Annotated[Path | None, typer.Argument(help="C: a file, or FILE::NAME.")] = None,
+    a: Annotated[Path, typer.Argument(metavar="A", help="A: a file, or FILE::NAME.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="B: a file, or FILE::NAME.")],
+    c: Annotated[Path | None, typer.Argument(metavar="C", help="C: a file, or FILE::NAME.")] = None,
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C.")] = "0",
     c_before: Annotated[Path | None, typer.Option(help="The C that beta multiplied.")] = None,
@@ -31,10 +31,10 @@ def command(
     solve: Annotated[bool, typer.Option("--solve", help="C is the X of A·X = B.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method, reading each file in pieces.
+    """Check a product, factors or a solution with random vectors.
 
-    Where C has a journal, each stored piece is compared with its checksum too. Exits with 1 when C
-    is not the product, or a piece is damaged.
+    Each file is read once, in pieces. Where C has a journal, each stored piece is compared with
+    its checksum too. Exits with 1 when C is not the product, or a piece is damaged.
     """
     if lu or cholesky or solve:
         _check_factors(a, b, c, rounds, {"lu": lu, "cholesky": cholesky, "solve": solve}, as_json)

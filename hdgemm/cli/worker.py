@@ -23,9 +23,10 @@ def command(
     database_url: DatabaseUrl = None,
     retention: Retention = None,
 ) -> None:
-    """Run a service's jobs until told to stop; data folder and roots as the server has them.
+    """Run the jobs of a service until told to stop.
 
-    Several workers on several machines share a PostgreSQL database and a file system.
+    Give it the server's data folder and roots. Several workers on several machines share a
+    PostgreSQL database and a file system.
     """
     from hdgemm.server.worker import run_worker
 

@@ -129,6 +129,7 @@ def test_usage_errors_name_the_help_of_their_command(run):
         (("multiply", "A.npy"), "hdgemm multiply --help"),
         (("multiply", "--bogus"), "hdgemm multiply --help"),
         (("job", "wtch"), "hdgemm job --help"),
+        (("job",), "hdgemm job --help"),
         (("job", "submit"), "hdgemm job submit --help"),
         (("divide",), "hdgemm --help"),
         (("plan", 1, 2, 3, "--strategy", "guess"), "hdgemm plan --help"),
