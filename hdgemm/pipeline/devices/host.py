@@ -148,6 +148,54 @@ class HostDevice:
             gemm.run()
         return DONE
 
+    def trsm(
+        self,
+        a: Block,
+        b: Block,
+        after: Sequence[Completion],
+        *,
+        side: str = "L",
+        lower: bool = True,
+        trans: str = "N",
+        unit: bool = False,
+    ) -> Completion:
+        """Call BLAS, to which a row-major block is its column-major transpose."""
+        from hdgemm import fortran  # SciPy's linear algebra takes long to import
+
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        other = "R" if side == "L" else "L"
+        fortran.trsm(
+            host_view(a).T, host_view(b).T, side=other, lower=not lower, trans=trans, unit=unit
+        )
+        return DONE
+
+    def permute(
+        self,
+        block: Block,
+        places: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        after: Sequence[Completion],
+        *,
+        axis: int = 0,
+    ) -> Completion:
+        """Gather the rows that change, then put them in their places."""
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        rows = host_view(block) if axis == 0 else host_view(block).T
+        rows[places] = rows[sources]
+        return DONE
+
+    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+        """Copy from tile to tile."""
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        np.copyto(host_view(target), host_view(source))
+        return DONE
+
     def _draws_blocks(self) -> bool:
         if self._draws is None:
             self._draws = draws_blocks(self._threads)

@@ -176,3 +176,50 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free the device's own memory, queues and threads."""
+
+
+class FactorDevice(Device, Protocol):
+    """A device with the operations that factorisations need beside `gemm`.
+
+    Blocks are parts of tiles of C, stored row-major (`trans` is not used); `copy` alone writes
+    tiles of A and B. All operations run in `gemm`'s queue, in the order in which they are enqueued.
+    """
+
+    def trsm(
+        self,
+        a: Block,
+        b: Block,
+        after: Sequence[Completion],
+        *,
+        side: str = "L",
+        lower: bool = True,
+        trans: str = "N",
+        unit: bool = False,
+    ) -> Completion:
+        """B := op(A)^-1·B (side L) or B·op(A)^-1 (side R), where A is square and triangular.
+
+        op(A) is A (trans N), A^T (T) or A^H (C); the other triangle of A, and with `unit` its
+        diagonal, are not read. A device may hold workspace for 128 rows and 128 columns of A and B.
+        """
+
+    def permute(
+        self,
+        block: Block,
+        places: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        after: Sequence[Completion],
+        *,
+        axis: int = 0,
+    ) -> Completion:
+        """Row ``places[i]`` of a block becomes what row ``sources[i]`` was, for all i at once.
+
+        With `axis` 1 the same for columns. No place occurs twice. See
+        `hdgemm.pipeline.devices.interchanges`, which derives both from LAPACK's pivots.
+        """
+
+    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+        """Copy a block of C to a block of the same shape in another tile, of A, B or C.
+
+        `gemm` takes A and B in the layout of their tiles: what a factorisation multiplies is first
+        copied there.
+        """
