@@ -20,7 +20,6 @@ LEVELS = {
     "units": 0,
     "machine.limits": 0,
     "machine.cache": 0,
-    "fortran": 1,
     "matrices": 1,
     "pipeline": 2,
     "pictures": 2,
