@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.reference import DTYPES, assert_close_in_eps, op
 
@@ -163,6 +164,97 @@ class DeviceContract:
         target = self.staged(device, taken, np.zeros((3, 4)))
         device.download(Block(tile, 5, 0, 3, 4), target, [done]).wait()
         np.testing.assert_array_equal(target, values[5:8])
+
+    def triangle(self, n, dtype, *, lower, unit):
+        """A well-conditioned triangle; NaN in everything that a solve must not read."""
+        rng = np.random.default_rng(n)
+        a = random(rng, (n, n), dtype) / n
+        a[np.arange(n), np.arange(n)] = 2
+        used = np.tril(a) if lower else np.triu(a)
+        other = np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)
+        a[other] = np.nan
+        if unit:
+            a[np.arange(n), np.arange(n)] = np.nan
+            used[np.arange(n), np.arange(n)] = 1
+        return a, used
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("side", ["L", "R"])
+    @pytest.mark.parametrize("trans", ["N", "T", "C"])
+    def test_solves_with_triangles(self, device, taken, dtype, side, trans):
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        for lower, unit in ((True, True), (False, False), (True, False)):
+            n, across = 83, 37
+            shape = (n, across) if side == "L" else (across, n)
+            a, used = self.triangle(n, dtype, lower=lower, unit=unit)
+            b = random(np.random.default_rng(5), shape, dtype)
+            a_tile, a_done = self.loaded(device, taken, "C", np.pad(a, 3))
+            b_tile, b_done = self.loaded(device, taken, "C", np.pad(b, 2, constant_values=7))
+            a_block, b_block = Block(a_tile, 3, 3, n, n), Block(b_tile, 2, 2, *shape)
+            done = device.trsm(
+                a_block, b_block, [a_done, b_done], side=side, lower=lower, trans=trans, unit=unit
+            )
+            found = self.fetched(device, taken, b_tile, done)
+            x = found[2:-2, 2:-2].astype("complex128")
+            factor = {"N": used, "T": used.T, "C": used.conj().T}[trans].astype("complex128")
+            product = factor @ x if side == "L" else x @ factor
+            eps = np.finfo(dtype).eps
+            scale = np.abs(factor).sum() * max(1, np.abs(x).max())
+            assert np.abs(product - b).max() <= 4 * eps * scale
+            found[2:-2, 2:-2] = 7
+            assert (found == 7).all()  # nothing else of the tile is written
+
+    def test_solves_with_one_row_and_with_none(self, device, taken):
+        a_tile, a_done = self.loaded(device, taken, "C", np.full((1, 1), 4.0))
+        b_tile, b_done = self.loaded(device, taken, "C", np.full((1, 3), 2.0))
+        done = device.trsm(self.whole(a_tile), self.whole(b_tile), [a_done, b_done])
+        done = device.trsm(Block(a_tile, 0, 0, 0, 0), Block(b_tile, 0, 0, 0, 3), [done])
+        done = device.trsm(Block(a_tile, 0, 0, 1, 1), Block(b_tile, 0, 0, 1, 0), [done])
+        np.testing.assert_array_equal(
+            self.fetched(device, taken, b_tile, done), np.full((1, 3), 0.5)
+        )
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("axis", [0, 1])
+    def test_permutes_rows_and_columns(self, device, taken, dtype, axis):
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        values = random(np.random.default_rng(6), (12, 11), dtype)
+        tile, done = self.loaded(device, taken, "C", values)
+        # Seed 001, section 6.6: these pivots are the permutation [7, 1, 4, 3, 5, 8, 2, 6].
+        moves = moves_of(np.array([7, 7, 4, 4, 5, 8, 7, 8]) - 1)
+        block = Block(tile, 2, 1, 9, 8) if axis == 0 else Block(tile, 2, 1, 8, 9)
+        done = device.permute(block, *moves, [done], axis=axis)
+        done = device.permute(block, *moves_of(np.arange(4)), [done], axis=axis)  # moves nothing
+        part = values[2 : 2 + block.rows, 1 : 1 + block.cols]
+        rows = part if axis == 0 else part.T
+        rows[:8] = rows[[6, 0, 3, 2, 4, 7, 1, 5]]
+        np.testing.assert_array_equal(self.fetched(device, taken, tile, done), values)
+
+    @pytest.mark.parametrize("operand", ["A", "B", "C"])
+    def test_copies_between_tiles(self, device, taken, operand):
+        """What is copied into a tile of A or B is what `gemm` multiplies."""
+        rng = np.random.default_rng(7)
+        n, gm, gn = 41, *device.spec.granularity[:2]
+        origin = {"A": (gm, 2), "B": (2, gn), "C": (1, 2)}[operand]
+        values = random(rng, (n + 3, n + 4), "float64")
+        source, done = self.loaded(device, taken, "C", values)
+        tile = self.tile(device, taken, operand, (gm + 2 + n, gn + 2 + n), "float64")
+        target, wanted = Block(tile, *origin, n, n), values[3:, 4:]
+        done = device.copy(Block(source, 3, 4, n, n), target, [done])
+        if operand != "C":
+            factor = random(rng, (n, n), "float64")
+            other, other_done = self.loaded(device, taken, "AB"[operand == "A"], factor)
+            c_tile = self.tile(device, taken, "C", (n, n), "float64")
+            pair = (target, self.whole(other)) if operand == "A" else (self.whole(other), target)
+            done = device.gemm(1.0, *pair, 0.0, self.whole(c_tile), [done, other_done])
+            pair = (wanted, factor) if operand == "A" else (factor, wanted)
+            assert_close_in_eps(self.fetched(device, taken, c_tile, done), *pair)
+        else:
+            found = self.staged(device, taken, np.zeros((n, n)))
+            device.download(target, found, [done]).wait()
+            np.testing.assert_array_equal(found, wanted)
 
     def test_staging_is_page_aligned(self, device, taken):
         taken.append(device.allocate_staging(10_000))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hdgemm.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from hdgemm.pipeline.devices.protocol import Block
 
 #: `cudaDevAttrMaxPitch` of every GPU so far, in bytes.
 MAX_PITCH: Final = 2**31 - 1
-ROUTINES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -124,7 +126,88 @@ def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Address
         addresses.c,
         _ld(c),
     )
-    for name in ("m", "n", "k", "lda", "ldb", "ldc"):
+    _check_extents(call, ("m", "n", "k", "lda", "ldb", "ldc"))
+    return call
+
+
+class TrsmCall(NamedTuple):
+    """The arguments of one cuBLAS trsm after its stream, column-major as cuBLAS reads them."""
+
+    routine: str
+    side: int
+    uplo: int
+    trans: int
+    diag: int
+    m: int
+    n: int
+    alpha: int
+    a: int
+    lda: int
+    b: int
+    ldb: int
+
+
+class Triangle(NamedTuple):
+    """BLAS's letters: side L or R, op(A) as N, T or C, the lower or upper triangle of A."""
+
+    side: str
+    lower: bool
+    trans: str
+    unit: bool
+
+
+def trsm_call(one: int, a: Block, b: Block, form: Triangle, addresses: tuple[int, int]) -> TrsmCall:
+    """Return the call that overwrites B by op(A)^-1·B or B·op(A)^-1.
+
+    Parameters
+    ----------
+    one
+        Host address of the scalar 1 in the dtype of B.
+    addresses
+        Device addresses of A and B. To cuBLAS both are the transposes: B' := B'·op(A')^-1 for side
+        L, where the lower triangle is A's upper one.
+
+    Raises
+    ------
+    InputError
+        When an extent or a leading dimension is more than cuBLAS's 32-bit interface takes, or the
+        blocks do not fit together.
+    """
+    order = b.rows if form.side == "L" else b.cols
+    if (a.rows, a.cols) != (order, order):
+        raise InputError(
+            f"cannot solve with {a.rows}×{a.cols} for {b.rows}×{b.cols} on side {form.side}"
+        )
+    call = TrsmCall(
+        routine(b.tile.dtype, "trsm"), int(form.side == "L"), int(form.lower),
+        "NTC".index(form.trans), int(form.unit), b.cols, b.rows, one, addresses[0], _ld(a),
+        addresses[1], _ld(b),
+    )  # fmt: skip
+    _check_extents(call, ("m", "n", "lda", "ldb"))
+    return call
+
+
+class Run(NamedTuple):
+    """`length` consecutive rows from `row` on; their places in the list begin at `place`."""
+
+    place: int
+    row: int
+    length: int
+
+
+def runs(rows: Sequence[int]) -> list[Run]:
+    """Cut a list of rows into the fewest runs of consecutive ones."""
+    found: list[Run] = []
+    for place, row in enumerate(rows):
+        if found and row == found[-1].row + found[-1].length:
+            found[-1] = found[-1]._replace(length=found[-1].length + 1)
+        else:
+            found.append(Run(place, row, 1))
+    return found
+
+
+def _check_extents(call: GemmCall | TrsmCall, names: tuple[str, ...]) -> None:
+    for name in names:
         value = getattr(call, name)
         if value > _INT32_MAX:
             raise InputError(
@@ -133,13 +216,12 @@ def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Address
                 requested=value,
                 available=_INT32_MAX,
             )
-    return call
 
 
-def routine(dtype: np.dtype[Any]) -> str:
-    """Return cuBLAS's name of the product of this dtype."""
+def routine(dtype: np.dtype[Any], kind: str = "gemm") -> str:
+    """Return cuBLAS's name of an operation of this dtype."""
     try:
-        return ROUTINES[dtype.char]
+        return _LETTERS[dtype.char] + kind
     except KeyError:
         raise InputTypeError(
             f"cuBLAS multiplies float32, float64, complex64 and complex128, got {dtype}"

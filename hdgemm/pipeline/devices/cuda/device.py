@@ -17,9 +17,17 @@ from numpy.lib.array_utils import byte_bounds
 from hdgemm.errors import DeviceError, InputError
 from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
 from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer, PinnedBuffer
-from hdgemm.pipeline.devices.cuda.calls import Addresses, Rows, Scalars, copy_calls, gemm_call
+from hdgemm.pipeline.devices.cuda.calls import (
+    Addresses,
+    Rows,
+    Scalars,
+    Triangle,
+    copy_calls,
+    gemm_call,
+)
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
+from hdgemm.pipeline.devices.cuda.factoring import Factoring
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -69,6 +77,8 @@ class CudaDevice:
             )
             self._blas = driver.blas()
             resources.callback(driver.destroy_blas, self._blas)
+            self._factoring = Factoring(driver, self._blas, self._compute)
+            resources.callback(self._factoring.close)
             self._warm_up()
             free, _ = driver.memory()
             self._resources = resources.pop_all()
@@ -177,6 +187,38 @@ class CudaDevice:
         return self._compute.enqueue(
             lambda stream: self.driver.gemm(self._blas, call, stream), after, keep=scalars
         )
+
+    def trsm(
+        self,
+        a: Block,
+        b: Block,
+        after: Sequence[Completion],
+        *,
+        side: str = "L",
+        lower: bool = True,
+        trans: str = "N",
+        unit: bool = False,
+    ) -> Completion:
+        """Enqueue a triangular solve on the stream of products."""
+        form = Triangle(side, lower, trans, unit)
+        return self._factoring.trsm((a, self._address(a)), (b, self._address(b)), form, after)
+
+    def permute(
+        self,
+        block: Block,
+        places: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        after: Sequence[Completion],
+        *,
+        axis: int = 0,
+    ) -> Completion:
+        """Enqueue the copies of a permutation on the stream of products."""
+        return self._factoring.permute((block, self._address(block)), places, sources, axis, after)
+
+    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+        """Enqueue a copy from tile to tile on the stream of products."""
+        ends = [(block, self._address(block)) for block in (source, target)]
+        return self._factoring.copy(ends[0], ends[1], after)
 
     def _address(self, block: Block) -> int:
         buffer = block.tile.buffer

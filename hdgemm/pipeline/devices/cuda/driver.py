@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from hdgemm.pipeline.devices.cuda.context import Context
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.cuda.calls import GemmCall
+    from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
 
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
+DEVICE_TO_DEVICE: Final = 3
 _PORTABLE_MAPPED: Final = 1 | 2
 _BLOCKING_SYNC: Final = 1
 _POINTER_MODE_HOST: Final = 0
@@ -48,8 +49,8 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_rows` and `gemm` enqueue work and must be called within
-    `current`; the others make the GPU current themselves.
+    `record`, `wait_event`, `copy`, `copy_rows`, `gemm` and `trsm` enqueue work and must be called
+    within `current`; the others make the GPU current themselves.
     """
 
     def facts(self) -> DeviceFacts:
@@ -167,6 +168,11 @@ class Driver(Context):
         cuBLAS answers by resetting the workspace to the handle's own (32 MiB on Hopper, 4 MiB
         before): so the stream is made current here, and no other workspace is set.
         """
+        with stream:
+            self.checked(call.routine, getattr(self.api.blas, call.routine), handle, *call[1:])
+
+    def trsm(self, handle: int, call: TrsmCall, stream: Any) -> None:
+        """Enqueue a triangular solve; see `gemm`."""
         with stream:
             self.checked(call.routine, getattr(self.api.blas, call.routine), handle, *call[1:])
 

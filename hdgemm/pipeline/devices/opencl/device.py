@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
-from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
-from hdgemm.pipeline.devices.opencl.panels import (
-    Panels,
-    element_origin,
-    kernel_width,
-    packed_elements,
-    panel_width,
+from hdgemm.pipeline.devices.opencl.blocks import (
+    bias_of,
+    checked_k,
+    memory_of,
+    offset_of,
+    source_of,
 )
-from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs, Source, Target
+from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
+from hdgemm.pipeline.devices.opencl.factoring import Factoring, Triangle
+from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
+from hdgemm.pipeline.devices.opencl.panels import kernel_width, packed_elements, panel_width
+from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs, Target
 from hdgemm.pipeline.devices.opencl.queues import open_queues
 from hdgemm.pipeline.devices.opencl.transfers import SCRATCH_BYTES, Uploads, read_block
 from hdgemm.pipeline.devices.opencl.tuning_cache import warn_untuned
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape, KernelShapes
+    from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShapes
     from hdgemm.pipeline.devices.opencl.platforms import Found
-    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, Tile
+    from hdgemm.pipeline.devices.opencl.queues import EventCompletion
+    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion
     from hdgemm.pipeline.plan import Operand
 
 
@@ -81,6 +84,7 @@ class OpenCLDevice:
         most = min(limit, facts.max_buffer_bytes)
         self._memory = Memory(self._context, limit, most, zero_copy=zero_copy)
         self._uploads = Uploads(self._context, self._memory, self._programs, zero_copy=zero_copy)
+        self._factoring = Factoring(self, self._memory, self._programs, self._compute)
         self.spec = DeviceSpec(name, False, limit, most, _granularity(self._shapes))
         self._owner.protect(self)
 
@@ -119,7 +123,7 @@ class OpenCLDevice:
         if source.size == 0:
             return DONE
         shape = self._dtype_shapes(target.tile.dtype).square
-        work, keep = self._uploads.prepare(source, target, _memory(target.tile), shape)
+        work, keep = self._uploads.prepare(source, target, memory_of(target.tile), shape)
         return self._upload.enqueue("upload", work, after, keep)
 
     def gemm(
@@ -130,23 +134,23 @@ class OpenCLDevice:
         beta: complex,
         c: Block,
         after: Sequence[Completion],
-    ) -> Completion:
+    ) -> EventCompletion:
         """mult1: C := alpha·A·B + beta·C; alpha = 0 reads neither A nor B."""
         self._owner.check()
         dtype = c.tile.dtype
-        k = _checked_k(a, b, c)
+        k = checked_k(a, b, c)
         shapes = self._dtype_shapes(dtype)
         self._warn_untuned(dtype, shapes)
         if c.rows == 0 or c.cols == 0:
-            return DONE
+            return self._compute.mark("multiplication", after)
         shape = shapes.for_product((c.rows, c.cols, k))
         if shape.packed:
             widths = panel_width(shape, a.tile), panel_width(shape, b.tile)
             shape = shape.with_panels(*widths, dtype)
-        target = Target(_memory(c.tile), _bias(c.tile) + _offset(c), c.tile.ld)
+        target = Target(memory_of(c.tile), bias_of(c.tile) + offset_of(c), c.tile.ld)
         call = GemmCall(
             (c.rows, c.cols, 0 if alpha == 0 else k),
-            alpha, _source(a, shape), _source(b, shape), beta, target,
+            alpha, source_of(a, shape), source_of(b, shape), beta, target,
         )  # fmt: skip
         kernel = self._programs.gemm(dtype, shape)
         buffer = c.tile.buffer
@@ -161,6 +165,40 @@ class OpenCLDevice:
 
         return self._compute.enqueue("multiplication", work, after, (call, buffer))
 
+    def trsm(
+        self,
+        a: Block,
+        b: Block,
+        after: Sequence[Completion],
+        *,
+        side: str = "L",
+        lower: bool = True,
+        trans: str = "N",
+        unit: bool = False,
+    ) -> Completion:
+        """Solve with inverted diagonal blocks; all other work is done by `gemm`."""
+        self._owner.check()
+        return self._factoring.trsm(a, b, Triangle(side, lower, trans, unit), after)
+
+    def permute(
+        self,
+        block: Block,
+        places: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        after: Sequence[Completion],
+        *,
+        axis: int = 0,
+    ) -> Completion:
+        """Gather the lines that change into scratch memory, and put them in their places."""
+        self._owner.check()
+        return self._factoring.permute(block, places, sources, after, axis=axis)
+
+    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+        """Copy a block to another tile, packing A and B on the way."""
+        self._owner.check()
+        shape = self._dtype_shapes(target.tile.dtype).square
+        return self._factoring.copy(source, target, shape, after)
+
     def download(
         self, source: Block, target: NDArray[Any], after: Sequence[Completion]
     ) -> Completion:
@@ -174,7 +212,7 @@ class OpenCLDevice:
             )
         if target.size == 0:
             return DONE
-        memory, start = _memory(source.tile), _bias(source.tile) + _offset(source)
+        memory, start = memory_of(source.tile), bias_of(source.tile) + offset_of(source)
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
             return read_block(queue, memory, start, source.tile.ld, target, events)
@@ -194,6 +232,7 @@ class OpenCLDevice:
         for queue in self._queues:
             queue.close()
         self._uploads.close()
+        self._factoring.close()
 
     def _dtype_shapes(self, dtype: np.dtype[Any]) -> KernelShapes:
         try:
@@ -232,44 +271,3 @@ def _granularity(shapes: Mapping[np.dtype[Any], KernelShapes]) -> tuple[int, int
         math.lcm(*(shape.block_n(dtype) for dtype, shape in packed.items())),
         1,
     )
-
-
-def _memory(tile: Tile) -> cl.Buffer:
-    if not isinstance(tile.buffer, DeviceBuffer):
-        raise DeviceError(
-            f"an OpenCL device multiplies tiles in its own slots, not in a {type(tile.buffer)}"
-        )
-    return tile.buffer.memory
-
-
-def _bias(tile: Tile) -> int:
-    """Return the elements from the start of the driver's memory to the tile."""
-    skip = tile.buffer.skip if isinstance(tile.buffer, StagingBuffer) else 0
-    return int(skip) // tile.dtype.itemsize + element_origin(tile)
-
-
-def _offset(block: Block) -> int:
-    return block.row * block.tile.ld + block.col
-
-
-def _checked_k(a: Block, b: Block, c: Block) -> int:
-    """Check that the blocks of a product fit together, and return its k."""
-    m, k = (a.cols, a.rows) if a.tile.trans else (a.rows, a.cols)
-    k_b, n = (b.cols, b.rows) if b.tile.trans else (b.rows, b.cols)
-    dtypes = {block.tile.dtype for block in (a, b, c)}
-    if (m, n) != (c.rows, c.cols) or k != k_b or len(dtypes) != 1:
-        raise DeviceError(
-            f"blocks of a product do not fit: A {m}×{k}, B {k_b}×{n}, C {c.rows}×{c.cols} "
-            f"of {', '.join(sorted(dtype.name for dtype in dtypes))}",
-            m=m, n=n, k=k,
-        )  # fmt: skip
-    return k
-
-
-def _source(block: Block, shape: KernelShape) -> Source:
-    tile = block.tile
-    if shape.packed:
-        panels = Panels.of(block, kernel_width(shape, tile.operand, tile.dtype))
-        return Source(_memory(tile), panels.aligned_start(), (panels.stride,))
-    strides = (1, tile.ld) if tile.trans else (tile.ld, 1)
-    return Source(_memory(tile), element_origin(tile) + _offset(block), strides)

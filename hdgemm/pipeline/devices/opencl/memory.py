@@ -145,6 +145,12 @@ class Memory:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         return cl.Buffer(self._context, flags, hostbuf=array)
 
+    def constant(self, array: NDArray[Any]) -> cl.Buffer:
+        """Return a small buffer that holds a copy of an array, and lives as long as its handle."""
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+        with driver_errors("allocating device memory", requested=array.nbytes):
+            return cl.Buffer(self._context, flags, hostbuf=array)
+
     def reach(self, array: NDArray[Any]) -> tuple[cl.Buffer, int]:
         """Return a buffer whose memory is `array`'s, and the bytes to its first element.
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: k steps that one work-group packs: long enough to stream memory, short enough to balance cores.
 PACK_CHUNK: Final = 256
+#: Rows of the diagonal blocks that a triangular solve inverts.
+ORDER: Final = 64
 #: Work-items that pack one panel on a device whose work-items execute in lockstep.
 _GPU_PACK_ITEMS: Final = 128
 _BUILD_OPTIONS: Final = ["-cl-std=CL1.2"]
@@ -69,6 +71,12 @@ def pack_source(width: int, items: int, dtype: np.dtype[Any]) -> str:
         "CHUNK": PACK_CHUNK,
     }
     return _source("pack.cl", values, dtype)
+
+
+def factor_source(dtype: np.dtype[Any]) -> str:
+    """Return the source of the kernels of factorisations."""
+    real = "double" if real_bytes(dtype) == 8 else "float"
+    return _source("factor.cl", {"REAL": real, "CPLX": reals(dtype) - 1, "ORDER": ORDER}, dtype)
 
 
 def _source(name: str, values: dict[str, object], dtype: np.dtype[Any]) -> str:
@@ -145,11 +153,20 @@ class Programs:
             key, gemm_source(shape, dtype), gemm_arguments(dtype, shape)
         )
 
-    def pack(self, dtype: np.dtype[Any], width: int, *, rows_are_steps: bool) -> cl.Kernel:
-        """Return the packing kernel of a dtype into panels of `width`."""
-        key = ("pack_rows" if rows_are_steps else "pack_columns", dtype, width)
+    def pack(
+        self, dtype: np.dtype[Any], width: int, *, rows_are_steps: bool, user: str
+    ) -> cl.Kernel:
+        """Return the packing kernel of a dtype into panels of `width`, for one queue."""
+        key = ("pack_rows" if rows_are_steps else "pack_columns", dtype, width, user)
         return self._kernels.get(key) or self._build(
             key, pack_source(width, self.pack_items, dtype), _PACK_ARGUMENTS
+        )
+
+    def factor(self, dtype: np.dtype[Any], name: str) -> cl.Kernel:
+        """Return a kernel of `kernels/factor.cl`."""
+        key = (name, dtype)
+        return self._kernels.get(key) or self._build(
+            key, factor_source(dtype), _FACTOR_ARGUMENTS[name]
         )
 
     def _build(self, key: tuple[Any, ...], source: str, arguments: Sequence[Any]) -> cl.Kernel:
@@ -163,6 +180,12 @@ class Programs:
             return self._kernels.setdefault(key, kernel)
 
 
+#: Arguments of the kernels in `kernels/factor.cl`.
+_FACTOR_ARGUMENTS: Final[dict[str, list[Any]]] = {
+    "move": [None, np.int32, *(None, np.int64, np.int64, np.int64) * 2],
+    "conjugate": [None, np.int64, np.int64],
+    "invert": [*(np.int32,) * 3, None, np.int64, np.int64, None],
+}
 #: steps, first, across; source, start, ld; target, origin, panel.
 _PACK_ARGUMENTS: Final = [*(np.int64,) * 3, *(None, np.int64, np.int64) * 2]
 

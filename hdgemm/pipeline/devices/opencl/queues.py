@@ -55,6 +55,10 @@ class EventCompletion:
         self._what = what
         self._first = first
 
+    def until(self, what: str, last: EventCompletion) -> EventCompletion:
+        """Return all commands of the queue from these to `last` as one completion."""
+        return EventCompletion(what, self._first, last.last, self.queue)
+
     def wait(self) -> None:
         """Block until the last command is done; PyOpenCL releases the interpreter's lock."""
         self.queue.owner.check()
@@ -119,6 +123,15 @@ class Queue:
                 # The driver uses host memory after the enqueuing call has returned.
                 self._pending.append((last, keep))
         return EventCompletion(what, first, last, self)
+
+    def mark(self, what: str, after: Sequence[Completion]) -> EventCompletion:
+        """Enqueue nothing but the order: the completion of an operation without elements."""
+
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
+            event = cl.enqueue_marker(queue, wait_for=events)
+            return event, event
+
+        return self.enqueue(what, work, after)
 
     def _drop_finished(self) -> None:
         done = cl.command_execution_status.COMPLETE

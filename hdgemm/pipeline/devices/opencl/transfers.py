@@ -96,14 +96,7 @@ class Uploads:
         slot: cl.Buffer,
         events: list[cl.Event],
     ) -> tuple[cl.Event, cl.Event]:
-        tile, panels, items = target.tile, Panels.of(target, width), self._programs.pack_items
-        kernel = self._programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile))
-        kernel.set_args(
-            panels.steps, panels.first, panels.across,
-            *source, slot, panels.start, panels.stride,
-        )  # fmt: skip
-        grid = (panels.count * items, -(-panels.steps // PACK_CHUNK))
-        event = cl.enqueue_nd_range_kernel(queue, kernel, grid, (items, 1), wait_for=events)
+        event = pack_block(queue, self._programs, source, (target, slot, width), events)
         return event, event
 
     def _scratch_buffer(self) -> cl.Buffer:
@@ -118,6 +111,29 @@ class Uploads:
         if self._scratch is not None:
             self._scratch.release()
             self._scratch = None
+
+
+def pack_block(
+    queue: cl.CommandQueue,
+    programs: Programs,
+    source: tuple[cl.Buffer, int, int],
+    target: tuple[Block, cl.Buffer, int],
+    events: list[cl.Event],
+    *,
+    user: str = "upload",
+) -> cl.Event:
+    """Pack rows of a buffer (its memory, first element and ld) into a block of A or B.
+
+    `target` is the block, its memory and the width of its panels; `user` names the queue.
+    """
+    (block, slot, width), tile, items = target, target[0].tile, programs.pack_items
+    panels = Panels.of(block, width)
+    kernel = programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile), user=user)
+    kernel.set_args(
+        panels.steps, panels.first, panels.across, *source, slot, panels.start, panels.stride
+    )
+    grid = (panels.count * items, -(-panels.steps // PACK_CHUNK))
+    return cl.enqueue_nd_range_kernel(queue, kernel, grid, (items, 1), wait_for=events)
 
 
 def _whole_elements(source: NDArray[Any]) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
-    from hdgemm.pipeline.devices.recording.operation import Corruption, Fault, Pace
+    from hdgemm.pipeline.devices.recording.operation import Corruption, Fault, Kind, Pace
     from hdgemm.pipeline.devices.recording.races import Access, Queue, VectorClock
     from hdgemm.pipeline.plan import Operand
 
@@ -180,6 +180,57 @@ class RecordingDevice:
 
         return self._enqueue("download", target.nbytes, [access(source, writes=False)], work, after)
 
+    def trsm(
+        self,
+        a: Block,
+        b: Block,
+        after: Sequence[Completion],
+        *,
+        side: str = "L",
+        lower: bool = True,
+        trans: str = "N",
+        unit: bool = False,
+    ) -> Completion:
+        """Solve with BLAS, to which a row-major block is its column-major transpose."""
+        from hdgemm import fortran
+
+        other = "R" if side == "L" else "L"
+
+        def work() -> None:
+            fortran.trsm(view(a).T, view(b).T, side=other, lower=not lower, trans=trans, unit=unit)
+
+        accesses = [access(a, writes=False), access(b, writes=True)]
+        return self._enqueue("gemm", a.rows * b.rows * b.cols, accesses, work, after, kind="trsm")
+
+    def permute(
+        self,
+        block: Block,
+        places: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        after: Sequence[Completion],
+        *,
+        axis: int = 0,
+    ) -> Completion:
+        """Gather with NumPy, then scatter."""
+
+        def work() -> None:
+            rows = view(block) if axis == 0 else view(block).T
+            rows[places] = rows[sources]
+
+        nbytes = len(places) * (block.cols, block.rows)[axis] * block.tile.dtype.itemsize
+        accesses = [access(block, writes=True)]
+        return self._enqueue("gemm", nbytes, accesses, work, after, kind="permute")
+
+    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+        """Copy from tile to tile."""
+
+        def work() -> None:
+            np.copyto(view(target), view(source))
+
+        nbytes = source.rows * source.cols * source.tile.dtype.itemsize
+        accesses = [access(source, writes=False), access(target, writes=True)]
+        return self._enqueue("gemm", nbytes, accesses, work, after, kind="copy")
+
     def synchronize(self) -> None:
         """Wait for all queues, whether their operations failed or not."""
         for operation in list(self._last.values()):
@@ -199,7 +250,7 @@ class RecordingDevice:
         self.calls.append(call)
         if self._fault is None or self._fault.call != number:
             return False
-        if self._fault.late and call.kind in QUEUES:
+        if self._fault.late and not call.kind.startswith("allocate"):
             return True
         raise DeviceError(f"{self.spec.name}: injected fault at call {number} ({call.kind})")
 
@@ -210,8 +261,10 @@ class RecordingDevice:
         accesses: list[Access],
         work: Callable[[], None],
         after: Sequence[Completion],
+        *,
+        kind: Kind | None = None,
     ) -> Completion:
-        call = Call(queue, amount)
+        call = Call(kind or queue, amount)
         earlier = [completion for completion in after if isinstance(completion, Operation)]
         operation = Operation(call, earlier, self._note_seen)
         with self._lock:

@@ -34,10 +34,16 @@ class Fault:
     late: bool = False
 
 
-class Call(NamedTuple):
-    """One recorded call, and its amount: bytes, or flops for gemm."""
+#: What a call asks for; solves, permutations and copies run in gemm's queue.
+Kind: TypeAlias = Literal[
+    "upload", "gemm", "download", "trsm", "permute", "copy", "allocate", "allocate_staging"
+]
 
-    kind: Queue | Literal["allocate", "allocate_staging"]
+
+class Call(NamedTuple):
+    """One recorded call, and its amount: bytes, or flops for gemm and trsm."""
+
+    kind: Kind
     amount: int
 
 

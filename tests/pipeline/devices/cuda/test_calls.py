@@ -11,9 +11,12 @@ from hdgemm.pipeline.devices.cuda.calls import (
     Addresses,
     Rows,
     Scalars,
+    Triangle,
     copy_calls,
     gemm_call,
     routine,
+    runs,
+    trsm_call,
 )
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
@@ -121,3 +124,22 @@ def test_blocks_that_do_not_fit_together_are_refused(a, b, c):
 def test_a_single_row_has_a_leading_dimension_that_blas_takes():
     call = call_of(block(1, 4, ld=1), block(4, 2), block(1, 2, ld=1))
     assert (call.ldb, call.ldc) == (4, 2)  # A goes second, and its ld is its row's length
+
+
+def test_a_row_major_solve_is_the_transposed_column_major_one():
+    a, b = block(3, 3, ld=11), block(3, 5, ld=13)
+    call = trsm_call(1, a, b, Triangle("L", lower=True, trans="N", unit=True), (10, 20))
+    assert call == ("dtrsm", 1, 1, 0, 1, 5, 3, 1, 10, 11, 20, 13)
+    right = trsm_call(1, block(5, 5), b, Triangle("R", lower=False, trans="C", unit=False), (1, 2))
+    assert right[:7] == ("dtrsm", 0, 0, 2, 0, 5, 3)
+    with pytest.raises(InputError, match="cannot solve with 3×3 for 3×5 on side R"):
+        trsm_call(1, a, b, Triangle("R", lower=True, trans="N", unit=True), (10, 20))
+
+
+@given(st.lists(st.integers(0, 9), max_size=12))
+def test_runs_are_consecutive_rows(rows):
+    found = runs(rows)
+    assert [row + i for _, row, count in found for i in range(count)] == rows
+    assert [place for place, _, _ in found] == [
+        sum(run.length for run in found[:i]) for i in range(len(found))
+    ]

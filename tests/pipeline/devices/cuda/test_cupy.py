@@ -8,9 +8,9 @@ import pytest
 from hdgemm.device_check import check_device
 from hdgemm.matrices.dlpack import LEGACY_STREAM
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
-from hdgemm.pipeline.devices.cuda.calls import GemmCall
+from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
 from hdgemm.pipeline.devices.cuda.standin import StandIn
-from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES
+from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES, SOLVES
 from tests.pipeline.devices.device_contract import DeviceContract
 
 #: CuPy's bindings say their own signatures only in the first line of their docstrings.
@@ -47,6 +47,11 @@ def test_gemm_has_cupys_arguments():
     expected = ["handle", *GemmCall._fields[1:]]
     for routine in ROUTINES:
         assert parameters(getattr(blas, routine)) == expected
+    names = ["aarray" if name == "a" else "barray" if name == "b" else name
+             for name in ["handle", *TrsmCall._fields[1:]]]  # fmt: skip
+    for solve in SOLVES:
+        assert parameters(getattr(blas, solve)) == names
+    assert (blas.CUBLAS_SIDE_RIGHT, blas.CUBLAS_FILL_MODE_UPPER, blas.CUBLAS_DIAG_UNIT) == (1, 1, 1)
     assert parameters(blas.create) == []
     assert parameters(blas.destroy) == ["handle"]
     assert parameters(blas.setPointerMode) == ["handle", "mode"]
@@ -57,6 +62,7 @@ def test_gemm_has_cupys_arguments():
 def test_cupys_constants_are_the_ones_used():
     runtime = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
     assert (runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost) == (1, 2)
+    assert runtime.memcpyDeviceToDevice == 3
     assert runtime.hostAllocPortable | runtime.hostAllocMapped == 3
     assert runtime.eventBlockingSync == 1
     assert runtime.cudaDevAttrSingleToDoublePrecisionPerfRatio == 87

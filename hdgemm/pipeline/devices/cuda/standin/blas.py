@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.cuda.calls import GemmCall
+from hdgemm import fortran
+from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
 from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, PINNED, matrix
 from hdgemm.pipeline.devices.cuda.standin.streams import CUBLASError, CUDARuntimeError
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.cuda.standin.standin import StandIn
 
-ROUTINES: Final[dict[str, np.dtype[Any]]] = {
-    "sgemm": np.dtype(np.float32),
-    "dgemm": np.dtype(np.float64),
-    "cgemm": np.dtype(np.complex64),
-    "zgemm": np.dtype(np.complex128),
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "s": np.dtype(np.float32),
+    "d": np.dtype(np.float64),
+    "c": np.dtype(np.complex64),
+    "z": np.dtype(np.complex128),
 }
+ROUTINES: Final = {letter + "gemm": dtype for letter, dtype in _DTYPES.items()}
+SOLVES: Final = {letter + "trsm": dtype for letter, dtype in _DTYPES.items()}
 _NOT_INITIALIZED: Final = 1
 _ALLOC_FAILED: Final = 3
 _INVALID_VALUE: Final = 7
@@ -53,11 +56,13 @@ class Blas:
     def names(self) -> dict[str, Callable[..., Any]]:
         """Return the functions by CuPy's names."""
         products = {name: partial(self._gemm, name) for name in ROUTINES}
+        solves = {name: partial(self._trsm, name) for name in SOLVES}
         return {
             "create": self._create,
             "destroy": self._destroy,
             "setPointerMode": self._set_pointer_mode,
             **products,
+            **solves,
         }
 
     def held(self) -> int:
@@ -113,6 +118,29 @@ class Blas:
             result = scale * ((x.T if call.transa else x) @ (y.T if call.transb else y))
             # beta = 0 must not read C, whatever it holds.
             z[...] = result if keep == 0 else result + keep * z
+
+        self._standin.enqueue(self._standin.current.streams[-1], work)
+
+    def _trsm(self, name: str, handle: int, *args: int) -> None:
+        call, dtype = TrsmCall(name, *args), SOLVES[name]
+        self._use(handle)
+        device = self._standin.current.index
+        order = call.n if call.side else call.m
+        left, right = _Stored(call.a, call.lda, order, order), _Stored(
+            call.b, call.ldb, call.m, call.n)  # fmt: skip
+        if min(call.m, call.n) < 0 or any(x.ld < max(1, x.rows) for x in (left, right)):
+            raise CUBLASError(_INVALID_VALUE, "a negative extent or a short leading dimension")
+        scale = _scalar(call.alpha, dtype)
+
+        def work() -> None:
+            if not (call.m and call.n):
+                return
+            a, b = self._view(left, dtype, device), self._view(right, dtype, device)
+            b *= scale
+            fortran.trsm(
+                a, b, side="LR"[call.side], lower=call.uplo == 0, trans="NTC"[call.trans],
+                unit=call.diag == 1,
+            )  # fmt: skip
 
         self._standin.enqueue(self._standin.current.streams[-1], work)
 

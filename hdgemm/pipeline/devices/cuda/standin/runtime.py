@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.cuda.standin.standin import StandIn
 
-_HOST_TO_DEVICE: Final = 1
+#: Memory of the target and of the source, by the kind of a copy.
+_SIDES: Final = {1: (DEVICE, PINNED), 2: (PINNED, DEVICE), 3: (DEVICE, DEVICE)}
 #: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
 _FP64_RATIO: Final = 87
 #: cudaErrorInvalidDevice.
@@ -166,7 +167,7 @@ class Runtime:
     ) -> None:
         if not width <= min(dpitch, spitch):
             raise CUDARuntimeError(INVALID_VALUE, f"rows of {width} overlap")
-        sides = (DEVICE, PINNED) if kind == _HOST_TO_DEVICE else (PINNED, DEVICE)
+        sides = _SIDES[kind]
         for address, pitch, side in ((dst, dpitch, sides[0]), (src, spitch, sides[1])):
             extent = (height - 1) * pitch + width
             if side == PINNED and self._standin.pageable:
