@@ -33,6 +33,7 @@ LEVELS = {
     "product": 6,
     "verify": 7,
     "durable": 7,
+    "tasks": 8,
     "run": 8,
     "simulation": 9,
     "signatures": 9,

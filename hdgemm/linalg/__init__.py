@@ -1,5 +1,6 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
+from hdgemm.errors import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve
@@ -12,7 +13,6 @@ from hdgemm.linalg.qr import qr
 from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import solve
-from hdgemm.linalg.storage import SingularMatrixError
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
 from hdgemm.linalg.triangular import solve_triangular

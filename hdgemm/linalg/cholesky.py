@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.errors import SingularMatrixError
 from hdgemm.fortran import gemm, potrf, rank_k, trsm
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
-from hdgemm.linalg.storage import SingularMatrixError, destination, in_memory, open_square
+from hdgemm.linalg.storage import destination, in_memory, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch

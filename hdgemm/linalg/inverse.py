@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, SingularMatrixError
 from hdgemm.linalg.factored_solve import lu_solve
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.scratch import lu_factors
-from hdgemm.linalg.storage import SingularMatrixError, open_square
+from hdgemm.linalg.storage import open_square
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu, cho_solve, lu_solve
 from hdgemm.linalg.lu import factor
@@ -14,7 +14,7 @@ from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
 from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.scratch import scratch_file
-from hdgemm.linalg.storage import SingularMatrixError, open_square
+from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangular import ColumnSolver, open_rhs, solve_stored, solve_triangular
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.base import Converted

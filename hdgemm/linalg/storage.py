@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import InputError, SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.slab_journal import Command
-
-
-class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
-    """A matrix has no such factor, or a system no unique solution.
-
-    `order` is that of the first leading minor that is not positive definite, or the 1-based
-    index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
-    """
 
 
 def open_matrix(x: Any) -> StoredMatrix:

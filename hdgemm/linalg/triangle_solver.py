@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, SingularMatrixError
 from hdgemm.fortran import gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.storage import SingularMatrixError, in_memory
+from hdgemm.linalg.storage import in_memory
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Task-superscalar runtime: serial code inserts tasks, their data accesses order them."""

@@ -1,0 +1,118 @@
+"""Block columns of a matrix: the tiles of a factorisation, and the widths of its panels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.tasks.capability import deal
+from hdgemm.tasks.task import Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+class BlockColumn(NamedTuple):
+    """One block column: columns `first` to `last`, rows `top` to `bottom`, and its tile."""
+
+    number: int
+    first: int
+    last: int
+    top: int
+    bottom: int
+    tile: Tile
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.last - self.first
+
+    def below(self, row: int) -> int:
+        """Return the number of rows from one on."""
+        return self.bottom - row
+
+    def part(self, first: int, last: int | None = None) -> NDArray[Any]:
+        """Return some rows of the matrix in host memory, all from `first` on without `last`."""
+        return self.tile.data()[first - self.top : None if last is None else last - self.top]
+
+    def rows(self, first: int, last: int | None = None) -> slice:
+        """Return where these rows of the matrix are in the tile."""
+        return slice(first - self.top, None if last is None else last - self.top)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """A matrix as block columns.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns of the matrix.
+    dtype
+        Of its elements.
+    columns
+        From left to right.
+    array
+        The matrix in host memory, column-major; None in virtual time.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    columns: tuple[BlockColumn, ...]
+    array: NDArray[Any] | None = None
+
+    @classmethod
+    def cut(
+        cls,
+        shape: tuple[int, int],
+        widths: Sequence[int],
+        *,
+        array: NDArray[Any] | None = None,
+        dtype: Any = np.float64,
+        lower: bool = False,
+        weights: Mapping[str, float] | None = None,
+    ) -> BlockColumns:
+        """Cut a matrix into block columns of given widths.
+
+        Parameters
+        ----------
+        lower
+            Block columns begin at the diagonal.
+        weights
+            Devices to deal the columns to, in proportion; None leaves each task to the scheduler.
+        """
+        if sum(widths) != shape[1] or min(widths, default=1) < 1:
+            raise InputError(f"widths {tuple(widths)} do not cut {shape[1]} columns")
+        kind = np.dtype(dtype) if array is None else array.dtype
+        homes = [None] * len(widths) if not weights else deal(len(widths), weights)
+        edges = np.cumsum([0, *widths]).tolist()
+        columns = []
+        for number, (first, last) in enumerate(pairwise(edges)):
+            top = min(first, shape[0]) if lower else 0
+            part = None if array is None else array[top:, first:last]
+            nbytes = (shape[0] - top) * (last - first) * kind.itemsize
+            tile = Tile(f"A[{number}]", nbytes, part, homes[number])
+            columns.append(BlockColumn(number, first, last, top, shape[0], tile))
+        return cls(shape, kind, tuple(columns), array)
+
+    def panels(self) -> tuple[BlockColumn, ...]:
+        """Return the block columns that are factored: all that begin above the last row."""
+        return tuple(column for column in self.columns if column.first < self.shape[0])
+
+    def after(self, panel: BlockColumn) -> tuple[BlockColumn, ...]:
+        """Return the block columns to the right of one."""
+        return self.columns[panel.number + 1 :]
+
+    def priority(self, column: BlockColumn) -> int:
+        """Return the priority of tasks that write a block column: the left ones come first.
+
+        Its tasks unlock the panel of that column, so that panels are factored as early as their
+        updates allow (seed 000, section 6.4).
+        """
+        return len(self.columns) - column.number

@@ -1,0 +1,106 @@
+"""Capability weights: how fast each device runs each kind of task, and how fast data reaches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.tasks.task import Kernel
+
+#: Name of the host, where all tiles lie at first.
+HOST: Final = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One device, as the scheduler sees it (seed 000, section 6.2).
+
+    Parameters
+    ----------
+    rates
+        Flop/s by kind of task, for a deep summation. A kind that is missing cannot run here.
+    depth_half
+        Depth of a summation at which a kernel runs at half its rate.
+    memory
+        Bytes/s of kernels that are limited by memory.
+    latency
+        Seconds that each task takes in addition.
+    up, down
+        Bytes/s from the host and to it; not used for the host itself.
+    memory_bytes
+        Bytes of tiles that it can hold; None for no limit.
+    lanes
+        Tasks that it runs at once, each at the full rates.
+    link
+        Name of the link that it shares with other devices; None for a link of its own.
+    """
+
+    name: str
+    rates: Mapping[str, float] = field(hash=False)
+    depth_half: float = 0.0
+    memory: float = 10e9
+    latency: float = 0.0
+    up: float = 6e9
+    down: float = 6e9
+    memory_bytes: int | None = None
+    lanes: int = 1
+    link: str | None = None
+
+    def runs(self, kind: str) -> bool:
+        """Say whether it can run a kind of task."""
+        return self.rates.get(kind, 0.0) > 0
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Return the time of one kernel call on tiles that are here."""
+        work = kernel.flops * (1 + self.depth_half / kernel.depth) / self.rates[kernel.kind]
+        return self.latency + work + kernel.nbytes / self.memory
+
+
+def deal(columns: int, weights: Mapping[str, float]) -> list[str]:
+    """Deal block columns in proportion to weights (HGDD; seed 000, section 6.6).
+
+    Each column goes to the device with the largest remaining weight, so that devices alternate.
+    Equal weights give the uniform block-cyclic distribution.
+    """
+    total = sum(weights.values())
+    remaining = dict.fromkeys(weights, 0.0)
+    owners = []
+    for _ in range(columns):
+        for name, weight in weights.items():
+            remaining[name] += weight / total
+        # Rounding must not decide between equal weights.
+        owner = max(remaining, key=lambda name: (round(remaining[name], 9), weights[name]))
+        remaining[owner] -= 1
+        owners.append(owner)
+    return owners
+
+
+def update_weights(
+    capabilities: Sequence[Capability], update: Kernel, panel_share: float, panel_kind: str
+) -> dict[str, float]:
+    """Return the share of the updates that each device takes; the host factors the panels, too.
+
+    Parameters
+    ----------
+    update
+        A typical update.
+    panel_share
+        Flops of all panels, relative to those of all updates.
+    panel_kind
+        Kind of the tasks that factor a panel.
+    """
+    rates = {
+        each.name: each.lanes * update.flops / each.seconds(update)
+        for each in capabilities
+        if each.runs(update.kind)
+    }
+    host = next((each for each in capabilities if each.name == HOST), None)
+    if host is None or HOST not in rates or len(rates) == 1:
+        return rates
+    panel_seconds = panel_share / host.rates[panel_kind]
+    seconds = (1 + rates[HOST] * panel_seconds) / sum(rates.values())
+    rates[HOST] *= max(0.0, 1 - panel_seconds / seconds)
+    return {name: rate for name, rate in rates.items() if rate > 0}

@@ -1,0 +1,248 @@
+"""Kernels of the factorisations: what they cost, and how the host and devices run them.
+
+A device holds each tile transposed, row-major: a matrix X of the textbook is X' there, and a
+product A·B is B'·A'.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import SingularMatrixError
+from hdgemm.fortran import gemm, geqrt, getrf, laswp, potrf, rank_k, trsm
+from hdgemm.tasks.task import Kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.tasks.block_columns import BlockColumn
+    from hdgemm.tasks.device_tiles import DeviceTiles
+    from hdgemm.tasks.task import Tile
+
+_ALL = slice(None)
+
+
+def potrf_diagonal(panel: BlockColumn) -> Kernel:
+    """Return POTRF: the Cholesky factor of a block column's diagonal block."""
+    width = panel.width
+
+    def host() -> None:
+        order = potrf(panel.part(panel.first, panel.last))
+        if order:
+            order += panel.first
+            raise SingularMatrixError(
+                f"a is not positive definite: its leading minor of order {order} is not",
+                order=order,
+            )
+
+    return _of(panel, Kernel("potrf", width**3 // 3, width, host=host))
+
+
+def trsm_below(panel: BlockColumn) -> Kernel:
+    """Return TRSM: the rows below a diagonal block, solved with its factor."""
+
+    def host() -> None:
+        diagonal = panel.part(panel.first, panel.last)
+        trsm(diagonal, panel.part(panel.last), side="R", trans="C")
+
+    flops = panel.width**2 * panel.below(panel.last)
+    return _of(panel, Kernel("panel trsm", flops, panel.width, host=host))
+
+
+def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
+    """Return SYRK on one block column: C -= P·P_j^H.
+
+    A device updates the whole block column by one GEMM, the unused triangle of the diagonal block
+    included (seed 000, section 6.7.1).
+    """
+    first, last, rows = column.first, column.last, column.below(column.first)
+
+    def host() -> None:
+        beside = panel.part(first, last)
+        rank_k(-1.0, beside, column.part(first, last))
+        gemm(-1.0, panel.part(last), beside, column.part(last), trans_b="C")
+
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+        beside = tiles.block(panel.tile, _ALL, panel.rows(first, last))
+        below = tiles.block(panel.tile, _ALL, panel.rows(first))
+        whole = tiles.block(column.tile, _ALL, column.rows(first))
+        return tiles.multiply(-1.0, beside, below, whole, after, trans_a=True)
+
+    flops = panel.width * column.width * (2 * rows - column.width)
+    return _of(column, Kernel("gemm", flops, panel.width, host=host, device=device), panel)
+
+
+def getrf_panel(panel: BlockColumn, pivots: NDArray[np.int64], zeros: list[int]) -> Kernel:
+    """Return GETRF: LU of a block column from its diagonal on.
+
+    Parameters
+    ----------
+    pivots
+        Takes the interchanges, relative to the panel's first row.
+    zeros
+        Takes the 1-based index of the first pivot that is exactly zero.
+    """
+    rows = panel.below(panel.first)
+
+    def host() -> None:
+        found, zero = getrf(panel.part(panel.first))
+        pivots[: len(found)] = found
+        if zero:
+            zeros.append(zero + panel.first)
+
+    short = min(rows, panel.width)
+    flops = short**2 * (max(rows, panel.width) - short // 3)
+    return _of(panel, Kernel("getrf", flops, panel.width, host=host))
+
+
+def interchange(
+    column: BlockColumn, row: int, pivots: NDArray[np.int64], panel: BlockColumn
+) -> Kernel:
+    """Return the row permutation of one panel, from some row on, applied to a block column."""
+
+    def host() -> None:
+        laswp(column.part(row), pivots)
+
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+        places, sources = _permutation(pivots)
+        block = tiles.block(column.tile, _ALL, column.rows(row))
+        return tiles.device.permute(block, places, sources, after, axis=1)
+
+    # Each interchange reads and writes two rows.
+    nbytes = 4 * len(pivots) * column.width * 8
+    return _of(column, Kernel("laswp", 0, 1, nbytes, host=host, device=device), panel)
+
+
+def _permutation(pivots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that interchanges change, and the rows that they come from."""
+    rows = np.arange(max(len(pivots), int(pivots.max(initial=-1)) + 1))
+    for row, pivot in enumerate(pivots):
+        rows[row], rows[pivot] = rows[pivot], rows[row]
+    places = np.flatnonzero(rows != np.arange(len(rows)))
+    return places, rows[places]
+
+
+def late_interchanges(
+    column: BlockColumn, panels: Sequence[BlockColumn], pivots: NDArray[np.int64]
+) -> Kernel:
+    """Return the row permutations of all panels to the right of a factored one, in its rows."""
+    later = panels[column.number + 1 :]
+
+    def host() -> None:
+        for panel in later:
+            laswp(column.part(panel.first), pivots[panel.first : panel.last])
+
+    nbytes = 4 * sum(panel.width for panel in later) * column.width * 8
+    return _of(column, Kernel("laswp", 0, 1, nbytes, host=host))
+
+
+def trsm_beside(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
+    """Return TRSM: the rows of U beside a panel; `lower` is the panel from its diagonal on."""
+    first, last = panel.first, min(panel.last, panel.bottom)
+    depth = last - first
+
+    def host() -> None:
+        trsm(lower.data()[:depth], column.part(first, last), unit=True)
+
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+        triangle = tiles.block(lower, _ALL, slice(0, depth))
+        beside = tiles.block(column.tile, _ALL, column.rows(first, last))
+        return tiles.device.trsm(triangle, beside, after, side="R", lower=False, unit=True)
+
+    flops = depth**2 * column.width
+    return _of(column, Kernel("trsm", flops, depth, host=host, device=device), panel)
+
+
+def gemm_below(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
+    """Return GEMM: the rows below a panel, C -= L·U."""
+    first, last, depth = panel.first, panel.last, panel.width
+
+    def host() -> None:
+        gemm(-1.0, lower.data()[depth:], column.part(first, last), column.part(last))
+
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+        beside = tiles.block(column.tile, _ALL, column.rows(first, last))
+        below = tiles.block(lower, _ALL, slice(depth, None))
+        return tiles.multiply(
+            -1.0, beside, below, tiles.block(column.tile, _ALL, column.rows(last)), after
+        )
+
+    flops = 2 * depth * column.width * panel.below(last)
+    return _of(column, Kernel("gemm", flops, depth, host=host, device=device), panel)
+
+
+def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
+    """Return GEQRT: QR of a block column from its diagonal on, with its compact WY form.
+
+    Parameters
+    ----------
+    v, t
+        Take the reflectors with their unit diagonal and zeros above, for which memory is
+        allocated, and the triangle T.
+    """
+    rows, width = panel.below(panel.first), min(panel.width, panel.below(panel.first))
+
+    def host() -> None:
+        part = panel.part(panel.first)
+        geqrt(part[:, :width], t.data())
+        reflectors = np.array(part[:, :width], order="F")
+        reflectors[:width] = np.tril(reflectors[:width], -1)
+        np.fill_diagonal(reflectors, 1)
+        v.array = reflectors
+
+    flops = 2 * width**2 * (rows - width // 3)
+    return _of(panel, Kernel("geqrt", flops, width, host=host))
+
+
+def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
+    """Return LARFB: C := (I - V·T^H·V^H)·C, in three GEMMs (seed 000, section 6.7.4)."""
+    rows = panel.below(panel.first)
+    width = min(panel.width, rows)
+
+    def host() -> None:
+        target = column.part(panel.first)
+        apply_reflectors(v.data(), t.data(), target)
+
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+        reflectors = tiles.block(v, _ALL, _ALL)
+        target = tiles.block(column.tile, _ALL, column.rows(panel.first))
+        dtype = target.tile.dtype
+        first = tiles.scratch("W", column.width, width, dtype)
+        second = tiles.scratch("WT", column.width, width, dtype)
+        tiles.multiply(1.0, target, reflectors, first, after, beta=0.0, trans_b=True)
+        # T of a device is T': W·T takes its transpose.
+        tiles.multiply(1.0, first, tiles.block(t, _ALL, _ALL), second, beta=0.0, trans_b=True)
+        return tiles.multiply(-1.0, second, reflectors, target)
+
+    flops = column.width * width * (4 * rows + 2 * width)
+    return _of(column, Kernel("larfb", flops, width, host=host, device=device), panel)
+
+
+def discard_reflectors(panel: BlockColumn, v: Tile) -> Kernel:
+    """Return the task that frees a panel's copy of its reflectors after their last use."""
+
+    def host() -> None:
+        v.array = None
+
+    return _of(panel, Kernel("geqrt", host=host))
+
+
+def apply_reflectors(v: NDArray[Any], t: NDArray[Any], c: NDArray[Any]) -> None:
+    """Overwrite C by Q^H·C; V has its unit diagonal and zeros above."""
+    first = np.zeros((v.shape[1], c.shape[1]), c.dtype, "F")
+    second = np.zeros_like(first, order="F")
+    gemm(1.0, v, c, first, trans_a="C")
+    gemm(1.0, t, first, second, trans_a="C")
+    gemm(-1.0, v, second, c)
+
+
+def _of(written: BlockColumn, kernel: Kernel, panel: BlockColumn | None = None) -> Kernel:
+    """Return a kernel with the numbers of the block column and the panel, for events."""
+    kernel.unit = written.number
+    kernel.step = (panel or written).number
+    return kernel

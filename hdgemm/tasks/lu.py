@@ -1,0 +1,102 @@
+"""LU factorisation with partial pivoting as serial code that inserts tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hdgemm.tasks.capability import HOST
+from hdgemm.tasks.kernels import (
+    gemm_below,
+    getrf_panel,
+    interchange,
+    late_interchanges,
+    trsm_beside,
+)
+from hdgemm.tasks.task import Tile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.tasks.block_columns import BlockColumn, BlockColumns
+    from hdgemm.tasks.task import Insert
+
+
+class Pivots:
+    """The interchanges of an LU factorisation.
+
+    Parameters
+    ----------
+    count
+        Number of pivots.
+    """
+
+    def __init__(self, count: int) -> None:
+        #: Row i was interchanged with row ``rows[i]``; 0-based, as LAPACK's.
+        self.rows: NDArray[np.int64] = np.zeros(count, np.int64)
+        #: 1-based indices of pivots that are exactly zero, at most one of each panel.
+        self.zeros: list[int] = []
+
+
+def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
+    """Insert the tasks of P·A = L·U, where A becomes L and U; return where the pivots will be.
+
+    Pivots of a panel are relative to its first row until the tasks are done: see `finish_pivots`.
+    The rows of L to the left of a panel are interchanged at the end, once for each block column.
+    """
+    pivots = Pivots(min(a.shape))
+    step = Tile("step", 0)
+    order = () if lookahead else (step,)
+    lowers: list[Tile] = []
+    found = Tile("pivots", 0)
+    for panel in a.panels():
+        lower = _lower(panel)
+        lowers.append(lower)
+        found = Tile(f"pivots[{panel.number}]", 0)
+        rows = pivots.rows[panel.first : panel.last]
+        insert(
+            getrf_panel(panel, rows, pivots.zeros),
+            reads=[panel.tile],
+            writes=[panel.tile, lower, found, *order],
+            priority=a.priority(panel),
+        )
+        for column in a.after(panel):
+            where, priority, tile = column.tile.home, a.priority(column), column.tile
+            insert(interchange(column, panel.first, rows, panel), reads=[tile, found, *order],
+                   writes=[tile], priority=priority, where=where)  # fmt: skip
+            insert(trsm_beside(panel, lower, column), reads=[lower, tile], writes=[tile],
+                   priority=priority, where=where)  # fmt: skip
+            if panel.below(panel.last) > 0:
+                insert(gemm_below(panel, lower, column), reads=[lower, tile, *order],
+                       writes=[tile], priority=priority, where=where)  # fmt: skip
+    _interchange_left(a, pivots, lowers, found, insert)
+    return pivots
+
+
+def finish_pivots(a: BlockColumns, pivots: Pivots) -> None:
+    """Make the pivots relative to the first row of the matrix, when all tasks are done."""
+    for panel in a.panels():
+        pivots.rows[panel.first : panel.last] += panel.first
+
+
+def _lower(panel: BlockColumn) -> Tile:
+    """Return the tile of a panel from its diagonal on: what other devices need of it."""
+    tile = panel.tile
+    part = None if tile.array is None else panel.part(panel.first)
+    nbytes = tile.nbytes // panel.bottom * panel.below(panel.first)
+    return Tile(f"L[{panel.number}]", nbytes, part)
+
+
+def _interchange_left(
+    a: BlockColumns, pivots: Pivots, lowers: list[Tile], found: Tile, insert: Insert
+) -> None:
+    """Insert the interchanges of later panels in the rows of L, which lies on the host."""
+    panels = a.panels()
+    for panel, lower in zip(panels[:-1], lowers, strict=False):
+        insert(
+            late_interchanges(panel, panels, pivots.rows),
+            reads=[panel.tile, found],
+            writes=[panel.tile, lower],
+            where=HOST,
+        )

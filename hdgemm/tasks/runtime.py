@@ -1,0 +1,219 @@
+"""Runtime: executes inserted tasks on the host and on devices, one thread for each lane."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from threadpoolctl import threadpool_limits
+
+from hdgemm.errors import CancelledRunError, DeviceError
+from hdgemm.pipeline.sync import Stopped, Worker
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.tasks.capability import HOST
+from hdgemm.tasks.dispatcher import Dispatcher
+from hdgemm.tasks.lanes import DeviceLane, Job, run_on_host
+from hdgemm.tasks.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.tasks.capability import Capability
+    from hdgemm.tasks.dispatcher import Issued
+    from hdgemm.tasks.task import Kernel, Tile
+
+#: Seconds between two looks for a cancelled run.
+_LOOK: Final = 0.05
+
+
+class Runtime:
+    """Runs inserted tasks; a context whose threads end with it.
+
+    The caller's thread inserts. Each lane of the host runs one task at a time; each device has a
+    thread that enqueues its tasks. The first error of any lane stops all of them, and is raised by
+    `insert` or `finish`.
+
+    Parameters
+    ----------
+    capabilities
+        The host, and each device by its name in `devices`.
+    window
+        The most unfinished tasks; insertion waits for one to finish.
+    priorities
+        As in `Dispatcher`.
+    blas_threads
+        Threads of each BLAS call on the host.
+    observer
+        Called with each event, from the threads of the lanes.
+    cancel
+        An event that any thread can set: the run stops after at most one task in each lane.
+    """
+
+    def __init__(
+        self,
+        capabilities: Sequence[Capability],
+        devices: Mapping[str, Any] | None = None,
+        *,
+        window: int = 1024,
+        priorities: bool = True,
+        blas_threads: int = 1,
+        observer: Observer | None = None,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._devices = dict(devices or {})
+        self._dispatcher = Dispatcher(capabilities, priorities=priorities)
+        self._window, self._blas_threads = window, blas_threads
+        self._observer, self._cancel = observer, cancel
+        lock = threading.Lock()
+        self._lock = lock
+        self._room = threading.Condition(lock)
+        self._work = {each.name: threading.Condition(lock) for each in capabilities}
+        self._error: BaseException | None = None
+        self._ended = False
+        self._events: list[Event] = []
+        self._start = time.perf_counter()
+        self._transfers = Transfers(
+            self._devices, lambda: self._error is not None, self._record_copy
+        )
+        self._lanes = [
+            DeviceLane(name, device, self, self._transfers)
+            for name, device in self._devices.items()
+        ]
+        hosts = [each.lanes for each in capabilities if each.name == HOST]
+        targets: list[Callable[[], None]] = [lane.run for lane in self._lanes]
+        targets += [lambda: run_on_host(self, self._transfers)] * sum(hosts)
+        self._workers = [
+            Worker(lambda run=target: self._run(run), f"hdgemm-task-{number}")  # type: ignore[misc]
+            for number, target in enumerate(targets)
+        ]
+
+    def __enter__(self) -> Self:
+        self._limits = threadpool_limits(self._blas_threads, user_api="blas")
+        self._start = time.perf_counter()
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if not self._ended:
+            self._stop(error or CancelledRunError("the run was left before it was finished"))
+        try:
+            for worker in self._workers:
+                while worker.working:
+                    worker.wait()
+            for device in self._devices.values():
+                with suppress(DeviceError):  # the first error is raised already
+                    device.synchronize()
+            self._transfers.free()
+            for lane in self._lanes:
+                lane.close()
+        finally:
+            self._limits.restore_original_limits()
+
+    def insert(
+        self,
+        kernel: Kernel,
+        *,
+        reads: Sequence[Tile] = (),
+        writes: Sequence[Tile] = (),
+        priority: int = 0,
+        where: str | None = None,
+    ) -> None:
+        """Insert one task; wait while the window is full."""
+        with self._lock:
+            self._wait_below(self._window)
+            device = self._dispatcher.insert(
+                kernel, reads=reads, writes=writes, priority=priority, where=where
+            )
+            if device is not None:
+                self._work[device].notify()
+
+    def finish(self) -> Timeline:
+        """Wait for all tasks, bring all tiles to the host, and return the timeline."""
+        with self._lock:
+            self._wait_below(1)
+            moves = self._transfers.plan(self._dispatcher.residency.write_back())
+        for transfer in moves:
+            self._transfers.enqueue(transfer)
+        with self._lock:
+            self._ended = True
+            for condition in self._work.values():
+                condition.notify_all()
+        seconds = time.perf_counter() - self._start
+        return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
+
+    def next(self, device: str, finished: Issued | None, *, issued: bool = False) -> Job | None:
+        """Note a finished task; return the next job of a lane, as `JobSource` says."""
+        with self._lock:
+            if finished is not None:
+                for name in self._dispatcher.finish(finished):
+                    self._work[name].notify()
+                self._room.notify()
+            while True:
+                if self._error is not None:
+                    raise Stopped
+                taken = self._dispatcher.take(device, issued=issued)
+                if taken is not None:
+                    planned = self._transfers.plan(taken.moves)
+                    return Job(taken, planned, self._transfers.arriving(taken.task, device))
+                if issued or self._ended:
+                    return None
+                self._work[device].wait()
+
+    def record(self, issued: Issued, start: float, end: float) -> None:
+        """Note when a task ran, and tell the observer."""
+        task, device, _ = issued
+        kernel = task.kernel
+        self._note(
+            Event(device, "mult1", task.number, kernel.unit, kernel.step, start - self._start,
+                  end - self._start, kernel.nbytes, kernel.flops)
+        )  # fmt: skip
+
+    def _record_copy(
+        self, device: str, stage: Stage, nbytes: int, start: float, end: float
+    ) -> None:
+        number = len(self._events)
+        self._note(
+            Event(device, stage, number, 0, 0, start - self._start, end - self._start, nbytes, 0)
+        )
+
+    def _note(self, event: Event) -> None:
+        self._events.append(event)  # atomic: all lanes share the list
+        if self._observer is not None:
+            self._observer(event)
+
+    def _wait_below(self, count: int) -> None:
+        """Wait until fewer tasks than that are unfinished; raise the first error."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._cancel is not None and self._cancel.is_set():
+                raise CancelledRunError("the run was cancelled; the matrix is factored in part")
+            if self._dispatcher.graph.unfinished < count:
+                return
+            self._room.wait(None if self._cancel is None else _LOOK)
+
+    def _stop(self, error: BaseException) -> None:
+        """Stop all lanes; keep the first error."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            for condition in (*self._work.values(), self._room):
+                condition.notify_all()
+
+    def _run(self, target: Callable[[], Any]) -> None:
+        try:
+            target()
+        except Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001  (raised by the caller's thread)
+            self._stop(error)

@@ -1,0 +1,125 @@
+"""Tasks: one kernel call each on named tiles, with the tiles that it reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.tasks.device_tiles import DeviceTiles
+
+
+@dataclass(eq=False, slots=True)
+class Tile:
+    """A piece of data that tasks read and write as a whole; it is known by its identity.
+
+    Parameters
+    ----------
+    name
+        For messages, such as ``"A[3]"``.
+    nbytes
+        Size in bytes; 0 for a tile that only orders tasks.
+    array
+        Its place in host memory, 2-D and column-major; None in virtual time.
+    home
+        Name of the device that the tile is dealt to; None for no device.
+    """
+
+    name: str
+    nbytes: int
+    array: NDArray[Any] | None = None
+    home: str | None = None
+
+    def data(self) -> NDArray[Any]:
+        """Return the array in host memory."""
+        assert self.array is not None, self.name  # noqa: S101  (virtual time runs no kernel)
+        return self.array
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """One call of a numerical kernel, with what it costs.
+
+    Parameters
+    ----------
+    kind
+        Name of the routine: a device has one capability weight for each kind.
+    flops
+        Floating-point operations.
+    depth
+        Extent of the summation: short ones run below a device's full rate.
+    nbytes
+        Bytes that it moves through memory at a low arithmetic intensity, 0 for none.
+    host
+        Runs it on the host, on the arrays of the tiles.
+    device
+        Enqueues it on a device of the pipeline's protocol; None where it runs on the host only.
+    unit, step
+        Block column that it writes, and number of the panel that it applies: for events.
+    """
+
+    kind: str
+    flops: int = 0
+    depth: int = 1
+    nbytes: int = 0
+    host: Callable[[], None] | None = None
+    device: Callable[[DeviceTiles, Sequence[Completion]], Completion] | None = None
+    unit: int = 0
+    step: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """One inserted task.
+
+    Parameters
+    ----------
+    number
+        Its place in the serial order, from 0.
+    priority
+        Of two ready tasks the one with the larger priority runs first.
+    where
+        Name of the device that must run it; None: the scheduler chooses.
+    tiles
+        All tiles that it accesses, each once.
+    waits_for
+        Unfinished tasks that must finish first.
+    successors
+        Tasks that wait for this one.
+    """
+
+    number: int
+    kernel: Kernel
+    reads: tuple[Tile, ...]
+    writes: tuple[Tile, ...]
+    priority: int = 0
+    where: str | None = None
+    tiles: tuple[Tile, ...] = ()
+    waits_for: int = 0
+    successors: list[Task] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"{self.kernel.kind} {self.number}"
+
+
+class Insert(Protocol):
+    """Inserts a task after all earlier ones; waits while the window of tasks is full."""
+
+    def __call__(
+        self,
+        kernel: Kernel,
+        *,
+        reads: Sequence[Tile] = (),
+        writes: Sequence[Tile] = (),
+        priority: int = 0,
+        where: str | None = None,
+    ) -> object:
+        """Insert one task; a tile that is read and written is named in both."""

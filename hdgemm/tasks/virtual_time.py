@@ -1,0 +1,152 @@
+"""Task graphs in virtual time: the dispatcher of real runs, on devices given by their rates."""
+
+from __future__ import annotations
+
+import heapq
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from hdgemm.errors import HdgemmError
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.tasks.capability import HOST
+from hdgemm.tasks.dispatcher import Dispatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.tasks.capability import Capability
+    from hdgemm.tasks.dispatcher import Issued
+    from hdgemm.tasks.residency import Move
+    from hdgemm.tasks.task import Kernel, Task, Tile
+
+
+class VirtualRun:
+    """Runs inserted tasks in virtual time.
+
+    Each device has so many lanes, and a link that carries one transfer in each direction at a
+    time; the transfers of the next task overlap the running one. Insertion takes no time.
+
+    Parameters
+    ----------
+    window
+        The most unfinished tasks; insertion waits for one to finish.
+    ahead
+        Tasks that are issued to a device beside those that run.
+    """
+
+    def __init__(
+        self,
+        capabilities: Sequence[Capability],
+        *,
+        window: int = 4096,
+        priorities: bool = True,
+        ahead: int = 1,
+    ) -> None:
+        self.dispatcher = Dispatcher(capabilities, priorities=priorities)
+        self.now = 0.0
+        #: The most tasks that were unfinished at once.
+        self.most_unfinished = 0
+        self._window, self._ahead = window, ahead
+        self._issued = dict.fromkeys(self.dispatcher.capabilities, 0)
+        self._lanes = {each.name: [0.0] * each.lanes for each in capabilities}
+        self._links: dict[tuple[str, str], float] = {}
+        self._arrivals: dict[tuple[Tile, str], float] = {}
+        self._ends: list[tuple[float, int, Issued]] = []
+        self._events: list[Event] = []
+
+    def insert(
+        self,
+        kernel: Kernel,
+        *,
+        reads: Sequence[Tile] = (),
+        writes: Sequence[Tile] = (),
+        priority: int = 0,
+        where: str | None = None,
+    ) -> None:
+        """Insert one task; advance the clock while the window is full."""
+        while self.dispatcher.graph.unfinished >= self._window:
+            self._advance()
+        device = self.dispatcher.insert(
+            kernel, reads=reads, writes=writes, priority=priority, where=where
+        )
+        self.most_unfinished = max(self.most_unfinished, self.dispatcher.graph.unfinished)
+        if device is not None:
+            self._issue(device)
+
+    def finish(self, *, write_back: bool = True) -> Timeline:
+        """Run all tasks; return the timeline, in which all tiles come back to the host."""
+        while self.dispatcher.graph.unfinished:
+            self._advance()
+        end = self.now
+        if write_back:
+            for move in self.dispatcher.residency.write_back():
+                end = max(end, self._transfer(move, 0, 0))
+        return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), end)
+
+    def _advance(self) -> None:
+        """Go on to the end of the next task."""
+        if not self._ends:
+            raise HdgemmError("no task runs, and none is ready: the devices cannot hold the tiles")
+        self.now, _, issued = heapq.heappop(self._ends)
+        self._issued[issued.device] -= 1
+        for device in {issued.device, *self.dispatcher.finish(issued)}:
+            self._issue(device)
+
+    def _issue(self, device: str) -> None:
+        """Issue waiting tasks to a device as long as it takes them."""
+        most = len(self._lanes[device]) + self._ahead
+        while self._issued[device] < most:
+            issued = self.dispatcher.take(device, issued=self._issued[device] > 0)
+            if issued is None:
+                return
+            self._issued[device] += 1
+            self._run(issued)
+
+    def _run(self, issued: Issued) -> None:
+        task, device, moves = issued
+        kernel = task.kernel
+        for move in moves:
+            self._transfer(move, kernel.unit, kernel.step)
+        lanes = self._lanes[device]
+        start = max(self.now, lanes[0], self._arrived(task, device))
+        end = start + self.dispatcher.capabilities[device].seconds(kernel)
+        heapq.heapreplace(lanes, end)
+        for tile in task.writes:
+            self._arrivals.pop((tile, device), None)
+        self._record(device, "mult1", task.number, kernel.unit, kernel.step, start, end,
+                     kernel.nbytes, kernel.flops)  # fmt: skip
+        heapq.heappush(self._ends, (end, task.number, issued))
+
+    def _arrived(self, task: Task, device: str) -> float:
+        arrivals = self._arrivals
+        return max((arrivals.get((tile, device), 0.0) for tile in task.reads), default=0.0)
+
+    def _transfer(self, move: Move, unit: int, step: int) -> float:
+        """Occupy the links of one move; return when it is done."""
+        tile, source, target = move
+        if source is None or target is None:
+            self._arrivals.pop((tile, source or target or HOST), None)
+            return self.now
+        down = target == HOST
+        device = self.dispatcher.capabilities[source if down else target]
+        channel = "down" if down else "up"
+        links = {(device.name, channel), (device.link or device.name, channel)}
+        start = max(
+            self.now,
+            self._arrivals.get((tile, source), 0.0),
+            *(self._links.get(link, 0.0) for link in links),
+        )
+        end = start + tile.nbytes / (device.down if down else device.up)
+        self._links |= dict.fromkeys(links, end)
+        self._arrivals[tile, target] = end
+        stage: Stage = "store1" if down else "load2"
+        self._record(device.name, stage, len(self._events), unit, step, start, end, tile.nbytes, 0)
+        return end
+
+    def _record(self, device: str, stage: Stage, *values: float) -> None:
+        number, unit, step, start, end, nbytes, flops = values
+        self._events.append(
+            Event(device, stage, int(number), int(unit), int(step), start, end, int(nbytes),
+                  int(flops))
+        )  # fmt: skip
