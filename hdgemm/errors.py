@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.linalg import LinAlgError
-
 
 class HdgemmError(Exception):
     """Base of every error this library raises on purpose.
@@ -41,14 +39,6 @@ class InputError(HdgemmError, ValueError):
 
 class InputTypeError(InputError, TypeError):
     """An operand's dtype or kind cannot be multiplied."""
-
-
-class SingularMatrixError(HdgemmError, LinAlgError):
-    """A matrix has no such factor, or a system no unique solution.
-
-    `order` is that of the first leading minor that is not positive definite, or the 1-based
-    index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
-    """
 
 
 class DoesNotFitError(HdgemmError, MemoryError):

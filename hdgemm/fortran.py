@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 _LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 #: The largest integer that the routines take.
 _LARGEST: Final = 2**31 - 1
+
+
+class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
+    """A matrix has no such factor, or a system no unique solution.
+
+    `order` is that of the first leading minor that is not positive definite, or the 1-based
+    index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
+    """
 
 
 def gemm(

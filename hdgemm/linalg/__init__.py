@@ -1,6 +1,6 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
-from hdgemm.errors import SingularMatrixError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import SingularMatrixError
-from hdgemm.fortran import gemm, potrf, rank_k, trsm
+from hdgemm.fortran import SingularMatrixError, gemm, potrf, rank_k, trsm
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
 from hdgemm.linalg.slab_journal import Command

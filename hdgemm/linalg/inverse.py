@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError, SingularMatrixError
+from hdgemm.errors import InputError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.factored_solve import lu_solve
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.run import Run

@@ -6,7 +6,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.errors import InputError, SingularMatrixError
+from hdgemm.errors import InputError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu, cho_solve, lu_solve
 from hdgemm.linalg.lu import factor

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.errors import InputError, SingularMatrixError
+from hdgemm.errors import InputError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location

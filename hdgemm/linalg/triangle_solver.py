@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.errors import InputError, SingularMatrixError
-from hdgemm.fortran import gemm, trsm
+from hdgemm.errors import InputError
+from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import SingularMatrixError
-from hdgemm.fortran import gemm, geqrt, getrf, laswp, potrf, rank_k, trsm
+from hdgemm.fortran import SingularMatrixError, gemm, geqrt, getrf, laswp, potrf, rank_k, trsm
 from hdgemm.tasks.task import Kernel
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from hdgemm.errors import CancelledRunError, InputError, SingularMatrixError
+from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel, Tile
 from tests.tasks.factorisations import NAMES, factor, host, matrix_for, ratio
