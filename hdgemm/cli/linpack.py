@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import platform
 import sys
-import traceback
 from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hdgemm.cli.arguments import Device, Json, Threads, make_options
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
@@ -32,15 +32,24 @@ def command(
     grid: Annotated[
         str | None, typer.Option(metavar="PxQ", help="Grid of processes, or several: 1x4,2x2.")
     ] = None,
-    depth: Annotated[str, typer.Option(help="Lookahead: 0, 1 or 0,1.")] = "1",
+    *,
+    depth: Annotated[str, typer.Option(help="Lookahead: 0, 1, 2, ... or several.")] = "1",
     bcast: Annotated[
-        str, typer.Option(help="Broadcast: 1ring, 1ring-modified, 2ring or 2ring-modified.")
+        str, typer.Option(help="Broadcast: 1ring, 2ring, long, or one of them with -modified.")
     ] = "1ring",
     swap: Annotated[str, typer.Option(help="Row exchange: long or binary-exchange.")] = "long",
+    overlap: Annotated[
+        str,
+        typer.Option(
+            help="none, all, or window, panel-swap, shared-panel and split-swap joined by +."
+        ),
+    ] = "window",
+    strip: Annotated[
+        str, typer.Option(help="Columns that a core or device is dealt at a time.")
+    ] = "512",
     hpl_dat: Annotated[
         Path | None, typer.Option(help="Take the runs of an HPL.dat instead.")
     ] = None,
-    *,
     mxp: Annotated[
         bool, typer.Option("--mxp", help="HPL-MxP: factor in float32, refine to float64.")
     ] = False,
@@ -53,22 +62,17 @@ def command(
     Runs in one process, or in all processes of mpiexec, as in
     mpiexec -n 4 hdgemm linpack --grid 2x2. The exit code is 1 when a residual fails.
     """
+    from hdgemm.hpl.benchmark import ending_all
     from hdgemm.hpl.communicator import world as all_processes
 
     world = all_processes()
-    try:
+    with ending_all(world):
         options = make_options(device=device or ["host"], threads=threads)
-        runs = _runs(world, n, nb, grid, depth, bcast, swap) if hpl_dat is None else _read(hpl_dat)
+        runs = (
+            _runs(world, n, nb, grid, (depth, bcast, swap, overlap, strip))
+            if hpl_dat is None else _read(hpl_dat)
+        )  # fmt: skip
         passed = _measure(runs, world, options, mixed=mxp, as_json=as_json)
-    except BaseException as error:
-        if world.size == 1:
-            raise
-        # The other processes wait for this one: end them all, and say which one failed.
-        if not isinstance(error, HdgemmError):
-            traceback.print_exc()
-        print(f"hdgemm: rank {world.rank}: {error}", file=sys.stderr, flush=True)
-        world.abort(getattr(error, "exit_code", 1))
-        raise
     if not passed:
         raise typer.Exit(1)
 
@@ -80,24 +84,32 @@ def _read(path: Path) -> list[Settings]:
 
 
 def _runs(
-    world: Communicator, n: str | None, nb: str | None, grid: str | None, *variants: str
+    world: Communicator,
+    n: str | None,
+    nb: str | None,
+    grid: str | None,
+    variants: tuple[str, str, str, str, str],
 ) -> list[Settings]:
     """Return every combination of the values given, with defaults that were measured."""
     from hdgemm.hpl.machine import best_block, largest_order, update_rates
-    from hdgemm.hpl.settings import Settings, parse_grid
+    from hdgemm.hpl.settings import Settings, parse_grid, parse_overlap
 
-    depth, bcast, swap = (text.split(",") for text in variants)
+    depth, bcast, swap, overlap, strip = (text.split(",") for text in variants)
     # Rank 0 measures; the others take what it found.
     chosen = [best_block(update_rates())] if nb is None and world.rank == 0 else _numbers(nb)
     blocks: list[int] = world.collect(chosen)[0]
     orders = _numbers(n) or [largest_order(max(blocks), world)]
     grids = [_grid(world.size)] if grid is None else [parse_grid(one) for one in grid.split(",")]
     return [
-        Settings(order, block, pq, depth=turn, broadcast=topology, swap=exchange)
-        for pq, order, block, turn, topology, exchange in itertools.product(
-            grids, orders, blocks, _numbers(",".join(depth)), bcast, swap
+        Settings(
+            order, block, pq, depth=turn, broadcast=topology, swap=exchange,
+            overlap=parse_overlap(names), strip=width,
         )
-    ]
+        for pq, order, block, turn, topology, exchange, names, width in itertools.product(
+            grids, orders, blocks, _numbers(",".join(depth)), bcast, swap, overlap,
+            _numbers(",".join(strip)),
+        )
+    ]  # fmt: skip
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -119,23 +131,22 @@ def _measure(
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.benchmark import linpack
-    from hdgemm.hpl.devices import update_on
+    from hdgemm.hpl.benchmark import linpack, threads_of
+    from hdgemm.hpl.devices import open_devices
     from hdgemm.hpl.machine import dgemm_rate
     from hdgemm.hpl.text import result_lines, summary_lines
-    from hdgemm.machine.limits import cores
 
     results, speaks = [], world.rank == 0 and not as_json
-    # The processes of one machine share its cores.
-    together = world.collect(platform.node()).count(platform.node())
-    blas_threads = options.threads or max(1, cores() // together)
-    with threadpool_limits(blas_threads, user_api="blas"), update_on(options) as update:
+    threads = threads_of(options, world)
+    with threadpool_limits(threads, user_api="blas"):
         dgemm = dgemm_rate(world)
+    _print_ranks(world)
+    with open_devices(options, threads) as devices:
         for settings in runs:
             if world.rank == 0 and sys.stderr.isatty():
                 expected = settings.flops / (0.85 * dgemm)
                 print(f"N = {settings.n}: about {expected:.0f} s", file=sys.stderr)
-            results.append(linpack(settings, world, update=update, mixed=mixed))
+            results.append(linpack(settings, world, devices=devices, mixed=mixed))
             if speaks and results[-1] is not None:
                 typer.echo("\n".join(result_lines(results[-1], dgemm)))
     found = [result for result in results if result is not None]
@@ -144,3 +155,11 @@ def _measure(
     if world.rank == 0 and as_json:
         typer.echo(json.dumps({"dgemm": dgemm, "runs": [one.to_dict() for one in found]}, indent=1))
     return all(result.passed for result in found)
+
+
+def _print_ranks(world: Communicator) -> None:
+    """Print where each rank runs, since mpiexec names a process that was killed by its number."""
+    found = world.collect((platform.node(), os.getpid()))
+    if world.rank == 0 and world.size > 1:
+        for rank, (host, process) in enumerate(found):
+            print(f"hdgemm: rank {rank} is process {process} on {host}", file=sys.stderr)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+import traceback
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hdgemm.errors import DoesNotFitError, InputError
+from threadpoolctl import threadpool_limits
+
+from hdgemm.energy import Energy, EnergyMeter
+from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
 from hdgemm.hpl.communicator import world as all_processes
-from hdgemm.hpl.system import PHASES, System, host_update
-from hdgemm.machine.limits import available_bytes
+from hdgemm.hpl.devices import Devices, open_devices
+from hdgemm.hpl.system import System
+from hdgemm.hpl.timeline import HIDEABLE, PHASES, hidden_seconds, seconds_by_phase
+from hdgemm.machine.limits import available_bytes, cores
+from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.settings import Settings
-    from hdgemm.hpl.system import Update, Vector
+    from hdgemm.hpl.system import Vector
+    from hdgemm.hpl.timeline import Event
+    from hdgemm.options import Options
+
+    T = TypeVar("T")
 
 
 #: Steps of refinement of HPL-MxP, as in its reference.
@@ -35,7 +48,14 @@ class Result:
     residual
         HPL's scaled residual.
     phases
-        Seconds by phase, the mean of all processes.
+        Seconds by phase in which at least one thread was in it, the mean of all processes.
+    hidden
+        Seconds of panels, broadcasts and swaps during which another thread of the same process
+        updated, the mean of all processes.
+    energy
+        Joules of the factorisation and the solution, of all machines.
+    events
+        The phases of this process.
     steps
         Steps of refinement, of HPL-MxP; None for HPL.
     """
@@ -44,12 +64,21 @@ class Result:
     seconds: float
     residual: float
     phases: dict[str, float]
+    hidden: dict[str, float]
+    energy: Energy = field(default_factory=Energy)
+    events: Sequence[Event] = field(default=(), repr=False)
     steps: int | None = None
 
     @property
     def gflops(self) -> float:
         """HPL's rate: N²(2N/3 + 3/2) operations by the seconds."""
         return self.settings.flops / self.seconds / 1e9
+
+    @property
+    def hidden_part(self) -> float | None:
+        """The part of panels, broadcasts and swaps that ran beneath updates; None without any."""
+        seconds = sum(self.phases[phase] for phase in HIDEABLE)
+        return sum(self.hidden.values()) / seconds if seconds > 0 else None
 
     @property
     def passed(self) -> bool:
@@ -66,6 +95,8 @@ class Result:
             "residual": self.residual,
             "passed": self.passed,
             "phases": self.phases,
+            "hidden": self.hidden,
+            "energy": self.energy.to_dict(self.gflops),
             "steps": self.steps,
         }
 
@@ -74,7 +105,8 @@ def linpack(
     settings: Settings,
     world: Communicator | None = None,
     *,
-    update: Update = host_update,
+    options: Options | None = None,
+    devices: Devices | None = None,
     mixed: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Result | None:
@@ -89,9 +121,13 @@ def linpack(
     settings
         Order, block size, grid and variants.
     world
-        The processes; None for those that mpiexec started. Every process makes the same call.
-    update
-        C := C - A·B of the trailing matrix.
+        The processes; None for those that mpiexec started. Every process makes the same call. An
+        error on one of several processes ends all of them.
+    options
+        Devices that update, and threads of the host; by default one for each core, shared among
+        the processes of a machine.
+    devices
+        Devices that are open already.
     mixed
         HPL-MxP: a diagonally dominant matrix is factored in single precision, and the solution
         refined to double precision; the residual is HPL's.
@@ -105,7 +141,7 @@ def linpack(
     Raises
     ------
     InputError
-        When the grid has more processes than there are.
+        When the grid has more processes than there are, or MPI lacks what the overlap needs.
     DoesNotFitError
         When a machine lacks memory for its part: `missing` in bytes.
 
@@ -121,21 +157,93 @@ def linpack(
             f"a grid of {p}×{q} needs {p * q} processes, there are {world.size}: "
             f"start it with mpiexec -n {p * q}"
         )
+    if "panel-swap" in settings.overlap and p > 1 and not world.threaded:
+        raise InputError(
+            "panel-swap sends messages from two threads, which this MPI does not allow: "
+            "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
+        )
     inside = world.rank < p * q
     active = world.split(int(inside), world.rank)
     if not inside:
         return None
-    _check_memory(settings, active)
-    system = System(settings, active, update, progress, mixed=mixed)
-    active.collect(None)  # all begin together
-    start = time.perf_counter()
-    system.factor()
-    x, steps = _refined(system) if mixed else (system.solve(), None)
-    seconds = active.largest(time.perf_counter() - start)
-    residual = system.residual(x)
-    phases = active.collect(system.seconds)
-    mean = {name: sum(each[name] for each in phases) / len(phases) for name in PHASES}
-    return Result(settings, seconds, residual, mean, steps)
+    check_memory(settings, active)
+    if devices is not None:
+        return _measure(settings, active, devices, progress, mixed=mixed)
+    checked = check_options(options)
+    with open_devices(checked, threads_of(checked, active)) as opened:
+        return _measure(settings, active, opened, progress, mixed=mixed)
+
+
+def threads_of(options: Options, world: Communicator) -> int:
+    """Return the threads of a process: the options', or its share of the machine's cores."""
+    together = world.collect(platform.node()).count(platform.node())
+    return options.threads or max(1, cores() // together)
+
+
+def _measure(
+    settings: Settings,
+    world: Communicator,
+    devices: Devices,
+    progress: Callable[[float], None] | None,
+    *,
+    mixed: bool,
+) -> Result:
+    """Run once on a grid that fits, with devices that are open."""
+    # Each thread calls BLAS for itself.
+    with threadpool_limits(1, user_api="blas"), ending_all(world):
+        system = System(settings, world, mixed=mixed)
+        window = devices.window(system.recorder, lambda error: _end_all(world, error))
+        try:
+            world.collect(None)  # all begin together
+            with EnergyMeter(devices.names) as meter:
+                start = time.perf_counter()
+                system.factor(window, progress)
+                x, steps = _refined(system) if mixed else (system.solve(), None)
+                seconds = world.largest(time.perf_counter() - start)
+        finally:
+            window.close()
+        residual = system.residual(x)
+    events = system.recorder.events
+    each = world.collect((seconds_by_phase(events), hidden_seconds(events)))
+    phases, hidden = (
+        {name: sum(one[place][name] for one in each) / len(each) for name in names}
+        for place, names in enumerate((PHASES, HIDEABLE))
+    )
+    energy = _energy_of_all(world, meter.result)
+    return Result(settings, seconds, residual, phases, hidden, energy, events, steps)
+
+
+def _energy_of_all(world: Communicator, own: Energy) -> Energy:
+    """Return the joules of all machines: the counters of a machine are read by each process."""
+    by_host = dict(world.collect((platform.node(), own)))
+    if len(by_host) == 1:
+        return own
+    joules = _by_host_and_name({host: found.joules for host, found in by_host.items()})
+    missing = _by_host_and_name({host: found.missing for host, found in by_host.items()})
+    return Energy(joules, own.seconds, missing)
+
+
+def _by_host_and_name(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    return {f"{host} {name}": value for host, own in found.items() for name, value in own.items()}
+
+
+@contextmanager
+def ending_all(world: Communicator) -> Iterator[None]:
+    """End all processes where this one fails, since the others wait for its messages."""
+    try:
+        yield
+    except BaseException as error:
+        _end_all(world, error)
+        raise
+
+
+def _end_all(world: Communicator, error: BaseException) -> None:
+    if world.size == 1:
+        return
+    if not isinstance(error, HdgemmError):
+        traceback.print_exception(error)
+    print(f"hdgemm: rank {world.rank} on {platform.node()}: {error}", file=sys.stderr, flush=True)
+    world.abort(getattr(error, "exit_code", 1))
 
 
 def _refined(system: System) -> tuple[Vector, int]:
@@ -152,14 +260,15 @@ def _refined(system: System) -> tuple[Vector, int]:
 
 
 def needed_bytes(settings: Settings) -> int:
-    """Return the bytes of one process: its part of the matrix, a panel, and the rows of U."""
+    """Return the bytes of one process: its part of the matrix, panels, and the rows of U."""
     p, q = settings.grid
     n, nb = settings.n, settings.nb
     rows, cols = -(-n // (nb * p)) * nb, -(-(n + 1) // (nb * q)) * nb
-    return 8 * (min(rows, n) * min(cols, n + 1) + 2 * nb * rows + 3 * nb * cols + 4 * n)
+    panels = settings.depth + 2
+    return 8 * (min(rows, n) * min(cols, n + 1) + panels * nb * rows + 3 * nb * cols + 4 * n)
 
 
-def _check_memory(settings: Settings, world: Communicator) -> None:
+def check_memory(settings: Settings, world: Communicator) -> None:
     """Refuse on every process where the processes of one machine need more than it has."""
     host = platform.node()
     found = world.collect((host, needed_bytes(settings), available_bytes()))

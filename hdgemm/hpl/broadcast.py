@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
     from hdgemm.hpl.communicator import Communicator, Request
 
-#: HPL's names, in the order of its numbers 0 to 3 (HPL.dat, BCASTs).
-TOPOLOGIES: Final = ("1ring", "1ring-modified", "2ring", "2ring-modified")
+#: HPL's names, in the order of its numbers 0 to 5 (HPL.dat, BCASTs).
+TOPOLOGIES: Final = (
+    "1ring", "1ring-modified", "2ring", "2ring-modified", "long", "long-modified",
+)  # fmt: skip
 
 
 def children(topology: str, size: int) -> list[tuple[int, ...]]:
     """Return for each process, counted from the root, those to which it passes a panel on.
 
     A ring passes it from one to the next; two rings take half of the processes each. Modified, the
-    root's neighbour, which factors the next panel, receives it first and passes nothing on.
+    root's neighbour, which factors the next panel, receives it first and passes nothing on. In the
+    long broadcasts, the root sends all others a part each, which then go around their ring.
     """
     passed: list[list[int]] = [[] for _ in range(size)]
     rest = list(range(1, size))
     if topology.endswith("-modified") and rest:
         passed[0].append(rest.pop(0))
+    if topology.startswith("long"):
+        passed[0] += rest
+        return [tuple(targets) for targets in passed]
     middle = -(-len(rest) // 2) if topology.startswith("2ring") else len(rest)
     for ring in (rest[:middle], rest[middle:]):
         for source, target in zip([0, *ring], ring, strict=False):
@@ -43,6 +49,9 @@ class PanelBroadcast:
         self._parent = {
             target: source for source, targets in enumerate(self._children) for target in targets
         }
+        # Processes that share a long broadcast, counted from the root.
+        alone = 2 if topology.endswith("-modified") else 1
+        self._ring = range(alone, row.size) if topology.startswith("long") else range(0)
         self._sent: list[Request] = []
 
     def send(self, panel: Panel) -> None:
@@ -51,6 +60,10 @@ class PanelBroadcast:
             parts = (panel.pivots, panel.top.ravel("F"), panel.below.ravel("F"))
             message = np.concatenate([part.view(np.uint8) for part in parts])
             self._pass_on(message, root=self._row.rank)
+
+    def arrived(self, root: int) -> bool:
+        """Return whether the panel of another process can be received without blocking."""
+        return self._row.arrived(self._at(root, self._parent[self._place(root)]))
 
     def receive(
         self, root: int, first: int, width: int, below: int, dtype: np.dtype[np.floating]
@@ -68,9 +81,12 @@ class PanelBroadcast:
         """
         ends = width * np.array([8, 8 + width * dtype.itemsize])
         message = np.empty(ends[1] + width * below * dtype.itemsize, np.uint8)
-        place = (self._row.rank - root) % self._row.size
-        self._row.receive(message, (root + self._parent[place]) % self._row.size)
-        self._pass_on(message, root)
+        place = self._place(root)
+        if place in self._ring:
+            self._roll(message, root)
+        else:
+            self._row.receive(message, self._at(root, self._parent[place]))
+            self._pass_on(message, root)
         pivots, top, rest = np.split(message, ends)
         return Panel(
             first,
@@ -85,10 +101,33 @@ class PanelBroadcast:
             request.wait()
         self._sent = []
 
+    def _place(self, root: int) -> int:
+        """Return the number of this process, counted from the root."""
+        return (self._row.rank - root) % self._row.size
+
+    def _at(self, root: int, place: int) -> int:
+        return (root + place) % self._row.size
+
+    def _parts(self, message: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+        """Return the part of each process that shares a long broadcast."""
+        return np.array_split(message, len(self._ring))
+
     def _pass_on(self, message: NDArray[np.uint8], root: int) -> None:
         self.finish()
-        place = (self._row.rank - root) % self._row.size
+        parts = dict(zip(self._ring, self._parts(message), strict=True)) if self._ring else {}
         self._sent = [
-            self._row.send(message, (root + child) % self._row.size)
-            for child in self._children[place]
+            self._row.send(parts.get(child, message), self._at(root, child))
+            for child in self._children[self._place(root)]
         ]
+
+    def _roll(self, message: NDArray[np.uint8], root: int) -> None:
+        """Receive one part from the root, and all others from the ring."""
+        self.finish()
+        parts, size = self._parts(message), len(self._ring)
+        own = self._place(root) - self._ring[0]
+        self._row.receive(parts[own], root)
+        after, before = (self._at(root, self._ring[(own + turn) % size]) for turn in (1, -1))
+        for turn in range(size - 1):
+            request = self._row.send(parts[(own - turn) % size], after)
+            self._row.receive(parts[(own - turn - 1) % size], before)
+            request.wait()

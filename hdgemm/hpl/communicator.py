@@ -25,6 +25,10 @@ class Communicator(Protocol):
     rank: int
     size: int
 
+    @property
+    def threaded(self) -> bool:
+        """Whether several threads of a process may exchange messages at once."""
+
     def split(self, color: int, key: int) -> Communicator:
         """Return the group of the processes that give the same color, ranked by key."""
 
@@ -43,11 +47,17 @@ class Communicator(Protocol):
     def collect(self, value: object) -> Sequence[Any]:
         """Return everyone's Python object, by rank."""
 
-    def send(self, array: NDArray[Any], to: int) -> Request:
+    def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:
         """Begin to send a contiguous array, which must stay unchanged until it was waited for."""
 
-    def receive(self, array: NDArray[Any], source: int) -> None:
+    def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:
         """Block until a contiguous array has been received."""
+
+    def arrived(self, source: int) -> bool:
+        """Return whether a message from a process can be received without blocking."""
+
+    def gather_parts(self, array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the one-dimensional arrays of all processes, of the given numbers of elements."""
 
     def abort(self, exit_code: int) -> None:
         """End all processes."""
@@ -58,6 +68,7 @@ class Alone:
 
     rank = 0
     size = 1
+    threaded = True
 
     def split(self, color: int, key: int) -> Alone:  # noqa: ARG002
         """Return itself."""
@@ -82,13 +93,25 @@ class Alone:
         """Return a list of one object."""
         return [value]
 
-    def send(self, array: NDArray[Any], to: int) -> Request:
+    def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:  # noqa: ARG002
         """Refuse: there is no other process."""
         raise AssertionError(f"a message of {array.size} elements to process {to} of 1")
 
-    def receive(self, array: NDArray[Any], source: int) -> None:
+    def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:  # noqa: ARG002
         """Refuse: there is no other process."""
         raise AssertionError(f"a message of {array.size} elements from process {source} of 1")
+
+    def arrived(self, source: int) -> bool:  # noqa: ARG002
+        """Return False: there is no other process."""
+        return False
+
+    def gather_parts(
+        self,
+        array: NDArray[Any],
+        sizes: Sequence[int],  # noqa: ARG002
+    ) -> list[NDArray[Any]]:
+        """Return a list of one array."""
+        return [array]
 
     def abort(self, exit_code: int) -> None:
         """Do nothing: the caller ends by itself."""
@@ -111,6 +134,13 @@ class Mpi:
         self._comm = comm
         self.rank: int = comm.rank
         self.size: int = comm.size
+
+    @property
+    def threaded(self) -> bool:
+        """Whether MPI was initialised with MPI_THREAD_MULTIPLE."""
+        from mpi4py import MPI
+
+        return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
     def split(self, color: int, key: int) -> Mpi:
         """Split the communicator (MPI_Comm_split)."""
@@ -140,13 +170,24 @@ class Mpi:
         found: Sequence[Any] = self._comm.allgather(value)
         return found
 
-    def send(self, array: NDArray[Any], to: int) -> Request:
+    def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:
         """Send without blocking (MPI_Isend)."""
-        return _Sent(self._comm.Isend(array, to), array)
+        return _Sent(self._comm.Isend(array, to, tag), array)
 
-    def receive(self, array: NDArray[Any], source: int) -> None:
+    def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:
         """Receive (MPI_Recv)."""
-        self._comm.Recv(array, source)
+        self._comm.Recv(array, source, tag)
+
+    def arrived(self, source: int) -> bool:
+        """Probe for a message (MPI_Iprobe)."""
+        return bool(self._comm.Iprobe(source))
+
+    def gather_parts(self, array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+        """Gather arrays of several sizes (MPI_Allgatherv)."""
+        found = np.empty(sum(sizes), array.dtype)
+        counts = [size * array.itemsize for size in sizes]
+        self._comm.Allgatherv(array.view(np.uint8), [found.view(np.uint8), counts])
+        return np.split(found, np.cumsum(sizes)[:-1])
 
     def abort(self, exit_code: int) -> None:
         """End all processes of the job (MPI_Abort)."""

@@ -6,14 +6,14 @@ exchange" doubles what is known in each of log2(P) turns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from hdgemm.fortran import laswp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     Columns = NDArray[np.floating]
     #: Rows by the process that holds them.
     Held = dict[int, Columns]
+    T = TypeVar("T")
+    #: Yields before each wait for a message, and returns a T.
+    Waiting = Generator[None, None, T]
 
 
 class Exchange(NamedTuple):
@@ -51,86 +54,134 @@ def compose(first: int, pivots: NDArray[np.int64]) -> Exchange:
     return Exchange(sources, {row: held for row, held in content.items() if row >= end})
 
 
-def interchange(
-    a: Columns,
-    first: int,
-    pivots: NDArray[np.int64],
-    rows: Axis,
-    column: Communicator,
-    swap: str = "long",
-) -> Columns:
-    """Apply a panel's interchanges to local columns, and return the rows of U.
-
-    The rows of the diagonal block are not stored: the caller does, once it has solved for U.
+class RowExchange:
+    """The interchanges of one panel, to be applied to any of the local columns.
 
     Parameters
     ----------
-    a
-        All local rows of the columns, column-major.
     first, pivots
         The panel's first row, and its interchanges.
+    rows
+        Which rows of the matrix this process holds.
     column
         The processes that hold the other rows.
     swap
         A key of `SWAPS`.
     """
-    start = rows.below(first)
-    if column.size == 1:
-        laswp(a[start:], pivots - first)
-        return a[start : start + len(pivots)]
-    exchange = compose(first, pivots)
-    owners = exchange.sources // rows.block % rows.processes
-    own = exchange.sources[owners == rows.process]
-    mine = np.ascontiguousarray(a[[rows.below(row) for row in own.tolist()]])
-    _move(a, exchange.moved, rows.owner(first), rows, column)
-    counts = np.bincount(owners, minlength=column.size)
-    held = SWAPS[swap](mine, counts, column)
-    u = np.empty((len(pivots), a.shape[1]), a.dtype, order="F")
-    for process, part in held.items():
-        u[owners == process] = part
-    return u
+
+    def __init__(
+        self,
+        first: int,
+        pivots: NDArray[np.int64],
+        rows: Axis,
+        column: Communicator,
+        swap: str = "long",
+    ) -> None:
+        self._pivots, self._first, self._start = pivots, first, rows.below(first)
+        self._column, self._swap = column, SWAPS[swap]
+        if column.size == 1:
+            return
+        sources, moved = compose(first, pivots)
+        self._owners = sources // rows.block % rows.processes
+        self._counts = np.bincount(self._owners, minlength=column.size)
+        self._mine = _places(sources[self._owners == rows.process].tolist(), rows)
+        self._owner = rows.owner(first)
+        goals: list[list[int]] = [[] for _ in range(column.size)]
+        leaving: list[list[int]] = [[] for _ in range(column.size)]
+        for row, held in moved.items():
+            goals[rows.owner(row)].append(row)
+            leaving[rows.owner(row)].append(held)
+        self._arriving = _places(goals[rows.process], rows)
+        self._leaving = [
+            _places(each if self._owner == rows.process else [], rows) for each in leaving
+        ]
+
+    def apply(self, a: Columns) -> Columns:
+        """Apply the interchanges to local columns, and return the rows of U.
+
+        The rows of the diagonal block are not stored: the caller does, once it has solved for U.
+
+        Parameters
+        ----------
+        a
+            All local rows of the columns, column-major.
+        """
+        return alternate([self.steps(a)])[0]
+
+    def steps(self, a: Columns, tag: int = 0) -> Waiting[Columns]:
+        """Do the same, yielding before each wait for a message; `tag` marks its messages."""
+        width = len(self._pivots)
+        if self._column.size == 1:
+            laswp(a[self._start :], self._pivots - self._first)
+            return a[self._start : self._start + width]
+        mine = np.ascontiguousarray(a[self._mine])
+        yield from self._move(a, tag)
+        held = yield from self._swap(mine, self._counts, self._column, tag)
+        u = np.empty((width, a.shape[1]), a.dtype, order="F")
+        for process, part in held.items():
+            u[self._owners == process] = part
+        return u
+
+    def _move(self, a: Columns, tag: int) -> Waiting[None]:
+        """Send the rows of the diagonal block that leave it from their owner to where they go."""
+        rank, sent = self._column.rank, []
+        if self._owner == rank:
+            leaving = {process: a[places] for process, places in enumerate(self._leaving)}
+            sent = [
+                self._column.send(np.ascontiguousarray(each), process, tag)
+                for process, each in leaving.items()
+                if process != rank and len(each)
+            ]
+            a[self._arriving] = leaving[rank]
+        elif len(self._arriving):
+            arriving = np.empty((len(self._arriving), a.shape[1]), a.dtype)
+            yield
+            self._column.receive(arriving, self._owner, tag)
+            a[self._arriving] = arriving
+        for request in sent:
+            request.wait()
 
 
-def _move(
-    a: Columns, moved: Mapping[int, int], owner: int, rows: Axis, column: Communicator
-) -> None:
-    """Send the rows of the diagonal block that leave it from their owner to where they go."""
-    sent = []
-    by_process = {
-        process: [pair for pair in moved.items() if rows.owner(pair[0]) == process]
-        for process in range(column.size)
-    }
-    own = by_process[rows.process]
-    places = [rows.below(row) for row, _ in own]
-    arriving = np.empty((len(own), a.shape[1]), a.dtype)
-    if owner == rows.process:
-        for process, pairs in by_process.items():
-            leaving = np.ascontiguousarray(a[[rows.below(row) for _, row in pairs]])
-            if process == owner:
-                arriving = leaving
-            elif pairs:
-                sent.append(column.send(leaving, process))
-    elif own:
-        column.receive(arriving, owner)
-    if own:
-        a[places] = arriving
-    for request in sent:
-        request.wait()
+def alternate(exchanges: Sequence[Waiting[T]]) -> list[T]:
+    """Run several exchanges in turn, each until it waits for a message; return their results.
+
+    The messages of one are on their way while rows are copied for another (Jo et al., section
+    4.4). All processes of a column run the same exchanges in the same order.
+    """
+    found: dict[int, T] = {}
+    while len(found) < len(exchanges):
+        for number, exchange in enumerate(exchanges):
+            if number not in found:
+                try:
+                    next(exchange)
+                except StopIteration as end:
+                    found[number] = end.value
+    return [found[number] for number in range(len(exchanges))]
 
 
-def _ring(mine: Columns, counts: NDArray[np.int64], column: Communicator) -> Held:
+def _places(positions: Sequence[int], rows: Axis) -> NDArray[np.int64]:
+    """Return the local numbers of rows that this process holds."""
+    return np.array([rows.below(position) for position in positions], np.int64)
+
+
+def _ring(
+    mine: Columns, counts: NDArray[np.int64], column: Communicator, tag: int
+) -> Waiting[Held]:
     """Pass rows around the ring of processes, each turn those that arrived in the last."""
     held, size, rank = {column.rank: mine}, column.size, column.rank
     for turn in range(size - 1):
-        request = column.send(held[(rank - turn) % size], (rank + 1) % size)
+        request = column.send(held[(rank - turn) % size], (rank + 1) % size, tag)
         source = (rank - turn - 1) % size
         held[source] = np.empty((counts[source], mine.shape[1]), mine.dtype)
-        column.receive(held[source], (rank - 1) % size)
+        yield
+        column.receive(held[source], (rank - 1) % size, tag)
         request.wait()
     return held
 
 
-def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communicator) -> Held:
+def _binary_exchange(
+    mine: Columns, counts: NDArray[np.int64], column: Communicator, tag: int
+) -> Waiting[Held]:
     """Exchange all rows known with a partner at distance 1, 2, 4, ...
 
     Processes beyond the largest power of two give their rows to a partner below it first, and
@@ -140,20 +191,23 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
     power = 1 << (column.size.bit_length() - 1)
 
     def send(to: int) -> Request:
-        return column.send(np.concatenate([held[process] for process in sorted(held)]), to)
+        return column.send(np.concatenate([held[process] for process in sorted(held)]), to, tag)
 
     def receive(source: int, processes: list[int]) -> None:
         sizes = [int(counts[process]) for process in processes]
         together = np.empty((sum(sizes), mine.shape[1]), mine.dtype)
-        column.receive(together, source)
+        column.receive(together, source, tag)
         parts = np.split(together, np.cumsum(sizes)[:-1])
         held.update(zip(processes, parts, strict=True))
 
     if rank >= power:
-        send(rank - power).wait()
+        request = send(rank - power)
+        yield
         receive(rank - power, list(range(column.size)))
+        request.wait()
         return held
     if rank + power < column.size:
+        yield
         receive(rank + power, [rank + power])
     for bit in range(power.bit_length() - 1):
         distance = 1 << bit
@@ -161,6 +215,7 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
         group = range(partner // distance * distance, partner // distance * distance + distance)
         theirs = [process for process in range(column.size) if process % power in group]
         request = send(partner)
+        yield
         receive(partner, theirs)
         request.wait()
     if rank + power < column.size:
@@ -169,7 +224,9 @@ def _binary_exchange(mine: Columns, counts: NDArray[np.int64], column: Communica
 
 
 #: How the rows of U are spread, by HPL's names.
-SWAPS: Final[Mapping[str, Callable[[Columns, NDArray[np.int64], Communicator], Held]]] = {
+SWAPS: Final[
+    Mapping[str, Callable[[Columns, NDArray[np.int64], Communicator, int], Waiting[Held]]]
+] = {
     "long": _ring,
     "binary-exchange": _binary_exchange,
 }

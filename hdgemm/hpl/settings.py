@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 #: HPL.dat's number of the swap algorithm; 2 is a mix, in which large updates take the second.
 _SWAPS: Final = ("binary-exchange", "long", "long")
+#: What runs beside the update of the trailing matrix (Jo et al., sections 4.1 to 4.4).
+OVERLAPS: Final = ("window", "panel-swap", "shared-panel", "split-swap")
+#: Columns of a strip, the unit in which columns are dealt to devices, where none is given.
+_STRIP: Final = 512
+#: How processes are numbered, in the order of HPL.dat's PMAP.
+MAPPINGS: Final = ("row", "column")
 #: HPL's residual must be below this.
 THRESHOLD: Final = 16.0
 
@@ -33,12 +39,23 @@ class Settings:
         Rows and columns of a block.
     grid
         Rows and columns of the grid of processes, P×Q.
+    mapping
+        "row": the processes are numbered along the rows of the grid; "column": along its columns.
     depth
-        1: the next panel is factored and sent before the rest is updated; 0: after it.
+        Lookahead: how many panels are factored and sent before the trailing matrix is updated by
+        the panel before them; 0: every update ends before the next panel.
     broadcast
         A name of `TOPOLOGIES`.
     swap
         "long" or "binary-exchange".
+    overlap
+        Names of `OVERLAPS`. "window": panel, broadcast and swap of the next step run beneath the
+        update, by a working window of columns (needs depth 1 and two threads or devices);
+        "panel-swap": a panel is factored while rows are swapped for the update before it;
+        "shared-panel": the processes of a row share the factorisation of its part of a panel;
+        "split-swap": the first columns are swapped in two halves whose messages alternate.
+    strip
+        Columns of a strip: one device solves for its rows of U, and all may update it.
     seed
         X₀ of the random sequence.
     threshold
@@ -51,18 +68,26 @@ class Settings:
     depth: int = 1
     broadcast: str = "1ring"
     swap: str = "long"
+    overlap: tuple[str, ...] = ("window",)
+    strip: int = _STRIP
     seed: int = SEED
     threshold: float = THRESHOLD
+    mapping: str = "row"
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.nb < 1:
             raise InputError(f"N and NB must be at least 1, got {self.n} and {self.nb}")
         if min(self.grid) < 1:
             raise InputError(f"a grid has at least 1×1 processes, got {_times(self.grid)}")
-        if self.depth not in (0, 1):
-            raise InputError(f"the lookahead depth is 0 or 1, got {self.depth}")
+        if self.depth < 0 or self.strip < 1:
+            raise InputError(
+                f"the lookahead depth must be at least 0 and a strip at least 1 column wide, got "
+                f"{self.depth} and {self.strip}"
+            )
         for name, value, known in (
             ("broadcast", self.broadcast, TOPOLOGIES), ("swap", self.swap, tuple(SWAPS)),
+            ("mapping", self.mapping, MAPPINGS),
+            *(("overlap", each, OVERLAPS) for each in self.overlap),
         ):  # fmt: skip
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
@@ -73,9 +98,19 @@ class Settings:
         return self.n**2 * (2 * self.n / 3 + 1.5)
 
     @property
+    def panels(self) -> int:
+        """Number of panels: N / NB, rounded up."""
+        return -(-self.n // self.nb)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return the row and the column of the grid at which a process is."""
+        p, q = self.grid
+        return divmod(rank, q) if self.mapping == "row" else (rank % p, rank // p)
+
+    @property
     def code(self) -> str:
-        """HPL's name of the variant: wall time, row-major grid, depth, broadcast, panels."""
-        return f"WR{self.depth}{TOPOLOGIES.index(self.broadcast)}R2R8"
+        """HPL's name of the variant: wall time, mapping, depth, broadcast, kind of panels."""
+        return f"W{self.mapping[0].upper()}{self.depth}{TOPOLOGIES.index(self.broadcast)}R2R8"
 
 
 def parse_grid(text: str) -> tuple[int, int]:
@@ -91,6 +126,13 @@ def parse_grid(text: str) -> tuple[int, int]:
     except ValueError:
         raise InputError(f"a grid is given as PxQ, for example 2x3, got {text!r}") from None
     return p, q
+
+
+def parse_overlap(text: str) -> tuple[str, ...]:
+    """Read ``"none"``, ``"all"``, or names of `OVERLAPS` joined by "+", which are not checked."""
+    if text in ("none", "all"):
+        return OVERLAPS if text == "all" else ()
+    return tuple(text.split("+"))
 
 
 def read_dat(path: Path) -> list[Settings]:
@@ -111,9 +153,7 @@ def read_dat(path: Path) -> list[Settings]:
     dat = _Dat(path, lines)
     dat.skip(2)  # the name of the output and the device
     sizes, blocks = dat.several(), dat.several()
-    order = dat.numbers(1)[0]
-    if order != 0:
-        raise InputError(f"{path}: only the row-major grid (PMAP 0) is available, got {order:g}")
+    mapping = dat.named(MAPPINGS, int(dat.numbers(1)[0]), "PMAP")
     count = int(dat.numbers(1)[0])
     grids = list(zip(dat.numbers(count), dat.numbers(count), strict=True))
     threshold = dat.numbers(1)[0]
@@ -123,9 +163,9 @@ def read_dat(path: Path) -> list[Settings]:
     swap = int(dat.numbers(1)[0])
     return [
         Settings(
-            int(n), int(nb), (int(p), int(q)), depth=min(int(depth), 1),
+            int(n), int(nb), (int(p), int(q)), depth=int(depth),
             broadcast=dat.named(TOPOLOGIES, int(topology), "BCAST"),
-            swap=dat.named(_SWAPS, swap, "SWAP"), threshold=threshold,
+            swap=dat.named(_SWAPS, swap, "SWAP"), threshold=threshold, mapping=mapping,
         )
         for (p, q), n, nb, depth, topology in itertools.product(
             grids, sizes, blocks, depths, broadcasts

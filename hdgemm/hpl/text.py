@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.hpl.system import PHASES
+from hdgemm.hpl.timeline import HIDEABLE, PHASES, picture
 from hdgemm.units import format_speed
 
 if TYPE_CHECKING:
@@ -44,8 +44,14 @@ def result_lines(result: Result, dgemm: float | None = None) -> Iterator[str]:
         seconds = result.phases[name]
         part = seconds / result.seconds
         yield f"{name:<10}{seconds:>9.2f} s {part:>7.1%}  {'#' * round(40 * min(1.0, part))}"
+    if result.hidden_part is not None:
+        each = ", ".join(f"{name} {result.hidden[name]:.2f} s" for name in HIDEABLE)
+        yield f"beneath updates: {result.hidden_part:.1%} of panels, broadcasts and swaps ({each})"
+    yield from picture(result.events)
+    yield f"{'':10}p panel, b broadcast, s swap, U update, x solve, . idle; from left to right"
     if dgemm is not None:
         yield f"{result.gflops * 1e9 / dgemm:.1%} of DGEMM ({format_speed(dgemm / 1e9)})"
+    yield result.energy.line(result.gflops)
 
 
 def summary_lines(results: Iterable[Result]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hdgemm.hpl.broadcast import TOPOLOGIES, children
 from hdgemm.hpl.distribution import Axis
 from hdgemm.hpl.interchange import compose
+from hdgemm.hpl.panel import SharedRows
 
 EXTENTS = st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(1, 5))
 
@@ -56,3 +57,20 @@ def test_a_broadcast_reaches_every_process_once(topology, size):
     assert sorted(reached) == list(range(size))
     if topology.endswith("modified") and size > 1:
         assert passed[1] == ()
+
+
+@given(EXTENTS, st.integers(0, 60), st.integers(1, 4))
+def test_shared_rows_of_a_panel_belong_to_one_process(extents, first, cols):
+    extent, block, processes = extents
+    first = min(first, extent) // block * block
+    shares = [
+        SharedRows(Axis(extent, block, processes, row), first, col, cols)
+        for row in range(processes)
+        for col in range(cols)
+    ]
+    held = [share.positions().tolist() for share in shares]
+    assert sorted(each for own in held for each in own) == list(range(first, extent))
+    for share, own in zip(shares, held, strict=True):
+        assert own == sorted(own)
+        assert all(share.owner(each) == share.process for each in own)
+        assert all(other.owner(each) == share.process for other in shares for each in own)

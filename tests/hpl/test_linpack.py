@@ -1,6 +1,7 @@
 """One process: solutions against NumPy's, the residual's verdict, and what is refused."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -10,8 +11,23 @@ from hdgemm.cli.app import app
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.hpl import Settings, linpack
 from hdgemm.hpl.communicator import Alone
+from hdgemm.hpl.devices import Devices
 from hdgemm.hpl.sequence import RandomMatrix
-from hdgemm.hpl.system import System, host_update
+from hdgemm.hpl.settings import OVERLAPS
+from hdgemm.hpl.system import System
+from hdgemm.hpl.timeline import hidden_seconds
+from hdgemm.hpl.window import host_update
+
+
+def factored(settings, threads=1):
+    """A system factored by some threads."""
+    system = System(settings, Alone())
+    window = Devices([host_update] * threads, rows=16).window(system.recorder)
+    try:
+        system.factor(window)
+    finally:
+        window.close()
+    return system
 
 
 def random_system(n):
@@ -23,8 +39,7 @@ def random_system(n):
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize(("n", "nb"), [(1, 1), (1, 64), (2, 1), (13, 4), (64, 16), (97, 200)])
 def test_the_solution_is_numpys(n, nb, depth):
-    system = System(Settings(n, nb, depth=depth), Alone())
-    system.factor()
+    system = factored(Settings(n, nb, depth=depth))
     x = system.solve()
     a, b = random_system(n)
     reference = np.linalg.solve(a, b)
@@ -33,11 +48,59 @@ def test_the_solution_is_numpys(n, nb, depth):
     assert system.residual(x) < 16
 
 
+@pytest.mark.parametrize("overlap", [(), ("window",), ("window", "panel-swap"), OVERLAPS])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_threads_and_overlaps_do_not_change_the_bits(overlap, depth):
+    found = [
+        factored(Settings(130, 16, depth=depth, overlap=names, strip=24), threads).solve()
+        for names, threads in (((), 1), (overlap, 2), (overlap, 4))
+    ]
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+    assert np.isfinite(found[0]).all()
+
+
+def test_an_error_of_an_update_reaches_the_caller_once():
+    calls = []
+
+    def update(a, b, c):
+        calls.append(len(c))
+        if len(calls) > 3:
+            raise ZeroDivisionError("the device is gone")
+        host_update(a, b, c)
+
+    for threads in (1, 3):
+        calls.clear()
+        with pytest.raises(ZeroDivisionError, match="the device is gone"):
+            linpack(Settings(200, 16), Alone(), devices=Devices([update] * threads))
+    assert not [t for t in threading.enumerate() if t.name.startswith("hdgemm-update")]
+
+
+def test_panels_are_hidden_beneath_updates():
+    """The first update of a thread lasts until the caller has factored the next panel."""
+    factored_panel = threading.Event()
+
+    def slow(a, b, c):
+        host_update(a, b, c)
+        if threading.current_thread() is not threading.main_thread():
+            factored_panel.wait(5)
+
+    settings = Settings(64, 16, strip=8)
+    system = System(settings, Alone())
+    window = Devices([host_update, slow], rows=16).window(system.recorder)
+    timer = threading.Timer(0.2, factored_panel.set)
+    timer.start()
+    try:
+        system.factor(window)
+    finally:
+        window.close()
+        timer.join()
+    assert sum(hidden_seconds(system.recorder.events).values()) > 0
+
+
 def test_the_same_run_gives_the_same_bits_whatever_the_lookahead():
     solutions = []
     for depth in (0, 0, 1):
-        system = System(Settings(90, 16, depth=depth), Alone())
-        system.factor()
+        system = factored(Settings(90, 16, depth=depth))
         solutions.append(system.solve())
     assert solutions[0].tobytes() == solutions[1].tobytes()
     # BLAS may add up in another order where the columns of an update are cut differently.
@@ -50,7 +113,7 @@ def test_a_wrong_update_fails(wrong):
         host_update(a, b, c)
         c[-1, -1] += wrong
 
-    result = linpack(Settings(60, 16), Alone(), update=update)
+    result = linpack(Settings(60, 16), Alone(), devices=Devices([update]))
     assert not result.passed
 
 
@@ -70,8 +133,7 @@ def test_single_precision_is_refined_to_double(n, nb):
 
 
 def test_a_correction_solves_with_the_factors():
-    system = System(Settings(80, 16), Alone())
-    system.factor()
+    system = factored(Settings(80, 16))
     x = system.solve()
     right = np.random.default_rng(1).standard_normal(80)
     a, _ = random_system(80)

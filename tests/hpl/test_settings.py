@@ -4,7 +4,7 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.hpl import Settings, read_dat
-from hdgemm.hpl.settings import parse_grid
+from hdgemm.hpl.settings import OVERLAPS, parse_grid, parse_overlap
 
 DAT = """HPLinpack benchmark input file
 Innovative Computing Laboratory, University of Tennessee
@@ -53,8 +53,8 @@ def test_hpl_dat_gives_every_combination(tmp_path):
     ("old", "new", "message"),
     [
         ("29 30 ", "29 x ", r"line 6: expected 2 numbers, got '29 x'"),
-        ("0            PMAP", "1            PMAP", "row-major"),
-        ("0 3  ", "0 4  ", "BCAST 4 is not available"),
+        ("0            PMAP", "2            PMAP", "PMAP 2 is not available"),
+        ("0 3  ", "0 6  ", "BCAST 6 is not available"),
         ("1            SWAP", "7            SWAP", "SWAP 7"),
         ("29 30 ", "0 30 ", "at least 1"),
     ],
@@ -77,11 +77,41 @@ def test_a_file_cut_short_or_missing_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"n": 0}, {"nb": 0}, {"grid": (0, 1)}, {"depth": 2}, {"broadcast": "tree"}, {"swap": "mix"}],
+    [
+        {"n": 0},
+        {"nb": 0},
+        {"grid": (0, 1)},
+        {"depth": -1},
+        {"overlap": ("all",)},
+        {"strip": 0},
+        {"mapping": "diagonal"},
+        {"broadcast": "tree"},
+        {"swap": "mix"},
+    ],
 )
 def test_settings_are_checked(wrong):
     with pytest.raises(InputError):
         Settings(**{"n": 10, **wrong})
+
+
+def test_hpl_dat_of_a_column_major_grid_with_lookahead_and_long_broadcasts(tmp_path):
+    path = tmp_path / "HPL.dat"
+    changes = {"0            PMAP": "1 PMAP", "0 3  ": "4 5  ", "1            DEPTHs": "2 DEPTHs"}
+    text = DAT
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path.write_text(text)
+    runs = read_dat(path)
+    assert {run.broadcast for run in runs} == {"long", "long-modified"}
+    assert {(run.mapping, run.depth) for run in runs} == {("column", 2)}
+    assert runs[0].code == "WC24R2R8"
+    assert [runs[0].place(rank) for rank in range(4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_overlaps_are_joined_by_plus_signs():
+    assert parse_overlap("none") == ()
+    assert parse_overlap("all") == OVERLAPS
+    assert parse_overlap("window+split-swap") == ("window", "split-swap")
 
 
 @pytest.mark.parametrize("text", ["", "2", "2x", "axb", "2x2x2"])

@@ -1,0 +1,145 @@
+"""Timeline of a run of LINPACK: which thread was in which phase when, and what was hidden."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: What a process spends its time on.
+PHASES: Final = ("panel", "broadcast", "swap", "update", "solve")
+#: The phases that can run beneath updates.
+HIDEABLE: Final = ("panel", "broadcast", "swap")
+
+Interval = tuple[float, float]
+
+
+class Event(NamedTuple):
+    """One piece of one phase; times are those of `time.perf_counter`.
+
+    Parameters
+    ----------
+    thread
+        Name of the thread.
+    step
+        First column of the panel.
+    """
+
+    thread: str
+    phase: str
+    step: int
+    start: float
+    end: float
+
+
+class Recorder:
+    """Collects events from all threads of a process."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    @contextmanager
+    def record(self, phase: str, step: int) -> Iterator[None]:
+        """Record what runs in this context, in the thread that runs it."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            name = threading.current_thread().name
+            self.events.append(Event(name, phase, step, start, time.perf_counter()))
+
+
+def seconds_by_phase(events: Iterable[Event]) -> dict[str, float]:
+    """Return for each phase the seconds in which at least one thread was in it."""
+    intervals: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
+    for event in events:
+        intervals[event.phase].append((event.start, event.end))
+    return {phase: _length(_union(found)) for phase, found in intervals.items()}
+
+
+def hidden_seconds(events: Sequence[Event]) -> dict[str, float]:
+    """Return for each phase of `HIDEABLE` the seconds during which another thread updated."""
+    updates: dict[str, list[Interval]] = {event.thread: [] for event in events}
+    for event in events:
+        if event.phase == "update":
+            updates[event.thread].append((event.start, event.end))
+    found = dict.fromkeys(HIDEABLE, 0.0)
+    for thread in updates:
+        others = _union(
+            [each for name, intervals in updates.items() if name != thread for each in intervals]
+        )
+        for phase in HIDEABLE:
+            own = [
+                (event.start, event.end)
+                for event in events
+                if event.thread == thread and event.phase == phase
+            ]
+            found[phase] += _common(_union(own), others)
+    return found
+
+
+def picture(events: Sequence[Event], width: int = 64) -> Iterator[str]:
+    """Yield a line for each thread: at each moment the letter of the phase that took most of it.
+
+    p panel, b broadcast, s swap, U update, x solve, . nothing.
+    """
+    if not events:
+        return
+    begin, end = min(e.start for e in events), max(e.end for e in events)
+    cell = max(end - begin, 1e-9) / width
+    letters = dict(zip(PHASES, "pbsUx", strict=True))
+    threads = list(dict.fromkeys(event.thread for event in events))
+    for number, thread in enumerate(threads):
+        shares: list[dict[str, float]] = [{} for _ in range(width)]
+        for event in events:
+            if event.thread == thread:
+                _spread(shares, event, begin, cell)
+        row = "".join(_letter(share, cell, letters) for share in shares)
+        yield f"thread {number}  {row}"
+
+
+def _spread(shares: Sequence[dict[str, float]], event: Event, begin: float, cell: float) -> None:
+    """Add an event to the cells of the picture that it touches."""
+    last = len(shares) - 1
+    first = min(last, int((event.start - begin) / cell))
+    for place in range(first, min(last, int((event.end - begin) / cell)) + 1):
+        left, right = begin + place * cell, begin + (place + 1) * cell
+        common = min(event.end, right) - max(event.start, left)
+        shares[place][event.phase] = shares[place].get(event.phase, 0.0) + common
+
+
+def _letter(share: dict[str, float], cell: float, letters: dict[str, str]) -> str:
+    idle = cell - sum(share.values())
+    phase = max(share, key=lambda name: share[name], default="")
+    return letters[phase] if phase and share[phase] >= idle else "."
+
+
+def _union(intervals: Sequence[Interval]) -> list[Interval]:
+    """Return the union of intervals as disjoint intervals in order."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _length(intervals: Iterable[Interval]) -> float:
+    return sum(end - start for start, end in intervals)
+
+
+def _common(first: Sequence[Interval], second: Sequence[Interval]) -> float:
+    """Return the length of the intersection of two ordered lists of disjoint intervals."""
+    total, i, j = 0.0, 0, 0
+    while i < len(first) and j < len(second):
+        total += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
