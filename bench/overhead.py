@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ import hdgemm
 from bench.harness import environment, save, spread
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import Problem
@@ -28,6 +30,11 @@ from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hdgemm.pipeline.devices.protocol import Completion
 
 #: (m, n, k), edge of all tiles, and k-extent of a load. Tiny tiles: the work itself is nothing.
 CASES = {
@@ -39,7 +46,37 @@ CASES = {
 N = 1024
 SESSIONS = {"host": None, "opencl:0": "16MB"}
 OUT = np.empty((N, N))
-DEVICES = {"recording": RecordingDevice, "host": HostDevice}
+
+
+class Tape(RecordingDevice):
+    """A recording device that keeps the calls of a run, to repeat them without the executor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tape: list[Callable[[Sequence[Completion]], Completion]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if name not in {"upload", "gemm", "download"}:
+            return method
+
+        def call(*arguments: Any) -> Completion:
+            self._tape.append(partial(method, *arguments[:-1]))
+            return method(*arguments)
+
+        return call
+
+    def replay(self) -> float:
+        """Repeat all calls, each after the one before it; return the seconds of CPU time."""
+        start, completion = time.process_time(), DONE
+        for call in self._tape:
+            completion.wait()
+            completion = call([completion])
+        completion.wait()
+        return time.process_time() - start
+
+
+DEVICES = {"recording": Tape, "host": HostDevice}
 
 
 def main() -> None:
@@ -62,12 +99,16 @@ def main() -> None:
 
 
 def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
-    """Return microseconds per operation, elapsed and of CPU time, of whole runs."""
+    """Return microseconds per operation of whole runs: elapsed, of CPU time, and the executor's.
+
+    The executor's share on the recording device is the CPU time of the run less that of the same
+    device calls made again without the executor.
+    """
     (m, n, k), edge, depth = CASES[case]
     rng = np.random.default_rng(0)
     a, b, c = rng.random((m, k)), rng.random((k, n)), np.empty((m, n))
     stores = [ArrayMatrix(array) for array in (a, b, c)]
-    elapsed, used, stages = [], [], {}
+    elapsed, used, own, stages = [], [], [], {}
     for _ in range(repeat):
         opened = DEVICES[device]()
         shape = Shape((edge, edge, edge), depth, depth, (2, 2, 2))
@@ -78,12 +119,18 @@ def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
         count = len(timeline.events)
         elapsed.append((time.perf_counter() - wall) / count * 1e6)
         used.append((time.process_time() - cpu) / count * 1e6)
+        if isinstance(opened, Tape):
+            own.append(used[-1] - opened.replay() / count * 1e6)
         stages = {stage: stats.operations for stage, stats in timeline.stages().items()}
         opened.close()
     np.testing.assert_allclose(c, a @ b)
     times = f"{statistics.median(elapsed):6.1f} us, {statistics.median(used):6.1f} us of CPU time"
     print(f"{device:10} {case:26} {times}, {sum(stages.values()):6} operations")
-    return {"operations": stages, "elapsed": spread(elapsed), "cpu": spread(used)}
+    found = {"operations": stages, "elapsed": spread(elapsed), "cpu": spread(used)}
+    if own:
+        print(f"{'':37} of it {statistics.median(own):6.1f} us of the executor")
+        found["executor_cpu"] = spread(own)
+    return found
 
 
 def second_product(repeat: int) -> dict[str, Any]:
