@@ -39,6 +39,8 @@ class Progress:
         ``"verifying"``: the finished product is checked.
     busy
         Seconds in which each stage of each device was busy so far, by ``"DEVICE STAGE"``.
+    tiles
+        Parts of C that each of several devices has stored so far; None for one device.
     """
 
     percent: float
@@ -50,6 +52,24 @@ class Progress:
     total_steps: int
     phase: str = "multiplying"
     busy: Mapping[str, float] = field(default_factory=dict)
+    tiles: TileGrid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """C as a grid of equal cells, each with the device that has stored its centre.
+
+    Parameters
+    ----------
+    devices
+        Names of the devices.
+    rows
+        The cells of each row of the grid: the device's place in `devices` as a letter from ``"a"``
+        on, or ``"."`` where nothing is stored.
+    """
+
+    devices: tuple[str, ...]
+    rows: tuple[str, ...]
 
 
 class ProgressCallback(Protocol):
@@ -173,6 +193,8 @@ class ProgressMeter:
         Seconds between two calls of `callback`.
     clock
         Seconds, monotonic.
+    tiles
+        Returns the parts of C that are stored, where several devices compute it.
     """
 
     def __init__(
@@ -182,11 +204,13 @@ class ProgressMeter:
         *,
         interval: float = 0.1,
         clock: Callable[[], float] = time.perf_counter,
+        tiles: Callable[[], TileGrid] | None = None,
     ) -> None:
         self._work = work
         self._callback = callback
         self._interval = interval
         self._clock = clock
+        self._tiles = tiles
         self._began = clock()
         self._next = self._began + interval
         self._flops = 0
@@ -243,6 +267,7 @@ class ProgressMeter:
             steps=self._steps,
             total_steps=self._work.steps,
             busy={f"{device} {stage}": busy for (device, stage), (busy, _) in self._busy.items()},
+            tiles=None if self._tiles is None else self._tiles(),
         )
 
     def _fraction(self) -> float:

@@ -148,7 +148,7 @@ class Client:
         Parameters
         ----------
         process
-            cholesky, lu, qr, solve or lstsq.
+            cholesky, lu, qr, solve, lstsq or syrk.
         a, b
             As in `multiply`; solve and lstsq take b.
         output, transfer

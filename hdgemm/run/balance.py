@@ -64,6 +64,7 @@ class Pool:
             name: State(member.rate, trials=TRIALS if member.measured else 0)
             for name, member in members.items()
         }
+        self.extents = m, n
         self._elements = m * n - sum(map(area, done))
         self._balances = regions is None
         self._free = remainder(Rect(0, 0, m, n), done) if regions is None else []

@@ -27,7 +27,7 @@ from hdgemm.run.scaling import run_scaling
 from hdgemm.run.shared import SharedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from hdgemm.durable.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Problem
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.product.product import Product
-    from hdgemm.progress import Watch
+    from hdgemm.progress import TileGrid, Watch
     from hdgemm.report import Report, Resumption
     from hdgemm.run.session import Session
 
@@ -209,7 +209,7 @@ class _Run:
         done = () if self.checkpoint is None else self.checkpoint.begin_shared(
             [member.plan for member in members]
         )  # fmt: skip
-        meter = self._meter(Work(product.flops, 1, 0, 0))
+        meter = self._meter(Work(product.flops, 1, 0, 0), lambda: run.tiles())  # noqa: PLW0108 - made below
         operands = product.operands()
         with PeakMemory() as peak, self._recording(operands.c) as c:
             run = SharedRun(
@@ -242,9 +242,11 @@ class _Run:
     def _resumption(self) -> Resumption | None:
         return None if self.checkpoint is None else self.checkpoint.resumption
 
-    def _meter(self, work: Work) -> ProgressMeter | None:
+    def _meter(
+        self, work: Work, tiles: Callable[[], TileGrid] | None = None
+    ) -> ProgressMeter | None:
         callback = self.watch.progress
-        return None if callback is None else ProgressMeter(work, callback)
+        return None if callback is None else ProgressMeter(work, callback, tiles=tiles)
 
     def _observer(self, meter: ProgressMeter | None) -> Observer | None:
         return both(self.watch.observer, meter)

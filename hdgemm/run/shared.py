@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.slots import Operands
     from hdgemm.pipeline.timeline import Event, Observer, Timeline
     from hdgemm.product.product import Product
+    from hdgemm.progress import TileGrid
     from hdgemm.run.learned_rates import Rates
     from hdgemm.run.members import Member
     from hdgemm.run.session import Session
@@ -98,6 +99,10 @@ class SharedRun:
     def start(self) -> float:
         """Time zero of the run on `time.perf_counter`."""
         return self._shared.start
+
+    def tiles(self) -> TileGrid:
+        """Return the parts of C that each device has stored so far."""
+        return self._shared.tiles()
 
     @property
     def members(self) -> list[Member]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
+from hdgemm.progress import TileGrid
 from hdgemm.run.balance import Wait
 
 if TYPE_CHECKING:
@@ -21,6 +22,37 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Event
     from hdgemm.planning.reuse import DrawnUnits
     from hdgemm.run.balance import Pool, Refusal
+
+
+#: Rows and columns of a `TileGrid`, at most.
+_GRID: Final = 24
+
+
+class _Cells:
+    """The cells of a `TileGrid` of an m×n matrix."""
+
+    def __init__(self, m: int, n: int) -> None:
+        self._extents = m, n
+        self._rows = [bytearray(b"." * min(n, _GRID)) for _ in range(min(m, _GRID))]
+
+    def mark(self, device: int, part: Rect) -> None:
+        """Mark the cells with their centre in a stored part."""
+        m, n = self._extents
+        cols = _centres(part.col, part.cols, n)
+        for row in _centres(part.row, part.rows, m):
+            self._rows[row][cols.start : cols.stop] = bytes([ord("a") + device % 26]) * len(cols)
+
+    def rows(self) -> tuple[str, ...]:
+        """Return each row as text."""
+        return tuple(row.decode() for row in self._rows)
+
+
+def _centres(first: int, extent: int, whole: int) -> range:
+    """Return the cells of one dimension with their centre in `extent` elements from `first` on."""
+    count = min(whole, _GRID)
+    return range(
+        *(-(-(2 * edge * count - whole) // (2 * whole)) for edge in (first, first + extent))
+    )
 
 
 @dataclass
@@ -61,6 +93,7 @@ class SharedPool:
         self.start = clock()
         self._drawn: dict[str, dict[Rect, _Drawn]] = {name: {} for name in pool.members}
         self.records = {name: _Record() for name in pool.members}
+        self._cells = _Cells(*pool.extents)
 
     def draw(self, name: str, stopped: Callable[[], bool]) -> Rect | None:
         """Return the next tile; block while other devices may return tiles to the pool."""
@@ -92,12 +125,18 @@ class SharedPool:
         """Record that rows of a drawn tile are in C; a complete tile updates the speed."""
         with self._changed:
             self._pool.stored(name, part)
+            self._cells.mark(list(self.records).index(name), part)
             on_the_way = self._drawn[name]
             tile = next(tile for tile in on_the_way if tile.covers(part))
             on_the_way[tile].left -= part.rows * part.cols
             if on_the_way[tile].left == 0:
                 self._measure(name, tile, on_the_way.pop(tile).at)
             self._changed.notify_all()
+
+    def tiles(self) -> TileGrid:
+        """Return the parts of C that each device has stored so far."""
+        with self._changed:
+            return TileGrid(tuple(self.records), self._cells.rows())
 
     def _measure(self, name: str, tile: Rect, drawn: float) -> None:
         record, now = self.records[name], self._clock()

@@ -13,9 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
-from hdgemm.linalg.routines import ROUTINES
 from hdgemm.server import paths, references
-from hdgemm.server.backend import GemmCall, Library, Outcome, ProfileCall, RoutineCall, Watch
+from hdgemm.server.backend import (
+    ROUTINES,
+    GemmCall,
+    Library,
+    Outcome,
+    ProfileCall,
+    RoutineCall,
+    Watch,
+)
 from hdgemm.server.computations import host_options, library_options
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
@@ -156,7 +163,7 @@ class Attempt:
     def _durable(self) -> bool:
         """Whether the job has a journal: a product that is long enough, a durable routine."""
         if self._job.process in ROUTINES:
-            return ROUTINES[self._job.process].durable
+            return ROUTINES[self._job.process]
         plan = self._job.plan or {}
         expected = plan.get("expected_seconds")
         if expected is None:

@@ -9,7 +9,14 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.options import Options
 from hdgemm.server.backend import PlannedOperand, Problem, RoutineProblem
-from hdgemm.server.models import GemmInputs, JobOptions, LinalgInputs, QrInputs, VerifyInputs
+from hdgemm.server.models import (
+    GemmInputs,
+    JobOptions,
+    LinalgInputs,
+    QrInputs,
+    SyrkInputs,
+    VerifyInputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +84,8 @@ def result_shape(
         return a[1], b[1]
     if isinstance(inputs, QrInputs) and inputs.mode == "r":
         return min(a), a[1]
+    if isinstance(inputs, SyrkInputs):
+        return (a[1], a[1]) if inputs.trans else (a[0], a[0])
     return a
 
 

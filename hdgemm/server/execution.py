@@ -17,6 +17,7 @@ from hdgemm.server.models import (
     QrInputs,
     SolveInputs,
     Strict,
+    SyrkInputs,
     VerifyInputs,
 )
 
@@ -164,6 +165,14 @@ class ExecuteLstsq(Execute):
     inputs: LstsqInputs
 
 
+class ExecuteSyrk(Execute):
+    """An execute request for `syrk`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
+    outputs: GemmOutputs | None = None
+    inputs: SyrkInputs
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """A process: its request, a sentence, its outputs."""
@@ -186,6 +195,7 @@ PROCESSES: Final[Mapping[Process, Description]] = {
     "qr": Description(ExecuteQr, "QR factorisation: R, or the reflectors"),
     "solve": Description(ExecuteSolve, "Solution X of A·X = B"),
     "lstsq": Description(ExecuteLstsq, "Least-squares solution of a tall A·X = B"),
+    "syrk": Description(ExecuteSyrk, "One triangle of A·A^T or A^T·A"),
     "verify": Description(ExecuteVerify, "Freivalds' check of a finished product", ("report",)),
     "profile": Description(
         ExecuteProfile, "Contention between the resources of a device", ("report",)

@@ -250,6 +250,13 @@ class LstsqInputs(LinalgInputs):
     b: Reference
 
 
+class SyrkInputs(LinalgInputs):
+    """One triangle of A·A^T, or of A^T·A where `trans` says so; zeros in the other one."""
+
+    lower: bool = False
+    trans: bool = False
+
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -66,7 +66,8 @@ class NumpyLibrary:
             out[bar] = call.alpha * (a[bar] @ b)
             if call.beta:
                 out[bar] += call.beta * c[bar]
-            self._step(step + 1, watch, began, options.threads or 1)
+            several = options.strategy == "hybrid"
+            self._step(step + 1, watch, began, options.threads or 1, several=several)
         with call.out.open("wb") as stream:
             np.save(stream, out)
         report = {"seconds": time.monotonic() - began, "gflops": 1.0, "stages": {},
@@ -96,7 +97,9 @@ class NumpyLibrary:
             self._step(step + 1, watch, began)
         return Outcome({"device": call.device, "kind": "measured"}, _draw_profile)
 
-    def _step(self, step: int, watch: Watch, began: float, slower: int = 1) -> None:
+    def _step(
+        self, step: int, watch: Watch, began: float, slower: int = 1, *, several: bool = False
+    ) -> None:
         for _ in _wait(slower * float(os.environ.get(DELAY, "0"))):
             if watch.cancel.is_set():
                 raise CancelledRunError("cancelled")
@@ -106,10 +109,12 @@ class NumpyLibrary:
         if mode == "bug":
             raise RuntimeError("a fault of the library's own")
         elapsed = time.monotonic() - began
+        rows = ["aabb" if row < step else "...." for row in range(STEPS)]
         watch.progress(
             {"percent": 100.0 * step / STEPS, "steps": step, "total_steps": STEPS, "gflops": 1.0,
              "elapsed": elapsed, "eta": elapsed * (STEPS - step) / step, "limit": "mult1",
-             "busy": {"host load1": 0.25 * elapsed, "host mult1": 0.75 * elapsed}}
+             "busy": {"host load1": 0.25 * elapsed, "host mult1": 0.75 * elapsed},
+             "tiles": {"devices": ["one", "other"], "rows": rows} if several else None}
         )  # fmt: skip
 
 

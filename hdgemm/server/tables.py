@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 Status = Literal["accepted", "running", "successful", "failed", "dismissed"]
-Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", "lstsq"]
+Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", "lstsq", "syrk"]
 FINISHED: Final = ("successful", "failed", "dismissed")
 UNFINISHED: Final = ("accepted", "running")
 

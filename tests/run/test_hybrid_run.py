@@ -53,11 +53,11 @@ def product(n=96, beta=0.5, seed=0):
     return (*(rng.standard_normal((n, n)) for _ in range(3)), beta)
 
 
-def run(devices, operands, *, tile=(16, 24, 32), in_place=True, **keywords):
+def run(devices, operands, *, tile=(16, 24, 32), in_place=True, progress=None, **keywords):
     a, b, c, beta = operands
     out = c.copy() if in_place else np.empty_like(c)
     report = hdgemm.multiply(
-        a, b, beta=beta, c=out if in_place else c, out=out,
+        a, b, beta=beta, c=out if in_place else c, out=out, progress=progress,
         options=hdgemm.Options(devices=devices, tile=tile, host_memory="64MB", **keywords),
     )  # fmt: skip
     assert_close_in_eps(out, a, b, beta=beta, c=c)
@@ -74,6 +74,24 @@ def test_every_split_is_right(machine, speeds):
     assert report.moved_bytes == report.planned_bytes
     assert {event.device for event in report.timeline.events} == {"x", "y"}
     assert all(device.buffers == 0 for device in machine["opened"].values())
+
+
+def test_progress_tells_which_device_stored_which_part(machine):
+    machine["x"], machine["y"] = paced("x", 20.0), paced("y", 20.0)
+    seen = []
+    operands = product(90)
+    _, report = run(("x", "y"), operands, progress=seen.append)
+    grid = seen[-1].tiles
+    assert grid.devices == ("x", "y")
+    assert [len(row) for row in grid.rows] == [24] * 24
+    tiles = {name: share.tiles for name, share in report.split.shares.items()}
+    for row, cells in enumerate(grid.rows):
+        for col, cell in enumerate(cells):
+            i, j = (2 * row + 1) * 90 / 48, (2 * col + 1) * 90 / 48  # the centre of the cell
+            name = grid.devices["ab".index(cell)]
+            assert any(
+                t.row <= i <= t.row + t.rows and t.col <= j <= t.col + t.cols for t in tiles[name]
+            )
 
 
 def test_the_host_takes_a_share(machine):

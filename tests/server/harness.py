@@ -47,6 +47,7 @@ def make_settings(folder: Path, **values: Any) -> Settings:
         **{
             "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
             "lease_seconds": 6.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
+            "job_niceness": 0,
             **values,
         }
     )  # fmt: skip

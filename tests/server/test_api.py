@@ -68,6 +68,7 @@ def test_processes_describe_their_inputs(client: InProcess) -> None:
         "qr",
         "solve",
         "lstsq",
+        "syrk",
         "verify",
         "profile",
     ]

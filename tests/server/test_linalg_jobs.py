@@ -10,9 +10,10 @@ import pytest
 
 from hdgemm import linalg
 from hdgemm.client import Client
+from hdgemm.linalg import routines
 from hdgemm.options import Options
-from hdgemm.server.backend import RoutineCall, Watch
-from hdgemm.server.hdgemm_backend import HdgemmLibrary
+from hdgemm.server.backend import ROUTINES, RoutineCall, RoutineProblem, Watch
+from hdgemm.server.hdgemm_backend import HdgemmLibrary, plan_problem
 from hdgemm.server.runner import describe
 from tests.server.harness import InProcess, Live, application, finished, live, make_settings, submit
 
@@ -107,6 +108,8 @@ def test_every_routine_computes_what_its_process_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(a @ x, b, atol=1e-9)
     r = computed(tmp_path, "qr", "tall.npy", mode="r")
     np.testing.assert_allclose(r.T @ r, tall.T @ tall, atol=1e-9)
+    c = computed(tmp_path, "syrk", "tall.npy", lower=True, trans=True)
+    np.testing.assert_allclose(c, np.tril(tall.T @ tall), atol=1e-9)
     least = computed(tmp_path, "lstsq", "tall.npy", "rhs.npy")
     np.testing.assert_allclose(least, np.linalg.lstsq(tall, rhs, rcond=None)[0], atol=1e-10)
 
@@ -133,8 +136,23 @@ def test_shapes_and_members_are_checked_before_a_job_is_accepted(client: InProce
         assert text in answer.text
 
 
+def test_the_service_knows_the_routines_of_the_library() -> None:
+    assert {name: each.durable for name, each in routines.ROUTINES.items()} == ROUTINES
+
+
+def test_a_symmetric_product_is_planned_for_the_memory_that_is_allowed(client: InProcess) -> None:
+    tall = {"path": "tall.npy"}
+    for trans, order in ((False, 3 * N), (True, 7)):
+        inputs = {"a": tall, "trans": trans, "options": {"host_memory": "30MB"}}
+        planned = execute(client, "syrk", inputs=inputs, dry_run=True).json()
+        assert planned["output"]["shape"] == [order, order]
+    problem = RoutineProblem(routine="syrk", m=7, n=7, dtype="float64", operands={}, parameters={})
+    demand = plan_problem(problem, Options(host_memory="30MB"))
+    assert demand.host_bytes == 30_000_000
+
+
 def test_processes_are_described(client: InProcess) -> None:
-    for process in ("cholesky", "lu", "qr", "solve", "lstsq"):
+    for process in ROUTINES:
         described = client.get(f"/v1/processes/{process}").json()
         assert described["inputs"]["a"]["minOccurs"] == 1
         assert described["title"]

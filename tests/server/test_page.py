@@ -44,7 +44,9 @@ TAB, ENTER = "\ue004", "\ue007"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    settings = make_settings(tmp_path_factory.mktemp("page"), sample_seconds=0.1)
+    settings = make_settings(
+        tmp_path_factory.mktemp("page"), sample_seconds=0.1, lease_seconds=60.0
+    )
     rng = np.random.default_rng(2)
     for name in ("a", "b"):
         np.save(settings.roots[0] / f"{name}.npy", rng.standard_normal((40, 40)))
@@ -217,9 +219,16 @@ def test_every_process_has_a_form(server: Live, browser: Any) -> None:
 
 
 def test_cancel_asks_first(server: Live, browser: Any) -> None:
-    job_id = submit(server.http, a=A, b=B, name="cancelled", options={"threads": 60})
+    job_id = submit(
+        server.http, a=A, b=B, name="cancelled", options={"threads": 60, "strategy": "hybrid"}
+    )
     visit(browser, server, f"job/{job_id}")
     see(browser, "limited by mult1")
+    # While several devices compute C, its map has the colour of each.
+    for colour in ("colour-0", "colour-1"):
+        find(browser, f"svg.tiles rect.{colour}")
+    assert "other" in text(browser, ".charts .legend")
+    picture(browser, "devices")
     click(browser, "#cancel")
     see(browser, "Stop this job?", "#question")
     click(browser, "#keep")

@@ -79,13 +79,23 @@ function stages(report) {
   ], rows)];
 }
 
+// While several devices compute C: a grid of cells, each with the letter of the device that stored it.
+function gridOfDevices({ devices, rows }) {
+  const drawn = rows.flatMap((cells, row) => [...cells].map((cell, col) =>
+    [row, col, 1, 1, cell === "." ? "" : `fill done colour-${(cell.charCodeAt(0) - 97) % 7}`]));
+  const done = drawn.filter(([, , , , name]) => name).length;
+  return [tileMap({ m: rows.length, n: rows[0]?.length ?? 0, tiles: drawn,
+    label: `${Math.round((100 * done) / (drawn.length || 1))} percent of C is stored, in the colour of the device` }), legend(devices)];
+}
+
 function tiles(info, map) {
-  const shares = Object.entries(info.report?.split?.shares ?? {}).filter(([, one]) => one.tiles?.length);
+  const shares = Object.entries(info.report?.split?.shares ?? {});
   const { m, n } = map;
   if (shares.length) {
-    const drawn = shares.flatMap(([, one], number) => one.tiles.map((tile) => [...tile.slice(0, 4), `fill done colour-${number % 7}`]));
+    const drawn = shares.flatMap(([, one], number) => (one.tiles ?? []).map((tile) => [...tile.slice(0, 4), `fill done colour-${number % 7}`]));
     return [tileMap({ m, n, tiles: drawn, label: `${drawn.length} tiles of C in the colour of their device` }), legend(shares.map(([name]) => name))];
   }
+  if (info.detail?.tiles) return gridOfDevices(info.detail.tiles);
   if (!map.units.length) return null;
   const detail = info.detail ?? {};
   const share = info.status === "successful" ? 1 : (detail.steps ?? 0) / (detail.total_steps || 1);
