@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion
+    from hdgemm.pipeline.devices.interchanges import Moves
+    from hdgemm.pipeline.devices.protocol import Buffer, Completion, FactorDevice
     from hdgemm.pipeline.plan import Operand
     from hdgemm.tasks.task import Tile
     from hdgemm.tasks.transfers import Transfers
@@ -22,11 +23,13 @@ class DeviceTiles:
     """Blocks of the tiles that a device holds, and products of such blocks.
 
     A device multiplies A and B in layouts of its own: their blocks are copied into workspace,
-    which is kept and grows on demand. All operations run in the queue of `gemm`, in order.
+    which is kept and grows on demand. All operations run in the queue of `gemm`, in order. A queue
+    goes on after a failed operation: the completion of each one is kept until `take`.
     """
 
-    def __init__(self, name: str, device: Any, transfers: Transfers) -> None:
-        self.device = device
+    def __init__(self, name: str, device: FactorDevice, transfers: Transfers) -> None:
+        self._device = device
+        self._completions: list[Completion] = []
         self._name, self._transfers = name, transfers
         self._workspace: dict[str, Buffer] = {}
 
@@ -52,16 +55,29 @@ class DeviceTiles:
         beta: float = 1.0,
         trans_a: bool = False,
         trans_b: bool = False,
-    ) -> Any:
+    ) -> None:
         """C := alpha·op(A)·op(B) + beta·C on row-major blocks."""
         packed_a = self._packed("A", a, after, trans=trans_a)
         packed_b = self._packed("B", b, after, trans=trans_b)
-        return self.device.gemm(alpha, packed_a, packed_b, beta, c, after)
+        self._completions.append(self._device.gemm(alpha, packed_a, packed_b, beta, c, after))
+
+    def solve(self, a: Block, b: Block, after: Sequence[Completion]) -> None:
+        """B := B·A^-1 with the unit upper triangle of A."""
+        self._completions.append(self._device.trsm(a, b, after, side="R", lower=False, unit=True))
+
+    def permute(self, block: Block, moves: Moves, after: Sequence[Completion]) -> None:
+        """Permute the columns of a block."""
+        self._completions.append(self._device.permute(block, *moves, after, axis=1))
+
+    def take(self) -> list[Completion]:
+        """Return the completions of all operations since the last call, in order."""
+        taken, self._completions = self._completions, []
+        return taken
 
     def free(self) -> None:
         """Free the workspace."""
         while self._workspace:
-            self.device.free(self._workspace.popitem()[1])
+            self._device.free(self._workspace.popitem()[1])
 
     def _packed(
         self, operand: Operand, block: Block, after: Sequence[Completion], *, trans: bool
@@ -69,19 +85,19 @@ class DeviceTiles:
         copied = self._workspace_block(
             operand, operand, block.rows, block.cols, block.tile.dtype, trans=trans
         )
-        self.device.copy(block, copied, after)
+        self._completions.append(self._device.copy(block, copied, after))
         return copied
 
     def _workspace_block(
         self, name: str, operand: Operand, rows: int, cols: int, dtype: np.dtype[Any],
         *, trans: bool = False,
     ) -> Block:  # fmt: skip
-        needed = self.device.slot_bytes(operand, rows, cols, dtype)
+        needed = self._device.slot_bytes(operand, rows, cols, dtype)
         buffer = self._workspace.get(name)
         if buffer is None or buffer.nbytes < needed:
             if buffer is not None:
-                self.device.synchronize()
-                self.device.free(self._workspace.pop(name))
-            buffer = self._workspace[name] = self.device.allocate(needed)
+                self._device.synchronize()
+                self._device.free(self._workspace.pop(name))
+            buffer = self._workspace[name] = self._device.allocate(needed)
         tile = DeviceTile(operand, buffer, rows, cols, cols, dtype, trans)
         return Block(tile, 0, 0, rows, cols)

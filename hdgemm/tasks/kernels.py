@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.fortran import SingularMatrixError, gemm, geqrt, getrf, laswp, potrf, rank_k, trsm
+from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.tasks.task import Kernel
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
         rank_k(-1.0, beside, column.part(first, last))
         gemm(-1.0, panel.part(last), beside, column.part(last), trans_b="C")
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
         beside = tiles.block(panel.tile, _ALL, panel.rows(first, last))
         below = tiles.block(panel.tile, _ALL, panel.rows(first))
         whole = tiles.block(column.tile, _ALL, column.rows(first))
-        return tiles.multiply(-1.0, beside, below, whole, after, trans_a=True)
+        tiles.multiply(-1.0, beside, below, whole, after, trans_a=True)
 
     flops = panel.width * column.width * (2 * rows - column.width)
     return _of(column, Kernel("gemm", flops, panel.width, host=host, device=device), panel)
@@ -107,23 +108,12 @@ def interchange(
     def host() -> None:
         laswp(column.part(row), pivots)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
-        places, sources = _permutation(pivots)
-        block = tiles.block(column.tile, _ALL, column.rows(row))
-        return tiles.device.permute(block, places, sources, after, axis=1)
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+        tiles.permute(tiles.block(column.tile, _ALL, column.rows(row)), moves_of(pivots), after)
 
     # Each interchange reads and writes two rows.
     nbytes = 4 * len(pivots) * column.width * 8
     return _of(column, Kernel("laswp", 0, 1, nbytes, host=host, device=device), panel)
-
-
-def _permutation(pivots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that interchanges change, and the rows that they come from."""
-    rows = np.arange(max(len(pivots), int(pivots.max(initial=-1)) + 1))
-    for row, pivot in enumerate(pivots):
-        rows[row], rows[pivot] = rows[pivot], rows[row]
-    places = np.flatnonzero(rows != np.arange(len(rows)))
-    return places, rows[places]
 
 
 def late_interchanges(
@@ -148,10 +138,10 @@ def trsm_beside(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
     def host() -> None:
         trsm(lower.data()[:depth], column.part(first, last), unit=True)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
-        triangle = tiles.block(lower, _ALL, slice(0, depth))
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+        triangle = tiles.block(lower, slice(0, depth), slice(0, depth))
         beside = tiles.block(column.tile, _ALL, column.rows(first, last))
-        return tiles.device.trsm(triangle, beside, after, side="R", lower=False, unit=True)
+        tiles.solve(triangle, beside, after)
 
     flops = depth**2 * column.width
     return _of(column, Kernel("trsm", flops, depth, host=host, device=device), panel)
@@ -164,10 +154,10 @@ def gemm_below(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
     def host() -> None:
         gemm(-1.0, lower.data()[depth:], column.part(first, last), column.part(last))
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
         beside = tiles.block(column.tile, _ALL, column.rows(first, last))
         below = tiles.block(lower, _ALL, slice(depth, None))
-        return tiles.multiply(
+        tiles.multiply(
             -1.0, beside, below, tiles.block(column.tile, _ALL, column.rows(last)), after
         )
 
@@ -207,7 +197,7 @@ def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
         target = column.part(panel.first)
         apply_reflectors(v.data(), t.data(), target)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> Any:
+    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
         reflectors = tiles.block(v, _ALL, _ALL)
         target = tiles.block(column.tile, _ALL, column.rows(panel.first))
         dtype = target.tile.dtype
@@ -216,7 +206,7 @@ def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
         tiles.multiply(1.0, target, reflectors, first, after, beta=0.0, trans_b=True)
         # T of a device is T': W·T takes its transpose.
         tiles.multiply(1.0, first, tiles.block(t, _ALL, _ALL), second, beta=0.0, trans_b=True)
-        return tiles.multiply(-1.0, second, reflectors, target)
+        tiles.multiply(-1.0, second, reflectors, target)
 
     flops = column.width * width * (4 * rows + 2 * width)
     return _of(column, Kernel("larfb", flops, width, host=host, device=device), panel)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.device_tiles import DeviceTiles
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import Completion, FactorDevice
     from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.transfers import Transfer, Transfers
 
@@ -58,10 +58,12 @@ def run_on_host(source: JobSource, transfers: Transfers) -> None:
 class DeviceLane:
     """Enqueues the tasks of one device; `AHEAD` of them wait on the device for the running one."""
 
-    def __init__(self, name: str, device: Any, source: JobSource, transfers: Transfers) -> None:
+    def __init__(
+        self, name: str, device: FactorDevice, source: JobSource, transfers: Transfers
+    ) -> None:
         self._name, self._source, self._transfers = name, source, transfers
         self._tiles = DeviceTiles(name, device, transfers)
-        self._enqueued: deque[tuple[Job, Completion, float]] = deque()
+        self._enqueued: deque[tuple[Job, list[Completion], float]] = deque()
 
     def run(self) -> None:
         """Run tasks until there are no more."""
@@ -87,14 +89,18 @@ class DeviceLane:
         kernel = job.issued.task.kernel
         start = time.perf_counter()
         assert kernel.device is not None, kernel.kind  # noqa: S101  (it has no weight here)
-        self._enqueued.append((job, kernel.device(self._tiles, after), start))
+        kernel.device(self._tiles, after)
+        self._enqueued.append((job, self._tiles.take(), start))
 
     def _retire(self) -> Issued:
-        """Wait for the oldest enqueued task."""
-        job, completion, start = self._enqueued.popleft()
-        completion.wait()
-        start, end = completion.interval() or (start, time.perf_counter())
+        """Wait for all operations of the oldest enqueued task, of which each can fail."""
+        job, completions, start = self._enqueued.popleft()
         for transfer in job.arriving:
             self._transfers.retire(transfer)
+        for completion in completions:
+            completion.wait()
+        intervals = [found for each in completions if (found := each.interval()) is not None]
+        start = intervals[0][0] if intervals else start
+        end = intervals[-1][1] if intervals else time.perf_counter()
         self._source.record(job.issued, start, end)
         return job.issued

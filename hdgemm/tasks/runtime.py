@@ -21,6 +21,7 @@ from hdgemm.tasks.transfers import Transfers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.tasks.capability import Capability
@@ -57,7 +58,7 @@ class Runtime:
     def __init__(
         self,
         capabilities: Sequence[Capability],
-        devices: Mapping[str, Any] | None = None,
+        devices: Mapping[str, FactorDevice] | None = None,
         *,
         window: int = 1024,
         priorities: bool = True,

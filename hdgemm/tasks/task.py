@@ -61,7 +61,7 @@ class Kernel:
     host
         Runs it on the host, on the arrays of the tiles.
     device
-        Enqueues it on a device of the pipeline's protocol; None where it runs on the host only.
+        Enqueues it on a device, after some completions; None where it runs on the host only.
     unit, step
         Block column that it writes, and number of the panel that it applies: for events.
     """
@@ -71,7 +71,7 @@ class Kernel:
     depth: int = 1
     nbytes: int = 0
     host: Callable[[], None] | None = None
-    device: Callable[[DeviceTiles, Sequence[Completion]], Completion] | None = None
+    device: Callable[[DeviceTiles, Sequence[Completion]], None] | None = None
     unit: int = 0
     step: int = 0
 

@@ -139,7 +139,8 @@ class Transfers:
         return transfer.completion
 
     def retire(self, transfer: Transfer) -> None:
-        """Note that a move is done: what came after it on its device is done."""
+        """Wait for a move, and keep its completion no longer."""
+        transfer.completion.wait()
         completion, tile, target = transfer.completion, transfer.move.tile, transfer.move.target
         transfer.completion = DONE
         if completion is not DONE and target is not None:
