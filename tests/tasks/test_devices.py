@@ -53,10 +53,10 @@ def test_ratio(name, shape, weights):
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_ratio_in_memory_smaller_than_the_matrix(name, shape, dtype):
     a = matrix_for(name, shape, dtype)
-    column = 9 * shape[0] * a.itemsize
-    found, devices = run(name, a, [3 * column], {"d0": 1}, on_host=False, priorities=False)
+    limit = (2 if name == "cholesky" else 3) * 9 * shape[0] * a.itemsize
+    found, devices = run(name, a, [limit], {"d0": 1}, on_host=False, priorities=False)
     assert ratio(name, a, found, widths_of(shape)) < 30
-    assert devices["d0"].peak_held <= 3 * column + WORKSPACE
+    assert devices["d0"].peak_held <= limit + WORKSPACE
     whole = run(name, a, [10**6], {"d0": 1}, on_host=False, priorities=False)[1]
     downloads = [sum(c.kind == "download" for c in each["d0"].calls) for each in (devices, whole)]
     assert downloads[0] >= downloads[1]
