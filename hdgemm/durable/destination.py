@@ -150,3 +150,15 @@ class Destination:
     def finished(self) -> Operand | None:
         """Open C under its own name; None when it is not there."""
         return open_operand(self.where, what="c") if self.path.exists() else None
+
+    def work(self, suffix: str) -> Path:
+        """Return the name of a file beside C for results that lead to it, such as factors."""
+        journal = self.journal()
+        return journal.with_name(journal.name.removesuffix(".hdgemm-journal") + f".work{suffix}")
+
+    def remove_work(self) -> None:
+        """Remove all such files, and what their own runs have left beside them."""
+        base = self.work("")
+        for path in base.parent.iterdir():
+            if path.name.startswith((base.name, f".{base.name}")):
+                path.unlink(missing_ok=True)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError
-from hdgemm.machine.limits import thread_limit
+from hdgemm.machine.limits import default_host_bytes, thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
-from hdgemm.progress import Watch
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hdgemm.linalg.portions import Portions
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Event, Observer
     from hdgemm.product.product import Product
-    from hdgemm.progress import Progress, ProgressCallback
     from hdgemm.run.session import Session
 
 
@@ -57,11 +53,12 @@ def opened(
             draft.publish()
 
 
-def run_blocks(blocks: list[Product], options: Options, session: Session, watch: Watch) -> None:
-    """Compute products one after the other, with the progress of one run."""
-    parts = Portions(watch, sum(block.flops for block in blocks))
+def run_blocks(
+    blocks: list[Product], options: Options, session: Session, portions: Portions
+) -> None:
+    """Compute products one after the other."""
     for block in blocks:
-        run_product(block, options, session, parts.next(block.flops))
+        portions.add(run_product(block, options, session, portions.next(block.flops)))
 
 
 def rectangle(operand: Operand, rows: slice, cols: slice) -> Operand:
@@ -86,42 +83,9 @@ def block_of(product: Product, rows: slice, cols: slice) -> Product:
                    b=rectangle(product.b, every, cols), c=c, old=old)  # fmt: skip
 
 
-class Portions:
-    """Progress and events of several runs in turn, as those of one run.
-
-    Parameters
-    ----------
-    watch
-        Told of the whole.
-    flops
-        Floating-point operations of all runs together.
-    """
-
-    def __init__(self, watch: Watch, flops: int) -> None:
-        self._watch = watch
-        self._flops = max(1, flops)
-        self._done = 0
-        self._began = time.perf_counter()
-
-    def next(self, flops: int) -> Watch:
-        """Return what the next run, of so many operations, reports to."""
-        progress, observer, cancel = self._watch.progress, self._watch.observer, self._watch.cancel
-        first, share = self._done / self._flops, flops / self._flops
-        self._done += flops
-        return Watch(
-            None if progress is None else partial(self._show, progress, first, share),
-            None if observer is None else partial(_shift, observer, self._elapsed()),
-            cancel,
-        )
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._began
-
-    def _show(self, show: ProgressCallback, first: float, share: float, found: Progress) -> None:
-        part, elapsed = min(1.0, first + share * found.percent / 100), self._elapsed()
-        eta = elapsed * (1 - part) / part if part > 0 else None
-        show(replace(found, percent=100 * part, elapsed=elapsed, eta=eta))
-
-
-def _shift(observer: Observer, seconds: float, event: Event) -> None:
-    observer(event._replace(start=event.start + seconds, end=event.end + seconds))
+def product_summary(kind: str, product: Product, options: Options) -> dict[str, Any]:
+    """Return shape and dtype of a product as plain values, for reports."""
+    return {
+        "kind": kind, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype.name,
+        "host_limit": options.host_bytes or default_host_bytes(),
+    }  # fmt: skip

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.redo_log import RedoLog
-    from hdgemm.linalg.slab_journal import Command, Notes
-    from hdgemm.linalg.slab_plan import Columns, SlabPlan
+    from hdgemm.linalg.slab_journal import AnyPlan, Command, Notes
+    from hdgemm.linalg.slab_plan import Columns
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.draft import Draft
     from hdgemm.options import Options
@@ -57,6 +57,8 @@ class SlabCheckpoint:
 
     Attributes
     ----------
+    destination
+        As given.
     stored
         The output, opened for writing.
     finished
@@ -78,12 +80,12 @@ class SlabCheckpoint:
     def __init__(
         self, command: Command, source: StoredMatrix, destination: Destination, order: str
     ) -> None:
-        self._command, self._destination = command, destination
+        self._command, self.destination = command, destination
         self._draft: Draft[Any] | None = None
         self._earlier: EarlierRun | None = None
         self._redo: RedoLog | None = None
         self.finished = False
-        self.plan: SlabPlan | None = None
+        self.plan: AnyPlan | None = None
         self._passes: tuple[list[StoredSlab], ...] = ([], [])
         self._kept = 0
         self._identity = command.identity(source, destination)
@@ -111,7 +113,7 @@ class SlabCheckpoint:
         self._journal.close()
 
     def _open(self, order: str) -> None:
-        destination, path = self._destination, self._journal.path
+        destination, path = self.destination, self._journal.path
         if self._command.restart:
             self._forget()
         earlier = self._earlier = EarlierRun.read(path, self._journal.records)
@@ -120,6 +122,7 @@ class SlabCheckpoint:
             self.plan, self._passes = earlier.plan, earlier.passes
             if earlier.finished is not None:
                 self._check_finished(earlier.finished)
+                destination.remove_work()
                 return
         if destination.in_place is None:
             self._draft = (
@@ -145,11 +148,11 @@ class SlabCheckpoint:
         self._store = SlabStore(output, PIECE_BYTES if earlier is None else earlier.piece_bytes)
 
     def _check_finished(self, then: Mapping[str, Any]) -> None:
-        operand = self._destination.in_place or self._destination.finished()
+        operand = self.destination.in_place or self.destination.finished()
         found = differences("it", then, {} if operand is None else fingerprint(operand))
         if found or operand is None:
             raise InputError(
-                f"{self._destination.path} was finished, but is no longer what the run left: "
+                f"{self.destination.path} was finished, but is no longer what the run left: "
                 f"{'; '.join(found)}; {BEGIN_AGAIN}"
             )
         self.stored = StoredMatrix(operand, writable=False)
@@ -165,14 +168,14 @@ class SlabCheckpoint:
             When A is half overwritten by it.
         """
         path = self._journal.path
-        in_place = self._destination.in_place
-        if self._destination.updates and in_place is not None and self._journal.records:
+        in_place = self.destination.in_place
+        if self.destination.updates and in_place is not None and self._journal.records:
             earlier = EarlierRun.read(path, self._journal.records)
             if earlier is not None and earlier.finished is None:
                 self._open_store(in_place, earlier)
                 if not self._store.as_sampled(earlier.plan.slabs, earlier.samples):
                     raise InputError(
-                        f"{self._destination.path} is half overwritten by the run of {path}: "
+                        f"{self.destination.path} is half overwritten by the run of {path}: "
                         "finish it with the same command, or restore A first"
                     )
         self.discard()
@@ -183,13 +186,9 @@ class SlabCheckpoint:
             self._draft.discard()
             self._draft = None
         self._journal.clear()
-        self._destination.remove(self._journal.path)
+        self.destination.remove(self._journal.path)
+        self.destination.remove_work()
         redo_path(self._journal.path).unlink(missing_ok=True)
-
-    @property
-    def updates(self) -> bool:
-        """Whether the factors overwrite A."""
-        return self._destination.updates
 
     def _place(self, pass_number: int, slab: StoredSlab) -> Columns:
         if self.plan is None:
@@ -200,7 +199,7 @@ class SlabCheckpoint:
     def _recover(self, earlier: EarlierRun) -> None:
         """Write to the output what the redo log keeps, and check every recorded slab."""
         path = self._journal.path
-        if self.updates and self._journal.damaged:
+        if self.destination.updates and self._journal.damaged:
             raise damaged_error(path, f"in lines {self._journal.damaged}")
         if earlier.last is not None and redo_path(path).exists():
             number, slab = earlier.last
@@ -210,21 +209,21 @@ class SlabCheckpoint:
         # A slab of the last pass has taken the place of its factored one.
         found = [self._whole(0, slab) for slab in factored[len(final) :]]
         damaged = not all(self._whole(1, slab) for slab in final)
-        published = self._draft is None and not self.updates
-        if damaged or ((final or self.updates or published) and not all(found)):
-            raise damaged_error(self._destination.path, "after it was stored")
+        published = self._draft is None and not self.destination.updates
+        if damaged or ((final or self.destination.updates or published) and not all(found)):
+            raise damaged_error(self.destination.path, "after it was stored")
         if not all(found):
             del factored[found.index(False) :]
         rest = earlier.plan.slabs[len(factored) :]
-        if self.updates and not self._store.as_sampled(rest, earlier.samples):
-            raise damaged_error(self._destination.path, "by something else than the run")
+        if self.destination.updates and not self._store.as_sampled(rest, earlier.samples):
+            raise damaged_error(self.destination.path, "by something else than the run")
         self._kept = len(factored)
 
     def _whole(self, pass_number: int, slab: StoredSlab) -> bool:
         return self._store.whole(self._place(pass_number, slab), slab.checksums)
 
-    def begin(self, plan: SlabPlan, options: Options) -> SlabPlan:
-        """Prepare journal and redo log; return the plan to go on with, the earlier run's if any.
+    def begin(self, plan: AnyPlan, options: Options) -> None:
+        """Prepare journal and redo log for a plan: that of the earlier run, if there is one.
 
         Raises
         ------
@@ -236,18 +235,17 @@ class SlabCheckpoint:
             refuse(path, earlier.excluded_by(options))
             if earlier.redo[1]:
                 self._redo = redo_log(path, earlier.redo, earlier.run)
-            return earlier.plan
+            return
         self.plan = plan
         run = secrets.token_hex(8)
-        places = [*(plan.slabs if self.updates else ()), *plan.interchanged]
+        places = [*(plan.slabs if self.destination.updates else ()), *plan.interchanged]
         size = self._store.redo_size(places)
         if size[1]:
             self._redo = redo_log(path, size, run, create=True)
-        samples = self._store.samples(plan.slabs) if self.updates else []
+        samples = self._store.samples(plan.slabs) if self.destination.updates else []
         record = EarlierRun.first_record(run, self._identity, plan, samples, size, PIECE_BYTES)
         self._journal.append([record])
         sync(path.parent)
-        return plan
 
     def done(self, pass_number: int) -> int:
         """Return how many slabs of a pass are finished."""
@@ -261,7 +259,7 @@ class SlabCheckpoint:
         self, pass_number: int, number: int, place: Columns, array: NDArray[Any], notes: Notes
     ) -> None:
         """Store a slab durably, and record it; slabs of a pass come in order."""
-        redo = self._redo if self.updates or pass_number else None
+        redo = self._redo if self.destination.updates or pass_number else None
         if redo is None:
             slab = StoredSlab(number, self._store.write(place, array), notes)
             self._journal.append([slab.record(pass_number)])
@@ -280,14 +278,15 @@ class SlabCheckpoint:
             self._journal.append([{"publishing": self._draft.part.name}])
             self._draft.publish()
             self._draft = None
-            published = self._destination.finished()
+            published = self.destination.finished()
             if published is None:
-                raise InputError(f"{self._destination.path} vanished as soon as it was published")
+                raise InputError(f"{self.destination.path} vanished as soon as it was published")
             operand = published
         operand.matrix.flush()
         self._journal.append([{"finished": fingerprint(operand)}])
         self.finished = True
-        self._destination.clean(self._journal.path)
+        self.destination.clean(self._journal.path)
+        self.destination.remove_work()
         redo_path(self._journal.path).unlink(missing_ok=True)
 
     @property

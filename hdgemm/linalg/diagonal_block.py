@@ -9,6 +9,7 @@ import numpy as np
 
 from hdgemm.fortran import rank_2k, rank_k
 from hdgemm.linalg.blockwise import rectangle
+from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.transfer import aligned_bytes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.read_ahead import ReadAhead
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.matrices.base import Matrix, Operand
+    from hdgemm.pipeline.plan import Stage
     from hdgemm.product.product import Product
 
 #: Rows of C that are loaded and stored at a time, so that one triangle is moved.
@@ -126,11 +128,10 @@ class DiagonalBlock:
         self, x: Operand, first: int, columns: int, key: tuple[int, int]
     ) -> NDArray[Any]:
         part = rectangle(x, slice(None), slice(first, first + columns))
-        # With `by_rows` BLAS computes conj(X)·X^T of a row-major X.
-        conjugate = self._hermitian and x.conj ^ self._conjugate ^ self._by_rows
-        array, dtype = part.matrix.array, self._product.dtype
-        if blas_takes(array, dtype) and not conjugate and x.trans != self._by_rows:
+        array = self._in_place(x, part)
+        if array is not None:
             return array.T if x.trans else array
+        conjugate = self._conjugates(x)
         shape = (self._n, columns) if self._by_rows else (columns, self._n)
         stored = self._buffer(key, part.matrix.phase(0, 0), shape)
         with self._recorder.operation("load1", 0, nbytes=stored.nbytes):
@@ -138,6 +139,41 @@ class DiagonalBlock:
         if conjugate:
             np.conjugate(stored, out=stored)
         return stored if self._by_rows else stored.T
+
+    def _conjugates(self, x: Operand) -> bool:
+        # With `by_rows` BLAS computes conj(X)·X^T of a row-major X.
+        return self._hermitian and x.conj ^ self._conjugate ^ self._by_rows
+
+    def _in_place(self, x: Operand, part: Operand) -> NDArray[Any] | None:
+        """Return the array of some columns of a factor where BLAS takes it as it is."""
+        array = part.matrix.array
+        taken = blas_takes(array, self._product.dtype) and x.trans != self._by_rows
+        return array if taken and not self._conjugates(x) else None
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves: one triangle of C, and the factors that are no arrays."""
+        product, itemsize = self._product, self._product.dtype.itemsize
+        triangle = self._n**2 * itemsize // 2
+        k = product.k if product.alpha != 0 else 0
+        streamed = [x for x in self._factors if self._in_place(x, x) is None]
+        moved: dict[Stage, int] = {"load1": len(streamed) * self._n * k * itemsize}
+        in_place = blas_takes(self._c.array, product.dtype)
+        if self._old is not None and not (in_place and product.updates):
+            moved["load1"] += triangle
+        return moved if in_place else moved | {"store2": triangle}
+
+    def summary(self) -> dict[str, Any]:
+        """Return order, depth and memory as plain values, for reports."""
+        moved, itemsize = self.planned_bytes, self._product.dtype.itemsize
+        streams = STREAM_BUFFERS * len(self._factors) * self._columns if moved["load1"] else 0
+        held = self._n * (streams + self._n) * itemsize
+        return {
+            "kind": "diagonal block", "m": self._n, "n": self._n, "k": self._product.k,
+            "dtype": self._product.dtype.name, "block_columns": self._columns,
+            "read_bytes": moved["load1"], "write_bytes": moved.get("store2", 0),
+            "flops": self._flops, "host_bytes": held,
+        }  # fmt: skip
 
     def _buffer(self, key: tuple[int, int], phase: int, shape: tuple[int, int]) -> NDArray[Any]:
         """Lay out a rectangle in a stream buffer, at the phase that it has in its file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
 from hdgemm.linalg.run import Run
+from hdgemm.linalg.slab_journal import Command
+from hdgemm.linalg.solution import ColumnSolver, Solution, ready, solve_stored
 from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.triangular import ColumnSolver, solve_stored
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.triangle_solver import TriangleSolver
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -41,6 +44,9 @@ def cho_solve(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Solve A·X = B with the Cholesky factor of A, which streams through memory twice.
 
@@ -48,14 +54,20 @@ def cho_solve(
     ----------
     c_and_lower
         What `cho_factor` returned; the factor may be a location.
-    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
+    b, overwrite_b, check_finite, out, options
         As in `solve_triangular`; `check_finite` concerns B.
+    session, progress, observer, cancel, report, checkpoint, restart
+        As in `solve_triangular`.
     """
     c, lower = c_and_lower
     matrix = open_square(c, "c")
+    command = Command(
+        "cho_solve", {"lower": bool(lower)}, checkpoint, restart, matrices={"the factor": matrix}
+    )
     return solve_stored(
-        matrix.shape[0], matrix.dtype, b, out, by_cholesky(matrix, lower=lower),
-        Run(options, session, Watch.of(progress, observer, cancel)), check_finite=check_finite,
+        Solution.of(b, matrix.shape[0], matrix.dtype), out, ready(by_cholesky(matrix, lower=lower)),
+        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
+        check_finite=check_finite,
     )  # fmt: skip
 
 
@@ -67,7 +79,7 @@ def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
         solver.solve(Triangle(factor, bool(lower), first), x)
         solver.solve(Triangle(factor, bool(lower), second), x)
 
-    return ColumnSolver(solve_in_memory)
+    return ColumnSolver(solve_in_memory, (factor, factor))
 
 
 @shows_progress
@@ -84,6 +96,9 @@ def lu_solve(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Solve op(A)·X = B with the LU factors of A, each of which streams through memory once.
 
@@ -93,8 +108,10 @@ def lu_solve(
         What `lu_factor`, or SciPy's, returned; the factors may be a location.
     trans
         0: A; 1: its transpose; 2: its conjugate transpose.
-    b, overwrite_b, check_finite, out, options, session, progress, observer, cancel
+    b, overwrite_b, check_finite, out, options
         As in `solve_triangular`; `check_finite` concerns B.
+    session, progress, observer, cancel, report, checkpoint, restart
+        As in `solve_triangular`.
     """
     lu, piv = lu_and_piv
     matrix = open_square(lu, "lu")
@@ -104,9 +121,14 @@ def lu_solve(
         raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
     if trans not in (0, 1, 2):
         raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
+    command = Command(
+        "lu_solve", {"trans": int(trans), "pivots": zlib.crc32(pivots.tobytes())}, checkpoint,
+        restart, matrices={"the factors": matrix},
+    )  # fmt: skip
     return solve_stored(
-        n, matrix.dtype, b, out, by_lu(matrix, pivots, "NTC"[trans]),
-        Run(options, session, Watch.of(progress, observer, cancel)), check_finite=check_finite,
+        Solution.of(b, n, matrix.dtype), out, ready(by_lu(matrix, pivots, "NTC"[trans])),
+        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
+        check_finite=check_finite,
     )  # fmt: skip
 
 
@@ -123,4 +145,4 @@ def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> ColumnSolve
         solver.solve(Triangle(lu, lower=True, trans=code, unit=True), x)
         laswp(x, pivots, reverse=True)
 
-    return ColumnSolver(solve_in_memory)
+    return ColumnSolver(solve_in_memory, (lu, lu))

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.factored_solve import lu_solve
+from hdgemm.linalg.factored_solve import by_lu, lu_solve
 from hdgemm.linalg.norms import norm_inf
-from hdgemm.linalg.run import Run
+from hdgemm.linalg.portions import Portions
+from hdgemm.linalg.run import OpenRun, Run
 from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.slab_journal import Command
+from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.solution import Solution, solve_stored
 from hdgemm.linalg.storage import open_square
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.solution import ColumnSolver
+    from hdgemm.linalg.storage import Destination
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 #: Steps of LAPACK's gecon at most; each solves with A and with its conjugate transpose.
@@ -47,6 +56,9 @@ def inv(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> Any:
     """Return the inverse of a square matrix of any size.
 
@@ -63,8 +75,8 @@ def inv(
     out
         Where the inverse goes: an array, a stored matrix, the location of a file; None for a new
         array.
-    options, session, progress, observer, cancel
-        As in `lu_factor`.
+    options, session, progress, observer, cancel, report, checkpoint, restart
+        As in `solve`.
 
     Raises
     ------
@@ -77,20 +89,35 @@ def inv(
     --------
     >>> x = hdgemm.linalg.inv("A.npy", out="X.npy")
     """
-    if not isinstance(a, tuple):
-        open_square(a)
-    run = Run(options, session, Watch.of(progress, observer, cancel))
-    with lu_factors(
-        a, run, overwrite_a=overwrite_a, check_finite=check_finite
-    ) as (lu, pivots, zero):  # fmt: skip
-        if zero:
-            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
-        identity = _Identity(lu.shape[0], lu.dtype.newbyteorder("="))
-        return lu_solve(
-            (lu, pivots), StoredMatrix(Operand(identity), writable=False), check_finite=False,
-            out=out, options=options, session=session, progress=progress, observer=observer,
-            cancel=cancel,
-        )  # fmt: skip
+    given = open_square(a[0], "lu") if isinstance(a, tuple) else open_square(a)
+    n, dtype = given.shape[0], given.dtype.newbyteorder("=")
+    identity = StoredMatrix(Operand(_Identity(n, dtype)), writable=False)
+
+    @contextmanager
+    def prepare(run: OpenRun, target: Destination) -> Iterator[tuple[ColumnSolver, Watch]]:
+        factoring = 0 if isinstance(a, tuple) else SlabPlan.of_array("lu", n, n, dtype.name).flops
+        solving = flops_per_multiply_add(dtype.name) * n**3
+        portions = Portions(run.watch, factoring + solving)
+        with lu_factors(
+            a, run._replace(watch=portions.next(factoring)), overwrite_a=overwrite_a,
+            check_finite=check_finite, checkpoint=target.checkpoint,
+        ) as (lu, pivots, zero):  # fmt: skip
+            if zero:
+                raise SingularMatrixError(
+                    f"a is singular: pivot {zero} is exactly zero", order=zero
+                )
+            yield by_lu(lu, pivots, "N"), portions.next(solving)
+        limit = run.options.host_bytes or default_host_bytes()
+        portions.finish({"kind": "inv", "m": n, "n": n, "dtype": dtype.name, "host_limit": limit})
+
+    command = Command(
+        "inv", {}, checkpoint, restart, matrices={} if overwrite_a else {"the matrix": given}
+    )
+    return solve_stored(
+        Solution.of(identity, n, dtype), out, prepare,
+        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
+        check_finite=False,
+    )  # fmt: skip
 
 
 class _Identity(Matrix):

@@ -16,6 +16,7 @@ from hdgemm.linalg.run import (
     plan_reflectors,
     slab_run,
 )
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import destination, scratch_matrix
 from hdgemm.product.aliasing import overlaps
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hdgemm.linalg.slab_journal import Command
-    from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
@@ -149,7 +149,7 @@ class QrRun:
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""
         done = target.checkpoint
-        if done is not None and done.finished and done.plan is not None:
+        if done is not None and done.finished and isinstance(done.plan, SlabPlan):
             reflectors = Reflectors(target.stored, done.plan)
             reflectors.restore(done)
             report_done(self.watch, done)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas import can_hold
 from hdgemm.errors import InputError
-from hdgemm.linalg.blockwise import opened
+from hdgemm.linalg.blockwise import opened, product_summary
 from hdgemm.linalg.triangle_update import TriangleUpdate
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.arguments import trans_flags
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -41,6 +41,7 @@ def syrk(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Compute one triangle of C := alpha·A·A^T + beta·C, argument for argument as SciPy's `dsyrk`.
 
@@ -69,6 +70,8 @@ def syrk(
         at a time for them.
     session, progress, observer, cancel
         As in `hdgemm.matmul`.
+    report
+        As in `hdgemm.linalg.cholesky`.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def syrk(
     """
     call = _Call("syrk", lower, hermitian=False)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
 
 
 @shows_progress
@@ -110,6 +113,7 @@ def herk(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Compute one triangle of C := alpha·A·A^H + beta·C, argument for argument as SciPy's `zherk`.
 
@@ -118,7 +122,7 @@ def herk(
     """
     call = _Call("herk", lower, hermitian=True)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
 
 
 @shows_progress
@@ -138,6 +142,7 @@ def syr2k(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Compute one triangle of C := alpha·A·B^T + alpha·B·A^T + beta·C, as SciPy's `dsyr2k`.
 
@@ -146,7 +151,7 @@ def syr2k(
     """
     call = _Call("syr2k", lower, hermitian=False)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
 
 
 @shows_progress
@@ -166,6 +171,7 @@ def her2k(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Compute one triangle of C := alpha·A·B^H + conj(alpha)·B·A^H + beta·C, as SciPy's `zher2k`.
 
@@ -174,7 +180,7 @@ def her2k(
     """
     call = _Call("her2k", lower, hermitian=True)
     return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel)))  # fmt: skip
+                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
 
 
 class _Call:
@@ -203,8 +209,10 @@ class _Call:
         new = out is None or product.c is None
         with opened(product, options, session, self._name) as (stored, held, chosen):
             summands = self._summands(_filled(stored, c, watch) if new else stored)
-            TriangleUpdate(summands, self._lower, self._hermitian).run(chosen, held, watch)
+            update = TriangleUpdate(summands, self._lower, self._hermitian)
+            portions = update.run(chosen, held, watch)
             stored.destination.matrix.flush()
+            portions.finish(product_summary(self._name, stored, chosen))
         return product.result()
 
     def _product(self, product: Product, trans: int) -> Product:

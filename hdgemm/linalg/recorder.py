@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.peak_memory import PeakMemory
@@ -17,11 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
-    from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
     from hdgemm.report import Resumption
+
+
+class Planned(Protocol):
+    """What a report needs of a plan."""
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, memory and expectations as plain values."""
 
 
 class Recorder:
@@ -114,7 +123,7 @@ class Recorder:
 
     def finish(
         self,
-        plan: SlabPlan | RowPlan | None = None,
+        plan: Planned | None = None,
         planned: Mapping[Stage, int] | None = None,
         resumption: Resumption | None = None,
     ) -> None:
@@ -153,6 +162,16 @@ class Recorder:
                 phases=self._phase_seconds(),
             )
         )
+
+    def add(self, report: Report, phase: str) -> None:
+        """Take the events of another run, which has just ended, as operations of a phase."""
+        if self._watch.report is None:
+            return
+        first = time.perf_counter() - self._began - report.seconds
+        self._events += [
+            (phase, event._replace(start=event.start + first, end=event.end + first))
+            for event in report.timeline.events
+        ]
 
     def _ordered(self) -> list[Event]:
         return sorted((event for _, event in self._events), key=lambda event: event.start)

@@ -20,10 +20,10 @@ from hdgemm.run.engine import run_product
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.triangular import ColumnSolver
+    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.run import OpenRun
+    from hdgemm.linalg.solution import ColumnSolver
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.run.session import Session
 
 #: Corrections after which LAPACK's dsgesv gives up.
 _MOST_STEPS: Final = 30
@@ -53,7 +53,9 @@ class Refinement:
     factors
         Solve in single precision.
     memory
-        Bytes for a stream of the factors, and as many for one of A.
+        Bytes for a stream of A.
+    run
+        The options, session and watch of the call.
     """
 
     a: StoredMatrix
@@ -61,11 +63,9 @@ class Refinement:
     trans: int
     factors: ColumnSolver
     memory: int
-    options: Options
-    session: Session
-    watch: Watch
+    run: OpenRun
 
-    def __call__(self, _unused: TriangleSolver, x: NDArray[Any]) -> None:
+    def __call__(self, doubles: TriangleSolver, x: NDArray[Any]) -> None:
         """Overwrite B, given in `x`, by X.
 
         Raises
@@ -76,14 +76,16 @@ class Refinement:
         n = len(x)
         if not x.size:
             return
-        with TriangleSolver(n, SINGLE[x.dtype.name], self.memory, self.watch) as solver:
+        with TriangleSolver(
+            n, SINGLE[x.dtype.name], doubles.block, doubles.recorder, doubles.group
+        ) as solver:
             b, residual = x.copy(order="F"), x.copy(order="F")
             x[...] = 0
             worst = np.inf
             for _ in range(_MOST_STEPS + 1):
                 self._correct(solver, residual, x)
                 residual[...] = b
-                self._subtract_product(x, residual)
+                self._subtract_product(x, residual, doubles.recorder)
                 before, worst = worst, self._worst(residual, x)
                 if worst <= 1:
                     return
@@ -104,13 +106,16 @@ class Refinement:
             np.multiply(correction, scale, out=residual)
             x += residual
 
-    def _subtract_product(self, x: NDArray[Any], residual: NDArray[Any]) -> None:
+    def _subtract_product(
+        self, x: NDArray[Any], residual: NDArray[Any], recorder: Recorder
+    ) -> None:
         product = Product.of(
             self.a, x, alpha=-1.0, beta=1.0, c=residual, trans_a=self.trans, out=residual
         )
-        quiet = Watch(observer=self.watch.observer, cancel=self.watch.cancel)
-        options = replace(self.options, host_memory=self.memory, verify=False)
-        run_product(product, options, self.session, quiet)
+        options, session, watch = self.run
+        quiet = Watch(observer=watch.observer, cancel=watch.cancel)
+        options = replace(options, host_memory=self.memory, verify=False, tile=None)
+        recorder.add(run_product(product, options, session, quiet), "residual")
 
     def _worst(self, residual: NDArray[Any], x: NDArray[Any]) -> float:
         """Return the largest residual of a column in units of its bound; NaN for NaN."""

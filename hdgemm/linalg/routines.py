@@ -9,13 +9,11 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cholesky
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
-from hdgemm.linalg.observed import ObservedRun
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.rank_update import syrk
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.storage import open_matrix
-from hdgemm.machine.limits import default_host_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,8 +38,6 @@ class Routine:
         What it computes, in one sentence.
     operands
         Names of the matrices that it reads.
-    reports
-        It takes `report`; the others are observed from outside.
     durable
         It takes `checkpoint` and `restart`.
     planned
@@ -51,7 +47,6 @@ class Routine:
     call: Callable[..., Any]
     about: str
     operands: tuple[str, ...] = ("a",)
-    reports: bool = False
     durable: bool = False
     planned: bool = True
 
@@ -63,17 +58,15 @@ def _syrk(a: Any, *, lower: bool = False, trans: bool = False, **keywords: Any) 
 ROUTINES: Final[Mapping[str, Routine]] = {
     "cholesky": Routine(
         cholesky, "Cholesky factor of a Hermitian positive definite matrix.",
-        reports=True, durable=True,
+        durable=True,
     ),
     "lu": Routine(
         lu_factor, "LU factors with partial pivoting; the pivots go to OUT.piv.npy.",
-        reports=True, durable=True,
+        durable=True,
     ),
-    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau.", reports=True),
-    "solve": Routine(solve, "Solution X of A·X = B.", ("a", "b")),
-    "lstsq": Routine(
-        lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b"), reports=True
-    ),
+    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau."),
+    "solve": Routine(solve, "Solution X of A·X = B.", ("a", "b"), durable=True),
+    "lstsq": Routine(lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b")),
     "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A.", planned=False),
 }  # fmt: skip
 
@@ -103,26 +96,17 @@ def run_routine(
     """
     routine = ROUTINES[name]
     keywords: dict[str, Any] = {
-        "out": out, "options": options, "progress": watch.progress, "cancel": watch.cancel,
-        **parameters,
+        "out": out, "options": options, "progress": watch.progress, "observer": watch.observer,
+        "cancel": watch.cancel, **parameters,
     }  # fmt: skip
     if routine.durable:
         keywords |= {"checkpoint": checkpoint, "restart": restart}
     elif checkpoint or restart:
         durable = ", ".join(name for name, each in ROUTINES.items() if each.durable)
         raise InputError(f"{name} has no checkpoint; {durable} have one")
-    if routine.reports:
-        reports: list[Report] = []
-        routine.call(*operands, observer=watch.observer, report=reports.append, **keywords)
-        return reports[-1]
-    a = open_matrix(operands[0])
-    summary = {
-        "kind": name, "m": a.shape[0], "n": a.shape[1], "dtype": a.dtype.name,
-        "host_limit": options.host_bytes or default_host_bytes(),
-    }  # fmt: skip
-    with ObservedRun(summary, watch.observer) as observed:
-        routine.call(*operands, observer=observed, **keywords)
-    return observed.report()
+    reports: list[Report] = []
+    routine.call(*operands, report=reports.append, **keywords)
+    return reports[-1]
 
 
 def plan_routine(

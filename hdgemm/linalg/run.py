@@ -10,6 +10,7 @@ import numpy as np
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.linalg.planning import plan_slabs
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.machine.limits import default_host_bytes, thread_limit
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.linalg.householder import Reflectors
-    from hdgemm.linalg.slab_plan import Kind, SlabPlan
+    from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.machine.rates import Machine
@@ -39,6 +40,14 @@ class Run(NamedTuple):
 
     options: Any
     session: Session | None
+    watch: Watch
+
+
+class OpenRun(NamedTuple):
+    """A `Run` whose session is open."""
+
+    options: Options
+    session: Session
     watch: Watch
 
 
@@ -137,13 +146,18 @@ def machine_of(
     session: Session,
     options: Options,
     watch: Watch,
+    *,
+    depth: int | None = None,
 ) -> Machine:
-    """Return the rates of this machine's host, and of the disk of a folder."""
+    """Return the rates of this machine's host, and of the disk of a folder.
+
+    They are measured where products of this shape and depth, None for a factorisation's mean one,
+    are worth it.
+    """
     m, n = shape
     staged = OperandSpec(False, "file", "staged", dtype.itemsize)
-    problem = Problem(
-        max(1, m), max(1, n), max(1, min(m, n) // 3), dtype.name, staged, staged, staged
-    )
+    k = min(m, n) // 3 if depth is None else depth
+    problem = Problem(max(1, m), max(1, n), max(1, k), dtype.name, staged, staged, staged)
     return session.machine(DeviceSpec(), problem, folder, options.threads, watch)
 
 
@@ -170,13 +184,13 @@ def slab_run(
     """
     checkpoint = target.checkpoint
     plan = None if checkpoint is None else checkpoint.plan
-    if plan is None:
+    if not isinstance(plan, SlabPlan):
         reserved = 0 if checkpoint is None else PIECE_BYTES
         plan = plan_for(kind, a, out, session, options, watch, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         _allocate(out, plan)
     if checkpoint is not None:
-        plan = checkpoint.begin(plan, options)
+        checkpoint.begin(plan, options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(watch, plan.flops, done=before)
@@ -231,7 +245,9 @@ def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
         yield
 
 
-def check_finite_slab(slab: Slab, *, triangle: bool = False, transposed: bool = False) -> None:
+def check_finite_slab(
+    slab: Slab, *, triangle: bool = False, transposed: bool = False, name: str = "a"
+) -> None:
     """Raise `InputError` with the position of the first NaN or Inf of a slab.
 
     Parameters
@@ -240,6 +256,8 @@ def check_finite_slab(slab: Slab, *, triangle: bool = False, transposed: bool = 
         Look at the lower triangle only.
     transposed
         The slab is one of the transpose of the caller's matrix.
+    name
+        Of the matrix.
     """
     for index in range(slab.place.width):
         first = slab.place.first + index - slab.place.top if triangle else 0
@@ -251,6 +269,7 @@ def check_finite_slab(slab: Slab, *, triangle: bool = False, transposed: bool = 
         row, col = slab.place.top + first + offset, slab.place.first + index
         row, col = (col, row) if transposed else (row, col)
         raise InputError(
-            f"a has {column[offset]} at row {row}, column {col}: it must not contain infs or NaNs",
+            f"{name} has {column[offset]} at row {row}, column {col}: it must not contain infs or "
+            "NaNs",
             row=row, col=col,
         )  # fmt: skip

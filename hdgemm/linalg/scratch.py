@@ -12,6 +12,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.lu import factor
+from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.storage import open_matrix, open_square
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.run import Run
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.run import OpenRun, Run
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Order of the diagonal blocks in which a diagonal is read.
@@ -36,17 +38,33 @@ class Factors(NamedTuple):
 
 @contextmanager
 def lu_factors(
-    a: Any, run: Run, *, overwrite_a: bool = False, check_finite: bool = True
+    a: Any,
+    run: Run | OpenRun,
+    *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    checkpoint: SlabCheckpoint | None = None,
+    name: str = "lu",
 ) -> Iterator[Factors]:
-    """Yield the LU factors of a matrix, which end with the context, or those that are given."""
+    """Yield the LU factors of a matrix, which end with the context, or those that are given.
+
+    Parameters
+    ----------
+    checkpoint
+        The durable run that needs them: the factors are kept until it has ended.
+    name
+        Tells factors of one run from each other.
+    """
     if isinstance(a, tuple):
         yield _given(*a)
         return
-    source = open_matrix(a)
-    with scratch_file(source, overwrite_a=overwrite_a) as place:
+    with scratch_file(
+        open_matrix(a), overwrite_a=overwrite_a, checkpoint=checkpoint, name=name
+    ) as place:
         lu, pivots, zero = factor(
             a, place, run.watch, run.options, run.session,
             overwrite_a=overwrite_a, check_finite=check_finite,
+            command=Command("lu_factor", {}, checkpoint is not None),
         )  # fmt: skip
         yield Factors(open_matrix(lu), pivots, zero)
 
@@ -70,15 +88,28 @@ def diagonal(matrix: StoredMatrix) -> NDArray[Any]:
 
 
 @contextmanager
-def scratch_file(source: StoredMatrix, *, overwrite_a: bool) -> Iterator[Path | None]:
-    """Yield a file for the factors beside A; None where they go into memory, or in place of A."""
+def scratch_file(
+    source: StoredMatrix,
+    *,
+    overwrite_a: bool,
+    checkpoint: SlabCheckpoint | None = None,
+    name: str = "lu",
+) -> Iterator[Path | None]:
+    """Yield a file for factors: beside A or, for a durable run, beside its output.
+
+    None says that they go into memory, or in place of A.
+    """
     home = source.operand.matrix.home
-    if home is None or overwrite_a:
+    if overwrite_a and home is not None:
         yield None
-        return
-    parent = home if home.is_dir() else home.parent
-    folder = Path(tempfile.mkdtemp(prefix=".hdgemm-solve-", dir=parent))
-    try:
-        yield folder / "factors.npy"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    elif checkpoint is not None:
+        yield checkpoint.destination.work(f".{name}.npy")
+    elif home is None:
+        yield None
+    else:
+        parent = home if home.is_dir() else home.parent
+        folder = Path(tempfile.mkdtemp(prefix=".hdgemm-solve-", dir=parent))
+        try:
+            yield folder / "factors.npy"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

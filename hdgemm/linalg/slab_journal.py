@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.solve_plan import SolvePlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     #: Small arrays that belong to a slab: pivots of LU, tau of QR.
     Notes = Mapping[str, NDArray[Any]]
 
+#: Plans of durable runs: factorisations, and solves.
+AnyPlan: TypeAlias = SlabPlan | SolvePlan
 #: Changes when a reader of the last format would misread this one.
 _FORMAT: Final = 1
 #: Passes over the slabs: factoring them, and bringing the rows of L into their last order.
@@ -49,6 +52,8 @@ class Command:
         The slabs are rows of the output: the transpose is factored.
     triangle
         Only the slabs' own rows are stored: a new file has no disk space for the others.
+    matrices
+        What is read beside the matrix that the slabs are of, by name.
     """
 
     routine: str
@@ -57,6 +62,7 @@ class Command:
     restart: bool = False
     transposed: bool = False
     triangle: bool = False
+    matrices: Mapping[str, StoredMatrix] = field(default_factory=dict)
 
     def identity(self, source: StoredMatrix, destination: Destination) -> dict[str, Any]:
         """Return what must be the same when the run goes on, as plain values."""
@@ -64,6 +70,9 @@ class Command:
             "routine": self.routine, "arguments": dict(self.arguments),
             "target": destination.target(),
             "inputs": {} if destination.updates else {"A": fingerprint(source.operand)},
+            "matrices": {
+                name: fingerprint(matrix.operand) for name, matrix in self.matrices.items()
+            },
         }  # fmt: skip
 
 
@@ -135,7 +144,7 @@ class EarlierRun:
 
     run: str
     identity: Mapping[str, Any]
-    plan: SlabPlan
+    plan: AnyPlan
     samples: Sequence[Sequence[int]]
     redo: tuple[int, int]
     passes: tuple[list[StoredSlab], ...]
@@ -171,7 +180,7 @@ class EarlierRun:
                 done[slab.number :] = [slab]
                 last = record["slab"][0], slab
         return cls(
-            begin["run"], begin["identity"], SlabPlan.from_dict(begin["plan"]), begin["samples"],
+            begin["run"], begin["identity"], _plan(begin["plan"]), begin["samples"],
             tuple(begin["redo"]), passes, last, begin["piece_bytes"],
             any("publishing" in record for record in records),
             next((record["finished"] for record in records if "finished" in record), None),
@@ -181,7 +190,7 @@ class EarlierRun:
     def first_record(
         run: str,
         identity: Mapping[str, Any],
-        plan: SlabPlan,
+        plan: AnyPlan,
         samples: Sequence[Sequence[int]],
         redo: tuple[int, int],
         piece_bytes: int,
@@ -207,6 +216,8 @@ class EarlierRun:
         if not (self.publishing and before["target"]["replaces"]):
             inputs = identity["inputs"].get("A", {})
             found += differences("A", before["inputs"].get("A", {}), inputs)
+        for name, matrix in identity["matrices"].items():
+            found += differences(name, before.get("matrices", {}).get(name, {}), matrix)
         return found
 
     def excluded_by(self, options: Options) -> list[str]:
@@ -216,10 +227,16 @@ class EarlierRun:
             found.append(f"the plan holds {plan.bytes_held} bytes, allowed are now {limit}")
         width = max((slab.width for slab in plan.slabs), default=0)
         if options.tile is not None:
-            asked = min(options.tile[1], plan.n), options.tile[2]
+            columns = plan.p if isinstance(plan, SolvePlan) else plan.n
+            asked = min(options.tile[1], columns), options.tile[2]
             if asked != (width, plan.block):
                 found.append(f"slabs and blocks had {width} and {plan.block} columns, not {asked}")
         return found
+
+
+def _plan(values: Mapping[str, Any]) -> AnyPlan:
+    """Return the plan that a journal has."""
+    return (SolvePlan if values["kind"] == "solve" else SlabPlan).from_dict(values)
 
 
 def refuse(path: Path, differences: Sequence[str]) -> None:

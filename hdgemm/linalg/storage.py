@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.layout import SUPPORTED
@@ -20,7 +20,7 @@ from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
-from hdgemm.product.arguments import check_out_dtype, check_shape
+from hdgemm.product.arguments import check_shape
 from hdgemm.product.target import check_location, is_location, single
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def destination(
     shape = source.shape if shape is None else shape
     dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
     if command is not None and command.checkpoint is not False:
-        with _durable(command, out, a, source, order=order, overwrite_a=overwrite_a) as durable:
+        with _durable(command, out, a, source, _Form(shape, dtype, order), overwrite_a) as durable:
             yield durable
     elif out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
@@ -147,16 +147,24 @@ def destination(
             yield Destination(stored, out)
 
 
+class _Form(NamedTuple):
+    """Shape, dtype and order of a result."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    order: str
+
+
 @contextmanager
 def _durable(
-    command: Command, out: Any, a: Any, source: StoredMatrix, *, order: str, overwrite_a: bool
+    command: Command, out: Any, a: Any, source: StoredMatrix, form: _Form, overwrite_a: bool
 ) -> Iterator[Destination]:
     """Yield where a durable run stores its result; it is published on leaving without an error."""
+    shape, dtype, order = form
     if is_location(out):
         place = parse_location(out)
         check_location(place, a, None)
-        dtype = source.dtype.newbyteorder("=")
-        aside = DurablePlace.aside(place, source.shape, dtype, source.operand)
+        aside = DurablePlace.aside(place, shape, dtype, source.operand)
         order = order if place.format == "npy" else "C"
         with _run(command, source, aside, order) as checkpoint:
             yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
@@ -164,10 +172,10 @@ def _durable(
     given = a if out is None and overwrite_a and _takes_result(a) else out
     if given is None:
         raise InputError(
-            "checkpoint needs factors in a file: give out, or overwrite_a=True for a file"
+            "checkpoint needs a result in a file: give out, or overwrite_a=True for a file"
         )
     with open_stored(given, "r+") as stored:
-        _check_out(stored, source, source.shape, source.dtype.newbyteorder("="))
+        _check_out(stored, source, shape, dtype)
         updates = overlaps(stored.operand.matrix, source.operand.matrix)
         existing = DurablePlace.of_existing(stored.operand, updates=updates)
         with _run(command, source, existing, order) as checkpoint:
@@ -183,7 +191,7 @@ def _run(
         try:
             yield checkpoint
         except SingularMatrixError:
-            if not checkpoint.updates:
+            if not checkpoint.destination.updates:
                 checkpoint.discard()  # to go on would fail again
             raise
         checkpoint.finish()
@@ -200,7 +208,12 @@ def _check_out(
     stored: StoredMatrix, source: StoredMatrix, shape: tuple[int, int], dtype: np.dtype[Any]
 ) -> None:
     check_shape(stored.shape, shape, "out")
-    check_out_dtype(stored.dtype, dtype)
+    if not np.can_cast(dtype, stored.dtype, "safe"):
+        raise InputTypeError(
+            f"out has dtype {stored.dtype}, which cannot hold a result in {dtype}: pass an out of "
+            f"{dtype}, or convert the operands first",
+            found=str(stored.dtype), computed=str(dtype),
+        )  # fmt: skip
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
         raise InputError("out overlaps a without being the same matrix: choose another one")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -40,6 +40,7 @@ def symm(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Return C := alpha·A·B + beta·C with a symmetric A, argument for argument as SciPy's `dsymm`.
 
@@ -77,7 +78,10 @@ def symm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=False)
-    compute(product, options, Watch.of(progress, observer, cancel), session=session)
+    watch = Watch.of(progress, observer, cancel, report)
+    found = compute(product, options, watch, session=session)
+    if watch.report is not None:
+        watch.report(found)
     return product.result()
 
 
@@ -98,6 +102,7 @@ def hemm(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Return C := alpha·A·B + beta·C with a Hermitian A, argument for argument as SciPy's `zhemm`.
 
@@ -107,7 +112,10 @@ def hemm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=True)
-    compute(product, options, Watch.of(progress, observer, cancel), session=session)
+    watch = Watch.of(progress, observer, cancel, report)
+    found = compute(product, options, watch, session=session)
+    if watch.report is not None:
+        watch.report(found)
     return product.result()
 
 

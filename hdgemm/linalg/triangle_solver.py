@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
-from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.storage import in_memory
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -20,13 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.recorder import Recorder
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.progress import Watch
-
-#: Bytes of a stream block, where memory allows them: a few of the largest disk requests.
-_BLOCK_BYTES: Final = 32 << 20
-#: Columns of a stream block at most: trsm, which is slower than gemm, takes their triangle.
-_MOST_COLUMNS: Final = 512
 
 
 class Triangle(NamedTuple):
@@ -60,16 +54,19 @@ class TriangleSolver:
     ----------
     n, dtype
         Of the triangles; elements are converted to `dtype`.
-    memory
-        Bytes for stream blocks.
+    block
+        Columns of a stream block.
+    recorder
+        Told of every operation.
+    group
+        The number of the group of right-hand sides that is solved, for events.
     """
 
-    def __init__(self, n: int, dtype: np.dtype[Any], memory: int, watch: Watch) -> None:
-        self._n, self._dtype = n, dtype
-        self._recorder = Recorder(watch, 0)
-        column = max(1, n * dtype.itemsize)
-        self._columns = max(1, min(_MOST_COLUMNS, _BLOCK_BYTES // column,
-                                   memory // (STREAM_BUFFERS * column)))  # fmt: skip
+    def __init__(
+        self, n: int, dtype: np.dtype[Any], block: int, recorder: Recorder, group: int = 0
+    ) -> None:
+        self._n, self._dtype, self.block = n, dtype, block
+        self.recorder, self.group = recorder, group
         self._buffers: list[NDArray[Any]] = []
         self._reads = ReadAhead()
 
@@ -90,7 +87,7 @@ class TriangleSolver:
             matrix, lower, trans = matrix.T, not lower, "N" if trans != "N" else "T"
         if conjugate:
             np.conjugate(x, out=x)
-        starts = range(0, self._n, self._columns)
+        starts = range(0, self._n, self.block)
         forward = lower == (trans == "N")
         for number, part in enumerate(
             self._parts(matrix, starts if forward else starts[::-1], lower), 1
@@ -104,7 +101,7 @@ class TriangleSolver:
                 * x.shape[1]
                 * (part.rest.size + part.diagonal.size // 2)
             )
-            with self._recorder.operation("mult1", 0, flops=flops, block=number):
+            with self.recorder.operation("mult1", self.group, flops=flops, block=number):
                 if trans == "N":
                     trsm(part.diagonal, inner, lower=lower, unit=unit)
                     gemm(-1.0, part.rest, inner, outer)
@@ -118,23 +115,23 @@ class TriangleSolver:
         array = in_memory(matrix, self._dtype)
         if array is not None:
             for first in starts:
-                last = min(first + self._columns, self._n)
+                last = min(first + self.block, self._n)
                 rows = slice(first, None) if lower else slice(0, last)
                 yield _cut(array[rows, first:last], first, last, lower=lower)
             return
         if not self._buffers:
-            size = self._n * self._columns
+            size = self._n * self.block
             self._buffers = [np.empty(size, self._dtype) for _ in range(STREAM_BUFFERS)]
         yield from self._reads.blocks(
             starts, lambda first, buffer: self._read(matrix, first, self._buffers[buffer], lower)
         )
 
     def _read(self, matrix: StoredMatrix, first: int, buffer: NDArray[Any], lower: bool) -> _Part:
-        last = min(first + self._columns, self._n)
+        last = min(first + self.block, self._n)
         top, bottom = (first, self._n) if lower else (0, last)
         shape = bottom - top, last - first
         array = buffer[: shape[0] * shape[1]].reshape(shape, order="F")
-        with self._recorder.operation("load1", 0, nbytes=array.nbytes):
+        with self.recorder.operation("load1", self.group, nbytes=array.nbytes):
             matrix[top:bottom, first:last].read(array)
         return _cut(array, first, last, lower=lower)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg.blockwise import Portions, block_of, run_blocks
+from hdgemm.linalg.blockwise import block_of, run_blocks
 from hdgemm.linalg.diagonal_block import DiagonalBlock, Place, update_flops
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.machine.limits import default_host_bytes
@@ -59,8 +60,8 @@ class TriangleUpdate:
         """The product with the caller's alpha and beta."""
         return self.products[0]
 
-    def run(self, options: Options, session: Session, watch: Watch) -> None:
-        """Compute the triangle; the products' C is open."""
+    def run(self, options: Options, session: Session, watch: Watch) -> Portions:
+        """Compute the triangle; the products' C is open. Return what the caller reports with."""
         blocks = _Blocks([], [])
         memory = options.host_bytes or default_host_bytes()
         width, columns = options.tile[1:] if options.tile else (None, None)
@@ -74,12 +75,15 @@ class TriangleUpdate:
         with ReadAhead() as reads:
             for place, flops in zip(blocks.diagonal, diagonal, strict=True):
                 recorder = Recorder(portions.next(flops), flops)
-                DiagonalBlock(
+                block = DiagonalBlock(
                     self.products, place, lower=self.lower, hermitian=self.hermitian,
                     recorder=recorder,
-                ).update(reads)  # fmt: skip
-                recorder.finish()
-        run_blocks(sums, options, session, portions.next(beside))
+                )  # fmt: skip
+                with recorder.measuring_memory():
+                    block.update(reads)
+                recorder.finish(block)
+        run_blocks(sums, options, session, portions)
+        return portions
 
     def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:
         """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""

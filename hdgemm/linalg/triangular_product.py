@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.blockwise import block_of, opened, rectangle, run_blocks
-from hdgemm.linalg.run import host_session
+from hdgemm.linalg.blockwise import block_of, opened, product_summary, rectangle, run_blocks
+from hdgemm.linalg.portions import Portions
+from hdgemm.linalg.run import OpenRun, host_session
+from hdgemm.linalg.solution import ColumnSolver, solve_columns
 from hdgemm.linalg.storage import check_square, destination, open_matrix, open_square
 from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.triangular import ColumnSolver, solve_columns
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
 from hdgemm.product.product import Product
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.triangle_solver import TriangleSolver
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 #: Blocks that a triangle is cut into at most: the zeros that are multiplied are 1/16 of it then.
@@ -53,6 +54,7 @@ def trmm(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Return alpha·op(A)·B with a triangular A, argument for argument as SciPy's `dtrmm`.
 
@@ -74,6 +76,8 @@ def trmm(
         1: the diagonal is not read; ones are in its place.
     overwrite_b
         Has no effect: the result goes to new memory, or to `out`, which must not overlap `b`.
+    report
+        As in `hdgemm.linalg.cholesky`.
     out, options, session, progress, observer, cancel
         As in `hdgemm.matmul`. ``tile=(mb, nb, kb)`` also cuts the triangle into blocks of mb rows.
 
@@ -109,7 +113,11 @@ def trmm(
     first = (stored_lower != operand.trans) != bool(side)
     with opened(product, options, session, "trmm") as (stored, held, chosen):
         blocks = _blocks(stored, side, first=first, rows=chosen.tile[0] if chosen.tile else None)
-        run_blocks(blocks, chosen, held, Watch.of(progress, observer, cancel))
+        portions = Portions(
+            Watch.of(progress, observer, cancel, report), sum(block.flops for block in blocks)
+        )
+        run_blocks(blocks, chosen, held, portions)
+        portions.finish(product_summary("trmm", stored, chosen))
     return product.result()
 
 
@@ -153,6 +161,7 @@ def trsm(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> Any:
     """Return X with op(A)·X = alpha·B for a triangular A, argument for argument as SciPy's `dtrsm`.
 
@@ -172,7 +181,7 @@ def trsm(
         As in `hdgemm.matmul`, or `b` itself.
     a, b, lower, trans_a, diag
         As in `trmm`.
-    options, session, progress, observer, cancel
+    options, session, progress, observer, cancel, report
         As in `hdgemm.linalg.solve_triangular`.
 
     Returns
@@ -220,11 +229,12 @@ def trsm(
             np.conjugate(x, out=x)
 
     in_place = bool(overwrite_b) and rhs.dtype == dtype
-    watch = Watch.of(progress, observer, cancel)
+    watch = Watch.of(progress, observer, cancel, report)
     with (
-        host_session(session, options) as (_, chosen),
+        host_session(session, options) as (held, chosen),
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
         turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
-        solve_columns(ColumnSolver(solve), *turned, dtype, chosen, watch, check_finite=False)
+        solver = ColumnSolver(solve, (matrix,))
+        solve_columns(solver, *turned, dtype, OpenRun(chosen, held, watch), check_finite=False)
     return target.result()

@@ -28,9 +28,9 @@ def hpl_ratio(a, x, b):
 
 def count_factors(monkeypatch):
     """Return a list that gets the dtype of each factorisation."""
-    module = import_module("hdgemm.linalg.solve")
     dtypes = []
-    for name in ("factor", "cho_factor"):
+    for room, name in (("scratch", "factor"), ("system", "cho_factor")):
+        module = import_module(f"hdgemm.linalg.{room}")
         original = getattr(module, name)
 
         def counted(a, *args, _original=original, **keywords):

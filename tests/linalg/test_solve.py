@@ -8,11 +8,12 @@ import hdgemm
 from hdgemm.linalg import (
     cho_factor,
     cho_solve,
+    cholesky,
     lu_factor,
     lu_solve,
     solve,
+    solve_plan,
     solve_triangular,
-    triangle_solver,
 )
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from tests.linalg.matrices import (
@@ -30,7 +31,7 @@ SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
 
 @pytest.fixture(autouse=True)
 def narrow_blocks(monkeypatch):
-    monkeypatch.setattr(triangle_solver, "_MOST_COLUMNS", 4)
+    monkeypatch.setattr(solve_plan, "_MOST_COLUMNS", 4)
 
 
 def eps_of(dtype):
@@ -97,8 +98,8 @@ def test_b_larger_than_memory_passes_in_groups_of_columns(tmp_path):
     )  # fmt: skip
     assert isinstance(x, np.memmap)
     assert_solved(a, x, b, np.dtype("float64"))
-    # Each group is solved with both triangles, in blocks of four columns.
-    assert len(events) == 9 * 2 * 13
+    # Each group is loaded, solved with both triangles in blocks of four columns, and stored.
+    assert len(events) == 9 * (1 + 2 * 13 + 1)
     with pytest.raises(hdgemm.DoesNotFitError):
         lu_solve(
             factors, b, out=tmp_path / "X.npy", options=hdgemm.Options(host_memory=BOUNCE_BYTES)
@@ -129,12 +130,35 @@ def test_solve(tmp_path, assume_a, in_file):
         np.testing.assert_array_equal(np.load(source), a)
 
 
-def test_mixed_dtypes_are_promoted():
-    a, b = random_matrix(9, 9, "float32"), random_matrix(9, 2, "complex128")
-    x = solve(a, b)
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_mixed_dtypes_are_promoted_before_the_factorisation(tmp_path, assume_a, in_file):
+    a, b = positive_definite(9, "float32"), random_matrix(9, 2, "complex128")
+    source = a
+    if in_file:
+        source = tmp_path / "A.npy"
+        np.save(source, a)
+    x = solve(source, b, assume_a=assume_a, overwrite_a=True, options=SLABS)
     assert x.dtype == np.complex128
-    assert norm1(a @ x - b) < 1e-3
+    assert_solved(a.astype("complex128"), x, b, np.dtype("complex128"))
+    np.testing.assert_array_equal(np.load(source) if in_file else source, a)
+
+
+def test_lists_are_systems():
     assert solve([[2, 0], [0, 4]], [2, 4]).tolist() == [1.0, 1.0]
+
+
+def test_an_out_of_lower_precision_is_refused(tmp_path):
+    a, out = positive_definite(9, "float64"), np.zeros((9, 9), "float32")
+    np.save(tmp_path / "A.npy", a)
+    for call in (lu_factor, cholesky):
+        with pytest.raises(hdgemm.InputTypeError, match=r"float32.*float64"):
+            call(tmp_path / "A.npy", out=out)
+    with pytest.raises(hdgemm.InputTypeError, match=r"float32.*float64"):
+        solve(a, a, out=out)
+    wide = np.zeros((9, 9), "complex128")
+    assert solve(a, a, out=wide) is wide
+    np.testing.assert_allclose(wide, np.eye(9), atol=1e-12)
 
 
 def test_singular_matrices_are_errors(tmp_path):

@@ -1,0 +1,153 @@
+"""Several runs in turn as one: their progress, their events and one report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.progress import Watch
+from hdgemm.report import Report, Resumption, StageReport, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import Progress, ProgressCallback
+
+
+class Portions:
+    """Progress, events and reports of several runs in turn, as those of one run.
+
+    Parameters
+    ----------
+    watch
+        Told of the whole.
+    flops
+        Floating-point operations of all runs together.
+    """
+
+    def __init__(self, watch: Watch, flops: int) -> None:
+        self._watch = watch
+        self._flops = max(1, flops)
+        self._done = 0
+        self._began = time.perf_counter()
+        self._reports: list[Report] = []
+
+    def next(self, flops: int) -> Watch:
+        """Return what the next run, of so many operations, is watched by."""
+        progress, observer, cancel = self._watch.progress, self._watch.observer, self._watch.cancel
+        first, share, began = self._done / self._flops, flops / self._flops, self._elapsed()
+        self._done += flops
+        return Watch(
+            None if progress is None else partial(self._show, progress, first, share),
+            None if observer is None else partial(_shift, observer, began),
+            cancel,
+            None if self._watch.report is None else partial(self.add, began=began),
+        )
+
+    def add(self, report: Report, *, began: float | None = None) -> None:
+        """Take the report of a run that began after some seconds, or that has just ended."""
+        if self._watch.report is None:
+            return
+        first = self._elapsed() - report.seconds if began is None else began
+        events = tuple(
+            event._replace(start=event.start + first, end=event.end + first)
+            for event in report.timeline.events
+        )
+        self._reports.append(replace(report, timeline=Timeline(events, report.seconds)))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Report the end of all runs, where a report is asked for.
+
+        Parameters
+        ----------
+        summary
+            Kind, shape and dtype of the whole; what the plans of the runs hold and expect is added.
+        """
+        if self._watch.report is not None:
+            self._watch.report(joined(self._reports, self._elapsed(), summary))
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _show(self, show: ProgressCallback, first: float, share: float, found: Progress) -> None:
+        part, elapsed = min(1.0, first + share * found.percent / 100), self._elapsed()
+        eta = elapsed * (1 - part) / part if part > 0 else None
+        show(replace(found, percent=100 * part, elapsed=elapsed, eta=eta))
+
+
+def _shift(observer: Observer, seconds: float, event: Event) -> None:
+    observer(event._replace(start=event.start + seconds, end=event.end + seconds))
+
+
+def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) -> Report:
+    """Return one report of runs that were executed one after the other.
+
+    Parameters
+    ----------
+    seconds
+        Duration of the whole.
+    summary
+        See `Portions.finish`.
+    """
+    events = sorted((e for r in reports for e in r.timeline.events), key=lambda e: e.start)
+    flops = sum(report.gflops * report.seconds for report in reports)
+    phases: Counter[str] = Counter()
+    for report in reports:
+        phases.update(report.phases)
+    peaks = [r.peak_memory_bytes for r in reports if r.peak_memory_bytes is not None]
+    return Report(
+        seconds=seconds,
+        gflops=flops / seconds if seconds > 0 else 0.0,
+        stages=_stages(reports),
+        peak_memory_bytes=max(peaks, default=None),
+        plan=_plan([report.plan for report in reports], summary),
+        devices=tuple(dict.fromkeys(name for r in reports for name in r.devices)) or ("host",),
+        versions=dict(versions()),
+        timeline=Timeline(tuple(events), seconds),
+        resumption=_resumption([r.resumption for r in reports if r.resumption is not None]),
+        phases=dict(phases),
+    )
+
+
+def _stages(reports: Iterable[Report]) -> dict[Stage, StageReport]:
+    """Sum what each stage did in runs that did not overlap."""
+    found: dict[Stage, StageReport] = {}
+    for report in reports:
+        for name, stage in report.stages.items():
+            before = found.get(name, StageReport(0, 0, 0, 0, 0.0))
+            found[name] = StageReport(
+                before.operations + stage.operations, before.nbytes + stage.nbytes,
+                before.planned_bytes + stage.planned_bytes, before.flops + stage.flops,
+                before.seconds + stage.seconds,
+            )  # fmt: skip
+    return found
+
+
+def _plan(plans: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a summary what the plans of all runs hold and expect, and the plans themselves."""
+    expected: Counter[str] = Counter()
+    for plan in plans:
+        expected.update(plan.get("expected_phase_seconds") or {})
+    return {
+        **summary,
+        "host_bytes": max((plan.get("host_bytes") or 0 for plan in plans), default=0),
+        "expected_seconds": sum(plan.get("expected_seconds") or 0.0 for plan in plans),
+        "expected_phase_seconds": dict(expected),
+        "parts": [dict(plan) for plan in plans],
+    }
+
+
+def _resumption(found: list[Resumption]) -> Resumption | None:
+    """Return what durable runs found of earlier ones, as one."""
+    if not found:
+        return None
+    return Resumption(
+        found[-1].journal, sum(each.tiles for each in found), sum(each.kept for each in found),
+        sum(each.damaged for each in found), all(each.finished for each in found),
+    )  # fmt: skip

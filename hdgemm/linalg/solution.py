@@ -1,0 +1,219 @@
+"""Solutions by groups of right-hand sides: what all solves share."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.recorder import Recorder, report_done
+from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, host_session, machine_of
+from hdgemm.linalg.slabs import Slab
+from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
+from hdgemm.linalg.storage import destination, in_memory, open_matrix
+from hdgemm.linalg.triangle_solver import TriangleSolver
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.product.aliasing import overlaps
+from hdgemm.product.arguments import result_dtype
+from hdgemm.product.target import is_location, single
+from hdgemm.progress import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.slab_journal import Command
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.machine.rates import Machine
+    from hdgemm.options import Options
+    from hdgemm.run.session import Session
+
+
+class ColumnSolver(NamedTuple):
+    """Solves for right-hand sides in memory.
+
+    Parameters
+    ----------
+    solve
+        Overwrites B in a column-major array by X.
+    triangles
+        The stored matrix of each triangular system, of which some may be in memory.
+    itemsize
+        Bytes of an element of the stream; None for those of X.
+    more
+        Bytes that are read beside the triangles for each group of columns.
+    copies
+        Arrays of the size of X that `solve` holds, X itself among them.
+    reserved
+        Bytes that `solve` holds beside the stream and them.
+    """
+
+    solve: Callable[[TriangleSolver, NDArray[Any]], None]
+    triangles: tuple[StoredMatrix, ...]
+    itemsize: int | None = None
+    more: int = 0
+    copies: int = 1
+    reserved: int = 0
+
+    def stream(self, dtype: np.dtype[Any]) -> Stream:
+        """Return what is read and held for an X of some dtype."""
+        stored = sum(in_memory(matrix, dtype) is None for matrix in self.triangles)
+        return Stream(len(self.triangles), stored, self.itemsize or dtype.itemsize, self.more,
+                      self.copies)  # fmt: skip
+
+
+class Solution(NamedTuple):
+    """What a solve computes: X (n×p) for right-hand sides B, which are one vector or a matrix."""
+
+    b: Any
+    rhs: StoredMatrix
+    vector: bool
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, b: Any, n: int, dtype: np.dtype[Any]) -> Solution:
+        """Open B for a system of order n whose matrix has some dtype.
+
+        Raises
+        ------
+        InputError
+            When B has another number of rows.
+        """
+        vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
+        rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
+        if rhs.shape[0] != n:
+            raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
+        return cls(b, rhs, vector, result_dtype(dtype, rhs.dtype))
+
+
+#: Yields what solves a system and the watch of that part, for a call's run and the place of X.
+Preparation: TypeAlias = (
+    "Callable[[OpenRun, Destination], AbstractContextManager[tuple[ColumnSolver, Watch]]]"
+)
+
+
+def ready(solver: ColumnSolver) -> Preparation:
+    """Return the preparation of a system that is factored already."""
+    return lambda run, _target: nullcontext((solver, run.watch))
+
+
+def solve_stored(
+    solution: Solution,
+    out: Any,
+    prepare: Preparation,
+    run: Run,
+    command: Command,
+    *,
+    check_finite: bool,
+    reads: tuple[StoredMatrix, ...] = (),
+) -> Any:
+    """Solve for all columns of B, as many at a time as fit the memory, and return X.
+
+    Parameters
+    ----------
+    out
+        As in `solve_triangular`.
+    prepare
+        Called when the place of X is open, durably where the command is.
+    reads
+        Matrices that X must not overlap, since they are read until its end.
+    """
+    rhs, dtype, given = solution.rhs, solution.dtype, single(out)
+    if solution.vector and isinstance(given, np.ndarray):
+        given = given[:, np.newaxis]
+    with (
+        host_session(run.session, run.options) as (held, chosen),
+        destination(
+            given, solution.b, rhs, order="F", overwrite_a=False, dtype=dtype, command=command
+        ) as target,
+    ):
+        for matrix in reads:
+            if overlaps(target.stored.operand.matrix, matrix.operand.matrix):
+                raise InputError("out overlaps a or b, which are read until X is complete: "
+                                 "choose another out")  # fmt: skip
+        done = target.checkpoint
+        if done is not None and done.finished:
+            report_done(run.watch, done)
+        else:
+            with prepare(OpenRun(chosen, held, run.watch), target) as (solver, watch):
+                solve_columns(
+                    solver, rhs, target.stored, dtype, OpenRun(chosen, held, watch),
+                    check_finite=check_finite, checkpoint=done,
+                )  # fmt: skip
+    result = target.result()
+    if isinstance(out, np.ndarray):
+        return out
+    return result[:, 0] if solution.vector and target.location is None else result
+
+
+def solve_columns(
+    solver: ColumnSolver,
+    rhs: StoredMatrix,
+    target: StoredMatrix,
+    dtype: np.dtype[Any],
+    run: OpenRun,
+    *,
+    check_finite: bool,
+    checkpoint: SlabCheckpoint | None = None,
+) -> None:
+    """Store X for all columns of B, as many at a time as fit the memory with their copies."""
+    options, session, watch = run
+    array = in_memory(target, dtype)
+    plan = None if checkpoint is None else checkpoint.plan
+    if not isinstance(plan, SolvePlan):
+        plan = plan_solve(
+            rhs.shape, dtype, solver.stream(dtype),
+            (options.host_bytes or default_host_bytes()) - solver.reserved,
+            solve_machine(rhs.shape, dtype, folder_of(*solver.triangles, target), session, options),
+            in_array=array is not None, tile=options.tile,
+        )  # fmt: skip
+    if checkpoint is not None:
+        checkpoint.begin(plan, options)
+    start = 0 if checkpoint is None else checkpoint.done(0)
+    recorder = Recorder(watch, plan.flops, done=plan.flops_of(sum(
+        group.width for group in plan.slabs[:start])))  # fmt: skip
+    with (
+        recorder.measuring_memory(),
+        TriangleSolver(plan.n, dtype, plan.block, recorder) as triangles,
+    ):
+        for number, place in enumerate(plan.slabs[start:], start):
+            x = (
+                np.empty((plan.n, place.width), dtype, "F")
+                if array is None
+                else array[:, place.first : place.last]
+            )
+            triangles.group = number
+            with recorder.operation("load1", number, nbytes=x.nbytes):
+                rhs[:, place.first : place.last].read(x)
+            if check_finite:
+                check_finite_slab(Slab(number, place, x), name="b")
+            solver.solve(triangles, x)
+            if array is not None:
+                continue
+            with recorder.operation("store2", number, nbytes=x.nbytes):
+                if checkpoint is not None:
+                    checkpoint.store(0, number, place, x, {})
+                else:
+                    target[:, place.first : place.last] = x
+    recorder.finish(
+        plan, plan.bytes_from(start), None if checkpoint is None else checkpoint.resumption
+    )
+
+
+def solve_machine(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    folder: Path | None,
+    session: Session,
+    options: Options,
+) -> Machine:
+    """Return the rates to plan a solve of B (n×p) with."""
+    n, p = shape
+    return machine_of((n, n), dtype, folder, session, options, Watch(), depth=p)

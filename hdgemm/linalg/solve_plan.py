@@ -1,0 +1,217 @@
+"""Plans of solves: groups of right-hand sides in memory, for each of which the triangles stream."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.slab_plan import Columns
+from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.machine.rates import Machine
+    from hdgemm.pipeline.plan import Stage
+
+#: Bytes of a stream block, where memory allows them: a few of the largest disk requests.
+_BLOCK_BYTES: Final = 32 << 20
+#: Columns of a stream block at most: trsm, which is slower than gemm, takes their triangle.
+_MOST_COLUMNS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SolvePlan:
+    """The groups of columns of B (n×p) that are solved at once, and what they cost.
+
+    Parameters
+    ----------
+    slabs
+        The groups, from left to right.
+    block
+        Columns of a stream block.
+    triangles
+        Triangular systems of a solution: 2 with LU or Cholesky factors.
+    streamed
+        Bytes that are read for each group beside its columns of B.
+    stores
+        X is stored in a file; an array is solved in place.
+    bytes_held
+        Memory for a group, stream blocks and transfers.
+    host_limit, seconds, phase_seconds, limit
+        As in `SlabPlan`.
+    """
+
+    n: int
+    p: int
+    dtype: str
+    slabs: tuple[Columns, ...]
+    block: int
+    triangles: int
+    streamed: int
+    stores: bool
+    bytes_held: int
+    host_limit: int = 0
+    seconds: float = 0.0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    limit: str = "disk"
+
+    @property
+    def interchanged(self) -> tuple[Columns, ...]:
+        """A solve has no second pass over its groups."""
+        return ()
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations by LAPACK's count: n² for each triangle and column."""
+        return self.flops_of(self.p)
+
+    def flops_of(self, columns: int) -> int:
+        """Return the operations after which the first columns are solved."""
+        pairs = self.triangles * self.n**2 * columns // 2
+        return flops_per_multiply_add(self.dtype) * pairs
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+        return self.bytes_from(0)
+
+    def bytes_from(self, group: int) -> dict[Stage, int]:
+        """Return the bytes that each stage still moves when some groups are solved."""
+        left = self.slabs[group:]
+        columns = sum(each.width for each in left) * self.n * np.dtype(self.dtype).itemsize
+        moved: dict[Stage, int] = {"load1": columns + len(left) * self.streamed}
+        return moved | {"store2": columns} if self.stores else moved
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, groups, memory and expectations as plain values, for reports."""
+        moved = self.planned_bytes
+        return {
+            "kind": "solve with factors", "m": self.n, "n": self.p, "dtype": self.dtype,
+            "slabs": len(self.slabs),
+            "slab_columns": max((group.width for group in self.slabs), default=0),
+            "block_columns": self.block,
+            "read_bytes": moved["load1"], "write_bytes": moved.get("store2", 0),
+            "flops": self.flops, "host_bytes": self.bytes_held, "host_limit": self.host_limit,
+            "expected_seconds": self.seconds,
+            "expected_phase_seconds": dict(self.phase_seconds), "expected_limit": self.limit,
+        }  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self) | {"kind": "solve", "phase_seconds": dict(self.phase_seconds)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SolvePlan:
+        """Return the plan of which `to_dict` returned these values."""
+        found = {name: values[name] for name in cls.__slots__}
+        found["slabs"] = tuple(Columns(*columns) for columns in values["slabs"])
+        return cls(**found)
+
+
+class Stream(NamedTuple):
+    """What a solve reads and holds beside B.
+
+    Parameters
+    ----------
+    triangles
+        Triangular systems of a solution.
+    stored
+        Those of them that are read from files, for each group of columns.
+    itemsize
+        Bytes of their elements as they are read.
+    more
+        Bytes that are read beside them for each group.
+    copies
+        Arrays of the size of X that the solve holds, X itself among them.
+    """
+
+    triangles: int
+    stored: int
+    itemsize: int
+    more: int = 0
+    copies: int = 1
+
+
+def stream_columns(n: int, itemsize: int, memory: int) -> int:
+    """Return the columns of a stream block of an n×n triangle, of which `memory` holds two."""
+    column = max(1, n * itemsize)
+    return max(1, min(_MOST_COLUMNS, _BLOCK_BYTES // column, memory // (STREAM_BUFFERS * column)))
+
+
+def plan_solve(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    stream: Stream,
+    memory: int,
+    machine: Machine,
+    *,
+    in_array: bool,
+    tile: tuple[int, int, int] | None = None,
+) -> SolvePlan:
+    """Return the widest groups of columns of B that fit the memory beside the stream.
+
+    Parameters
+    ----------
+    shape
+        Of B.
+    in_array
+        X is an array of the caller, in which B is solved.
+    tile
+        ``(mb, nb, kb)`` forces groups of nb columns and stream blocks of kb columns.
+
+    Raises
+    ------
+    DoesNotFitError
+        When not one column fits: `requested`, `available` and `missing` in bytes.
+    """
+    n, p = shape
+    _, width, block = tile or (None, None, None)
+    column = max(1, n * dtype.itemsize * stream.copies)
+    if block is None:
+        block = stream_columns(n, dtype.itemsize, memory // 4)
+    buffers = STREAM_BUFFERS * block * n * stream.itemsize if stream.stored else 0
+    given = in_array and stream.copies == 1
+    room = memory - max(buffers, memory // 4) - BOUNCE_BYTES
+    if not given and room < column:
+        requested = max((column + BOUNCE_BYTES) * 4 // 3 + 1, column + BOUNCE_BYTES + buffers)
+        raise DoesNotFitError(
+            f"one column of b and the stream need {requested} bytes; host_memory is {memory}: "
+            f"raise it by {requested - memory} bytes",
+            requested=requested, available=memory, missing=requested - memory,
+        )  # fmt: skip
+    fitting = p if given else room // column
+    columns = max(1, min(p, fitting, p if width is None else width))
+    groups = tuple(Columns(at, min(at + columns, p), 0) for at in range(0, p, columns))
+    plan = SolvePlan(
+        n, p, dtype.name, groups, block, stream.triangles,
+        stream.stored * _triangle_bytes(n, block, stream.itemsize) + stream.more, not in_array,
+        buffers + BOUNCE_BYTES + (0 if given else columns * column if p else 0), memory,
+    )  # fmt: skip
+    return _priced(plan, machine)
+
+
+def _triangle_bytes(n: int, block: int, itemsize: int) -> int:
+    """Return the bytes of a triangle with whole squares on its diagonal."""
+    whole, rest = divmod(n, block)
+    return (n**2 + whole * block**2 + rest**2) // 2 * itemsize
+
+
+def _priced(plan: SolvePlan, machine: Machine) -> SolvePlan:
+    """Return the plan with its expected duration, by phase too, and what limits it."""
+    moved = plan.planned_bytes
+    load = moved["load1"] / machine.disk_read
+    store = moved.get("store2", 0) / machine.disk_write
+    # With few columns the triangles pass through the cores at the rate of the memory.
+    passing = plan.streamed * len(plan.slabs) / machine.memory
+    update = max(plan.flops / machine.flop_rate(plan.dtype), passing)
+    return replace(
+        plan, seconds=max(load, update) + store,
+        phase_seconds={"load": load, "update": update, "store": store},
+        limit="disk" if load + store > update else "kernel",
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Square systems that are factored and then solved, in the precision of X or in a lower one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hdgemm.errors import InputError
+from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.cholesky import cho_factor
+from hdgemm.linalg.factored_solve import by_cholesky, by_lu
+from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.portions import Portions
+from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
+from hdgemm.linalg.scratch import lu_factors, scratch_file
+from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
+from hdgemm.linalg.storage import open_square
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.base import Converted
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.run import OpenRun, Run
+    from hdgemm.linalg.slab_journal import Command
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.base import Matrix
+    from hdgemm.progress import Watch
+
+    Prepared: TypeAlias = AbstractContextManager[tuple[ColumnSolver, Watch]]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system to be factored and solved; arguments as of `hdgemm.linalg.solve`.
+
+    Parameters
+    ----------
+    a, source
+        The matrix as the caller gave it, and opened.
+    solution
+        What is solved for.
+    """
+
+    a: Any
+    source: StoredMatrix
+    solution: Solution
+    assume_a: str
+    lower: bool
+    transposed: bool
+    check_finite: bool
+    overwrite_a: bool
+
+    @property
+    def kept(self) -> Mapping[str, StoredMatrix]:
+        """The matrix, by name, where it is the same after the factorisation."""
+        return {} if self.overwrite_a else {"the matrix": self.source}
+
+    def solve(
+        self,
+        out: Any,
+        prepare: Callable[[System, OpenRun, Destination], Prepared],
+        run: Run,
+        command: Command,
+    ) -> Any:
+        """Factor and solve; return X."""
+        reads = (self.source, self.solution.rhs) if prepare is refined else ()
+        return solve_stored(
+            self.solution, out, partial(prepare, self), run, command,
+            check_finite=self.check_finite, reads=reads,
+        )  # fmt: skip
+
+    def as_dtype(self, dtype: np.dtype[Any]) -> System:
+        """Return the system with its matrix converted while it is read."""
+        if self.source.dtype.newbyteorder("=") == dtype:
+            return self
+        source = _with_matrix(self.source, Converted(self.source.operand.matrix, dtype))
+        return replace(self, a=source, source=source, overwrite_a=False)
+
+    @contextmanager
+    def factors(
+        self, run: OpenRun, checkpoint: SlabCheckpoint | None, name: str
+    ) -> Iterator[ColumnSolver]:
+        """Yield what solves with the factors, which end with the context.
+
+        Raises
+        ------
+        SingularMatrixError
+            When a pivot is exactly zero, or the matrix not positive definite.
+        """
+        if self.assume_a == "pos":
+            with scratch_file(
+                self.source, overwrite_a=self.overwrite_a, checkpoint=checkpoint, name=name
+            ) as place:
+                watch = run.watch
+                c, lower = cho_factor(
+                    self.a, self.lower, self.overwrite_a, self.check_finite, out=place,
+                    options=run.options, session=run.session, progress=watch.progress,
+                    observer=watch.observer, cancel=watch.cancel, report=watch.report,
+                    checkpoint=checkpoint is not None,
+                )  # fmt: skip
+                yield by_cholesky(open_square(c), lower=lower)
+            return
+        with lu_factors(
+            self.a, run, overwrite_a=self.overwrite_a, check_finite=self.check_finite,
+            checkpoint=checkpoint, name=name,
+        ) as (lu, pivots, zero):  # fmt: skip
+            if zero:
+                raise SingularMatrixError(
+                    f"a is singular: pivot {zero} is exactly zero", order=zero
+                )
+            yield by_lu(lu, pivots, "T" if self.transposed else "N")
+
+    def portions(self, run: OpenRun) -> tuple[Portions, int, int]:
+        """Return the two parts of the computation, and the operations of each."""
+        (n, p), dtype = self.solution.rhs.shape, self.solution.dtype.name
+        kind = "cholesky" if self.assume_a == "pos" else "lu"
+        factoring = SlabPlan.of_array(kind, n, n, dtype).flops  # type: ignore[arg-type]
+        solving = flops_per_multiply_add(dtype) * n * n * p
+        return Portions(run.watch, factoring + solving), factoring, solving
+
+    def summary(self, run: OpenRun) -> dict[str, Any]:
+        """Return shape and dtype as plain values, for reports."""
+        n, p = self.solution.rhs.shape
+        return {
+            "kind": "solve", "m": n, "n": p, "dtype": self.solution.dtype.name,
+            "host_limit": run.options.host_bytes or default_host_bytes(),
+        }  # fmt: skip
+
+
+@contextmanager
+def factored(
+    system: System, run: OpenRun, target: Destination
+) -> Iterator[tuple[ColumnSolver, Watch]]:
+    """Yield what solves a system with factors in the precision of X."""
+    system = system.as_dtype(system.solution.dtype)
+    portions, factoring, solving = system.portions(run)
+    with system.factors(
+        run._replace(watch=portions.next(factoring)), target.checkpoint, "factors"
+    ) as solver:
+        yield solver, portions.next(solving)
+    portions.finish(system.summary(run))
+
+
+@contextmanager
+def refined(
+    system: System, run: OpenRun, target: Destination
+) -> Iterator[tuple[ColumnSolver, Watch]]:
+    """Yield what solves a system with factors in single precision, and refines.
+
+    Raises
+    ------
+    NotConvergedError, SingularMatrixError
+        When A must be factored in double precision.
+    """
+    system = system.as_dtype(system.solution.dtype)
+    single = replace(system.as_dtype(SINGLE[system.solution.dtype.name]), overwrite_a=False)
+    portions, factoring, solving = system.portions(run)
+    part = run._replace(watch=portions.next(factoring))
+    with ExitStack() as stack:
+        factors = _enter_single(stack, single.factors(part, target.checkpoint, "single"))
+        a, trans = system.source, int(system.transposed)
+        if system.assume_a == "pos":
+            lower = system.lower != a.operand.trans
+            whole = SymmetricMatrix(a.operand.matrix, lower=lower, hermitian=True)
+            a = _with_matrix(a, whole)
+        memory = run.options.host_bytes or default_host_bytes()
+        norm = norm_inf(a.T if trans else a, memory // 4)
+        refinement = Refinement(a, norm, trans, factors, memory // 4, run)
+        yield factors._replace(
+            solve=refinement, itemsize=single.source.dtype.itemsize, more=a.nbytes, copies=COPIES,
+            reserved=memory // 4,
+        ), portions.next(solving)  # fmt: skip
+    portions.finish(system.summary(run))
+
+
+def _enter_single(stack: ExitStack, factors: AbstractContextManager[ColumnSolver]) -> ColumnSolver:
+    """Return what solves with factors in single precision."""
+    try:
+        return stack.enter_context(factors)
+    except InputError as error:
+        if not hasattr(error, "row"):
+            raise
+        # An element beyond the range of single precision, or one that is not finite in double.
+        raise NotConvergedError(f"in single precision {error}") from error
+
+
+def _with_matrix(a: StoredMatrix, matrix: Matrix) -> StoredMatrix:
+    return StoredMatrix(replace(a.operand, matrix=matrix), writable=False)
