@@ -33,7 +33,8 @@ def command(
         Path | None, typer.Option(help="Folder for the matrices: the disk that is measured.")
     ] = None,
     simulate: Annotated[
-        str | None, typer.Option(help="hd5970 (the paper's machine), h200 or gh200; no hardware.")
+        str | None,
+        typer.Option(help="Simulate hd5970 (the paper's machine), h200, gh200 or chundoong."),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Two report.json, old and new.")

@@ -16,8 +16,10 @@ from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.environment import describe_setting
 from hdgemm.profiling.ladder import STRATEGIES
 from hdgemm.profiling.results import Profile, Rate, Reference, Rung, Sample, SizePoint
+from hdgemm.profiling.simulated_linpack import profile_cluster
 from hdgemm.profiling.verdict import Findings, gains_from_twice, judge
 from hdgemm.simulation.executor import BEST, CPU, Simulation, mean_gflops
+from hdgemm.simulation.linpack import CLUSTERS
 from hdgemm.simulation.machines import SYSTEMS
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None
     Parameters
     ----------
     name
-        ``"hd5970"`` (the paper's machine), ``"h200"`` or ``"gh200"``.
+        ``"hd5970"`` (the paper's machine), ``"h200"``, ``"gh200"``, or ``"chundoong"``, a cluster
+        that runs LINPACK.
     progress
         Called with the finished part, and the name of the next step.
 
@@ -43,9 +46,13 @@ def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None
     InputError
         For an unknown name.
     """
+    show = progress or (lambda _part, _what: None)
+    if name in CLUSTERS:
+        return profile_cluster(CLUSTERS[name], show)
     if name not in SYSTEMS:
-        raise InputError(f"there is no system {name!r} to simulate; there are {', '.join(SYSTEMS)}")
-    return _Simulated(SYSTEMS[name], progress or (lambda _part, _what: None)).profile()
+        known = ", ".join([*SYSTEMS, *CLUSTERS])
+        raise InputError(f"there is no system {name!r} to simulate; there are {known}")
+    return _Simulated(SYSTEMS[name], show).profile()
 
 
 class _Simulated:

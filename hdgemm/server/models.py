@@ -185,7 +185,7 @@ class ProfileInputs(Common):
 
     device: DeviceName = "host"
     simulate: Annotated[
-        Literal["hd5970", "h200", "gh200"] | None,
+        Literal["hd5970", "h200", "gh200", "chundoong"] | None,
         Field(description="Simulate this system instead of measuring the device."),
     ] = None
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True

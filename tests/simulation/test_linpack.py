@@ -1,0 +1,64 @@
+"""LINPACK in virtual time: the figures of Jo et al., and what the model must keep."""
+
+from dataclasses import replace
+
+import pytest
+
+from hdgemm.profiling import simulate_profile
+from hdgemm.profiling.simulated_linpack import extrapolated
+from hdgemm.simulation.linpack import CHUNDOONG, OPTIMISATIONS, operations, simulate_linpack
+
+#: Figures 3 and 4: height of A, NB, and percent of factorisation, DTRSM and DGEMM.
+OPERATIONS = [
+    (800_000, 2000, "0.86", "0.86", "98.28"),
+    (600_000, 2000, "1.14", "1.14", "97.72"),
+    (400_000, 2000, "1.69", "1.69", "96.62"),
+    (200_000, 2000, "3.27", "3.27", "93.46"),
+    (600_000, 4000, "2.23", "2.23", "95.54"),
+    (600_000, 3000, "1.69", "1.69", "96.62"),
+    (600_000, 1000, "0.58", "0.58", "98.85"),
+]
+
+
+@pytest.mark.parametrize(("m", "nb", "factorization", "dtrsm", "dgemm"), OPERATIONS)
+def test_operations_are_those_of_figures_3_and_4(m, nb, factorization, dtrsm, dgemm):
+    parts = [f"{100 * part:.2f}" for part in operations(m, nb, 7).parts]
+    assert parts == [factorization, dtrsm, dgemm]
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return simulate_profile("chundoong")
+
+
+def test_the_papers_figures_are_within_five_percent(profile):
+    assert len(profile.paper) == 13
+    for row in profile.paper:
+        assert abs(row.off) < 0.05, row
+
+
+def test_the_profile_is_a_report(profile, tmp_path):
+    profile.save(tmp_path)
+    assert "all optimisations over the baseline" in (tmp_path / "report.html").read_text()
+    speeds = [rung.rate.gflops.median for rung in profile.ladder.values()]
+    assert speeds == sorted(speeds)
+
+
+def test_the_baseline_never_hides_the_cpus_and_a_run_lasts_as_long_as_its_longer_lane():
+    run = simulate_linpack(CHUNDOONG)
+    assert run.hidden()[0] < 0.01
+    assert run.seconds >= max(run.cpu_seconds, sum(each.gpu for each in run.iterations)) * 0.99
+    assert sum(each.seconds for each in run.iterations) == pytest.approx(run.seconds)
+
+
+def test_without_cpu_time_the_update_alone_remains():
+    free = replace(CHUNDOONG, panel=1e30, link=1e30, swap=1e30)
+    run = simulate_linpack(free, OPTIMISATIONS)
+    assert run.seconds == pytest.approx(sum(each.gpu for each in run.iterations), rel=1e-6)
+    assert run.hidden()[0] == 1.0
+
+
+def test_a_thousand_nodes_need_long_broadcasts():
+    ring, long = (extrapolated(CHUNDOONG, (25, 40), long=each) for each in (False, True))
+    assert ring.gflops < CHUNDOONG.dgemm / 1e9 / 2
+    assert 0.9 < long.gflops / simulate_linpack(CHUNDOONG, OPTIMISATIONS).gflops < 1.2
