@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import gemm, getrf, laswp, trsm
+from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
+from hdgemm.linalg.row_blocks import factor_row_blocks
+from hdgemm.linalg.run import check_finite_slab, host_bytes, host_session, input_unchanged, slab_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, save_factors
+from hdgemm.linalg.tournament import LEAF, PANEL, factor_tournament
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
+
+#: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
+Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
 
 
 @shows_progress
@@ -55,8 +63,8 @@ def lu_factor(
 ) -> LUFactors:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of an m×n matrix of any size.
 
-    The pivot of each column is its largest element over all remaining rows, as in LAPACK,
-    whatever the slabs.
+    With partial pivoting, the pivot of each column is its largest element over all remaining rows,
+    as in LAPACK, whatever the slabs.
 
     Parameters
     ----------
@@ -69,7 +77,9 @@ def lu_factor(
     check_finite
         Raise `InputError` at the first NaN or Inf.
     pivoting
-        ``"partial"``.
+        ``"partial"``, or ``"tournament"``: the pivots of a panel are chosen by a binary tree of row
+        blocks (CALU). It also factors matrices of which not even a few columns fit the memory, by
+        blocks of rows; these runs take no `checkpoint`. Elements of L may then be larger than 1.
     out
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major. For a .npy or raw file
@@ -104,10 +114,11 @@ def lu_factor(
     --------
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
     """
+    arguments = {} if pivoting == "partial" else {"pivoting": pivoting}
     lu, pivots, zero = factor(
         a, out, Watch.of(progress, observer, cancel, report), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
-        command=Command("lu_factor", {}, checkpoint, restart),
+        command=Command("lu_factor", arguments, checkpoint, restart),
     )  # fmt: skip
     if zero:
         warnings.warn(
@@ -129,8 +140,8 @@ def factor(
     command: Command | None = None,
 ) -> tuple[Any, NDArray[np.int64], int]:
     """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
-    if pivoting != "partial":
-        raise InputError(f"pivoting must be 'partial', got {pivoting!r}")
+    if pivoting not in ("partial", "tournament"):
+        raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
     source = open_matrix(a)
     with (
         host_session(session, options) as (opened, chosen),
@@ -138,24 +149,43 @@ def factor(
         input_unchanged(source, target.stored),
     ):
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
+        eliminate = _elimination(pivoting, chosen.tile)
+        check = check_finite_slab if check_finite else None
         if array is not None:
-            pivots, zero = _factor_array(source, array, watch, check_finite=check_finite)
+            pivots, zero = _factor_array(source, array, watch, eliminate, check)
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = _recorded(done)
             report_done(watch, done)
+        elif pivoting == "tournament" and not slabs_fit(
+            source.shape, source.dtype.name, host_bytes(chosen), chosen.tile
+        ):
+            pivots, zero = factor_row_blocks(source, target, chosen, watch, check)
         else:
-            check = check_finite_slab if check_finite else None
             with slab_run(
                 "lu", source, target.stored, target, opened, chosen, watch, check
             ) as pipeline:
-                pivots, zero = _factor_slabs(pipeline)
+                pivots, zero = _factor_slabs(pipeline, eliminate)
                 _interchange_stored(pipeline, pivots)
         save_factors(target, "lu", {"piv": pivots})
     return target.result(), pivots, zero
 
 
+def _elimination(pivoting: str, tile: tuple[int, int, int] | None) -> Elimination:
+    """Return the factorisation of a panel; a tile (mb, nb, kb) forces leaves of mb rows, kb
+    columns.
+    """
+    if pivoting == "partial":
+        return getrf
+    leaf, _, panel = tile or (LEAF, 0, PANEL)
+    return partial(factor_tournament, panel=panel, leaf=leaf)
+
+
 def _factor_array(
-    source: StoredMatrix, array: NDArray[Any], watch: Watch, *, check_finite: bool
+    source: StoredMatrix,
+    array: NDArray[Any],
+    watch: Watch,
+    eliminate: Elimination,
+    check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is."""
     m, n = array.shape
@@ -164,14 +194,14 @@ def _factor_array(
     slab = Slab(0, Columns(0, n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
-    if check_finite:
-        check_finite_slab(slab)
-    found = _factor_panel(slab, recorder)
+    if check is not None:
+        check(slab)
+    found = _factor_panel(slab, recorder, eliminate)
     recorder.finish(plan, {"load1": array.nbytes})
     return found
 
 
-def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
+def _factor_slabs(pipeline: SlabPipeline, eliminate: Elimination) -> tuple[NDArray[np.int64], int]:
     recorder, plan = pipeline.recorder, pipeline.plan
     slabs = [plan.eliminated(slab) for slab in plan.slabs]
     pivots = np.zeros(plan.pivots, np.int64)
@@ -195,7 +225,7 @@ def _factor_slabs(pipeline: SlabPipeline) -> tuple[NDArray[np.int64], int]:
         first, last, _ = slabs[slab.number]
         if first == last:  # right of the last pivot: U only
             continue
-        found, info = _factor_panel(slab, recorder)
+        found, info = _factor_panel(slab, recorder, eliminate)
         pivots[first:last] = found + first
         zero = zero or (info and info + first)
         slab.notes.update(pivots=pivots[first:last], zero=np.array(zero))
@@ -217,12 +247,14 @@ def _update(slab: NDArray[Any], block: Block) -> None:
     gemm(-1.0, block.array[width:], slab[first:last], slab[last:])
 
 
-def _factor_panel(slab: Slab, recorder: Recorder) -> tuple[NDArray[np.int64], int]:
+def _factor_panel(
+    slab: Slab, recorder: Recorder, eliminate: Elimination
+) -> tuple[NDArray[np.int64], int]:
     """Factor the rows of a slab from its diagonal on; pivots are relative to the first of them."""
     panel = slab.array[slab.place.first :]
     flops = _flops(len(panel), slab.place.width, 0, panel.dtype)
     with recorder.operation("mult1", slab.number, flops=flops):
-        return getrf(panel)
+        return eliminate(panel)
 
 
 def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:

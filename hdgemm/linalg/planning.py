@@ -95,6 +95,15 @@ def plan_slabs(
     return min((_priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
 
 
+def slabs_fit(
+    shape: tuple[int, int], dtype: str, memory: int, tile: tuple[int, int, int] | None
+) -> bool:
+    """Say whether LU can have slabs: of one column, or as a tile (mb, nb, kb) forces them."""
+    _, width, block = tile or (None, None, None)
+    m, n = shape
+    return _Shape("lu", m, n, dtype, block or 1, 1, width, 0, 0).least_bytes <= memory
+
+
 class _Shape(NamedTuple):
     """What decides the bytes of a plan; `width` None takes what fits."""
 

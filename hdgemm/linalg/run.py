@@ -96,6 +96,11 @@ def plan_for(
     )
 
 
+def host_bytes(options: Options) -> int:
+    """Return the memory of one factorisation."""
+    return options.host_bytes or default_host_bytes()
+
+
 def slabs_for(
     kind: Kind,
     shape: tuple[int, int],
@@ -109,7 +114,7 @@ def slabs_for(
     """Return the slabs for a factorisation of a matrix of this shape under these options."""
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
-        kind, shape[1], dtype, options.host_bytes or default_host_bytes(), machine,
+        kind, shape[1], dtype, host_bytes(options), machine,
         rows=shape[0], width=width, block=block, overlap=overlap, reserved=reserved,
     )  # fmt: skip
 
@@ -128,8 +133,7 @@ def plan_reflectors(
     plan, blocks = reflectors.plan, reflectors.blocks
     _, width, _ = options.tile or (None, None, None)
     return plan_slabs(
-        "apply q" if trans else "form q", columns, plan.dtype,
-        options.host_bytes or default_host_bytes(),
+        "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options),
         machine_of(
             reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
             session, options, watch,
