@@ -1,12 +1,14 @@
 """Matrices on which partial pivoting is weak or has much to interchange, in several slabs."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.linalg
 
 import hdgemm
+from bench.gallery import GALLERY
 from hdgemm.linalg import lu_factor, solve
 from tests.linalg.matrices import SOUND, norm1
 
@@ -14,71 +16,7 @@ N = 37
 SLABS = hdgemm.Options(tile=(9, 8, 5), devices="host")
 
 
-def gfpp():
-    """Wilkinson's matrix: the last column doubles at each step (Higham, 2002, section 9.4)."""
-    a = np.eye(N) - np.tri(N, k=-1)
-    a[:, -1] = 1
-    return a
-
-
-def wright():
-    """Multiple shooting for a two-point boundary value problem (Wright, 1993)."""
-    step = scipy.linalg.expm(0.3 * np.array([[-1 / 6, 1], [1, -1 / 6]]))
-    blocks = N // 2 + 1
-    a = np.eye(2 * blocks)
-    for block in range(1, blocks):
-        a[2 * block : 2 * block + 2, 2 * block - 2 : 2 * block] = -step
-    a[:2, -2:] = np.eye(2)
-    return a
-
-
-def foster():
-    """Quadrature of a Volterra integral equation (Foster, 1994)."""
-    c, h, k = 1.0, 40.0 / (N - 1), 1.0
-    a = np.eye(N)
-    a[1:, 0] = -k * h / 2
-    for row in range(1, N):
-        a[row, 1:row] = -k * h
-    a[np.arange(1, N), np.arange(1, N)] = 1 - k * h / 2
-    a[:, -1] -= 1 / c
-    return a
-
-
-def randsvd(condition):
-    rng = np.random.default_rng(0)
-    u, v = (np.linalg.qr(rng.standard_normal((N, N)))[0] for _ in range(2))
-    return u * np.geomspace(1, 1 / condition, N) @ v
-
-
-def permutation(kind):
-    order = {
-        "reversed": np.arange(N)[::-1],
-        "cyclic": np.roll(np.arange(N), 11),
-        "random": np.random.default_rng(1).permutation(N),
-    }[kind]
-    return np.eye(N)[order]
-
-
-def zero_columns():
-    a = np.random.default_rng(2).standard_normal((N, N))
-    a[:, [0, 17, N - 1]] = 0
-    return a
-
-
-MATRICES = {
-    "gfpp": gfpp,
-    "wright": wright,
-    "foster": foster,
-    "randsvd 1e2": lambda: randsvd(1e2),
-    "randsvd 0.1/eps": lambda: randsvd(0.1 / np.finfo(float).eps),
-    "near overflow": lambda: randsvd(10) * 1e300,
-    "near underflow": lambda: randsvd(10) * 1e-290,
-    "badly scaled rows": lambda: np.geomspace(1e-12, 1e12, N)[:, np.newaxis] * randsvd(10),
-    "reversed": lambda: permutation("reversed"),
-    "cyclic": lambda: permutation("cyclic"),
-    "random permutation": lambda: permutation("random"),
-    "zero columns": zero_columns,
-}
+MATRICES = {name: partial(make, N) for name, make in GALLERY.items()}
 
 
 def factors_of(lu):
