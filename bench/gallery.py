@@ -47,7 +47,7 @@ def foster(n: int) -> Matrix:
 
 
 def random(n: int, *, uniform: bool = False) -> Matrix:
-    """Elements from a normal distribution, or uniform in [-1, 1)."""
+    """Draw elements from a normal distribution, or uniform in [-1, 1)."""
     rng = np.random.default_rng(n)
     return rng.uniform(-1, 1, (n, n)) if uniform else rng.standard_normal((n, n))
 
@@ -61,7 +61,7 @@ def randsvd(condition: float, n: int) -> Matrix:
 
 
 def permutation(kind: str, n: int) -> Matrix:
-    """Rows of the identity, reversed, cyclic by 11, or in a random order."""
+    """Permute the rows of the identity, in reverse, cyclic by 11, or at random."""
     order = {
         "reversed": np.arange(n)[::-1],
         "cyclic": np.roll(np.arange(n), 11),
@@ -71,7 +71,7 @@ def permutation(kind: str, n: int) -> Matrix:
 
 
 def zero_columns(n: int) -> Matrix:
-    """A random matrix with three columns of zeros."""
+    """Return a random matrix with three columns of zeros."""
     a = np.random.default_rng(2).standard_normal((n, n))
     a[:, [0, n // 2 - 1, n - 1]] = 0
     return a
@@ -89,7 +89,7 @@ def hadamard(n: int) -> Matrix:
 
 
 def shuffled(make: Callable[[int], Matrix], n: int) -> Matrix:
-    """A matrix of the gallery with its rows in a random order: ties are met in other blocks."""
+    """Permute the rows of a matrix of the gallery: the leaves meet other rows."""
     a = make(n)
     return a[np.random.default_rng(3).permutation(len(a))]
 

@@ -65,9 +65,11 @@ def compare(n: int, panel: int, leaf: int) -> dict[str, dict[str, dict[str, floa
 def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
     """Return the rows of a Markdown table."""
     lines = [
-        "| matrix | growth, partial | tournament | ‖PA−LU‖, partial | tournament | ‖b−Ax‖, partial "
-        "| tournament | largest \\|l\\| | loses |",
-        "|---|---|---|---|---|---|---|---|---|",
+        (
+            "| matrix | growth, partial | tourn. | ‖PA−LU‖, partial | tourn. | ‖b−Ax‖, partial | tourn. "
+            r"| largest \|l\| | loses |"
+            "\n|---|---|---|---|---|---|---|---|---|"
+        ),
     ]
     for name, found in results.items():
         partial, other = found["partial"], found["tournament"]
