@@ -66,8 +66,8 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]
     """Return the rows of a Markdown table."""
     lines = [
         (
-            "| matrix | growth, partial | tourn. | ‖PA−LU‖, partial | tourn. | ‖b−Ax‖, partial | tourn. "
-            r"| largest \|l\| | loses |"
+            "| matrix | growth, partial | tourn. | ‖PA−LU‖, partial | tourn. "
+            r"| ‖b−Ax‖, partial | tourn. | largest \|l\| | loses |"
             "\n|---|---|---|---|---|---|---|---|---|"
         ),
     ]
