@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(ROOT.glob("*.md"))
 
 
+@pytest.mark.campaign  # continuous integration runs it by itself
 def test_the_site_builds_in_strict_mode(tmp_path):
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     subprocess.run(

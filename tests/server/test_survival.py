@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    chosen = make_settings(tmp_path)
+def settings_in(folder: Path) -> Settings:
+    chosen = make_settings(folder)
     rng = np.random.default_rng(1)
     for name in ("a", "b"):
         np.save(chosen.roots[0] / f"{name}.npy", rng.standard_normal((30, 30)))
@@ -43,9 +42,21 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def slow(settings: Settings) -> Iterator[Live]:
-    """A server whose jobs take about a second."""
+def settings(tmp_path: Path) -> Settings:
+    return settings_in(tmp_path)
+
+
+@pytest.fixture
+def own(settings: Settings) -> Iterator[Live]:
+    """A server with jobs of about a second, for one test that stops it or starts more workers."""
     with live(settings, **{DELAY: "0.1"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """The same for all tests that leave no job and no file behind."""
+    with live(settings_in(tmp_path_factory.mktemp("slow")), **{DELAY: "0.1"}) as server:
         yield server
 
 
@@ -118,24 +129,24 @@ def test_a_killed_job_process_is_started_again(slow: Live) -> None:
     assert "SIGKILL" in "".join(slow.http.get(f"/v1/jobs/{job_id}/events").text)
 
 
-def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(slow: Live) -> None:
-    job_id = submit(slow.http, a=A, b=B)
-    process = running_job(slow)
-    processes(slow.settings, "hdgemm.server.worker")[0].kill()
+def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(own: Live) -> None:
+    job_id = submit(own.http, a=A, b=B)
+    process = running_job(own)
+    processes(own.settings, "hdgemm.server.worker")[0].kill()
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 5)
-    assert finished(slow.http, job_id, 60)["status"] == "successful"
-    np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+    assert finished(own.http, job_id, 60)["status"] == "successful"
+    np.testing.assert_allclose(result(own, job_id), expected(own.settings))
 
 
-def test_a_killed_server_loses_nothing_it_accepted(slow: Live) -> None:
-    jobs = [submit(slow.http, a=A, b=B, name=str(i)) for i in range(3)]
-    running_job(slow)
-    slow.kill()
-    slow.restart()
-    slow.wait()
+def test_a_killed_server_loses_nothing_it_accepted(own: Live) -> None:
+    jobs = [submit(own.http, a=A, b=B, name=str(i)) for i in range(3)]
+    running_job(own)
+    own.kill()
+    own.restart()
+    own.wait()
     for job_id in jobs:
-        assert finished(slow.http, job_id)["status"] == "successful"
-        np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+        assert finished(own.http, job_id)["status"] == "successful"
+        np.testing.assert_allclose(result(own, job_id), expected(own.settings))
 
 
 def stop(server: Live, process: psutil.Process) -> None:
@@ -150,23 +161,23 @@ def stop(server: Live, process: psutil.Process) -> None:
 
 
 @pytest.mark.campaign
-def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(slow: Live) -> None:
-    job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
-    process = running_job(slow)
+def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(own: Live) -> None:
+    job_id = submit(own.http, a=A, b=B, output={"path": "c.npy"})
+    process = running_job(own)
     # As on a machine that is frozen, its worker is stopped too; another one takes the job over.
-    frozen = [process, *processes(slow.settings, "hdgemm.server.worker")]
+    frozen = [process, *processes(own.settings, "hdgemm.server.worker")]
     for one in frozen:
-        stop(slow, one)
-    other = start("worker", slow.settings, **{DELAY: "0.05"})
+        stop(own, one)
+    other = start("worker", own.settings, **{DELAY: "0.05"})
     try:
-        job = finished(slow.http, job_id)
+        job = finished(own.http, job_id)
         assert (job["status"], job["attempt"]) == ("successful", 2)
-        written = (slow.settings.roots[0] / "c.npy").stat()
+        written = (own.settings.roots[0] / "c.npy").stat()
         for one in frozen:
             one.send_signal(signal.SIGCONT)
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
-        assert (slow.settings.roots[0] / "c.npy").stat() == written
-        assert slow.http.get(f"/v1/jobs/{job_id}").json() == job
+        assert (own.settings.roots[0] / "c.npy").stat() == written
+        assert own.http.get(f"/v1/jobs/{job_id}").json() == job
     finally:
         other.terminate()
         other.wait(20)
@@ -177,9 +188,9 @@ def test_a_job_process_that_hangs_makes_room_on_its_only_worker(slow: Live) -> N
     running_job(slow).send_signal(signal.SIGSTOP)
     job = finished(slow.http, job_id)
     assert (job["status"], job["attempt"]) == ("successful", 2)
-    assert sorted(path.name for path in slow.settings.roots[0].iterdir()) == [
-        "a.npy", "b.npy", "c.npy",
-    ]  # fmt: skip
+    root = slow.settings.roots[0]
+    assert sorted(path.name for path in root.iterdir()) == ["a.npy", "b.npy", "c.npy"]
+    (root / "c.npy").unlink()
 
 
 def test_cancelling_a_running_job_stops_it_and_keeps_the_record(slow: Live) -> None:
@@ -223,10 +234,13 @@ def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(
 
 def test_an_input_that_changed_since_is_the_users(slow: Live) -> None:
     blocker = submit(slow.http, "profile", device="host")
-    job_id = submit(slow.http, a=A, b=B)
-    np.save(slow.settings.roots[0] / "b.npy", np.zeros((7, 7)))
+    changed = slow.settings.roots[0] / "changed.npy"
+    np.save(changed, np.zeros((30, 30)))
+    job_id = submit(slow.http, a=A, b={"path": "changed.npy"})
+    np.save(changed, np.zeros((7, 7)))
     slow.http.post(f"/v1/jobs/{blocker}/cancel")
     job = finished(slow.http, job_id)
+    changed.unlink()
     assert (job["status"], job["error"]["origin"]) == ("failed", "user")
 
 
@@ -247,11 +261,11 @@ def test_a_graceful_end_hands_running_jobs_back(settings: Settings) -> None:
 
 
 @pytest.mark.campaign
-def test_two_workers_share_the_queue_and_never_a_job(slow: Live) -> None:
-    other = start("worker", slow.settings, **{DELAY: "0.1"})
+def test_two_workers_share_the_queue_and_never_a_job(own: Live) -> None:
+    other = start("worker", own.settings, **{DELAY: "0.1"})
     try:
-        jobs = [submit(slow.http, a=A, b=B) for _ in range(6)]
-        ended = [finished(slow.http, job_id) for job_id in jobs]
+        jobs = [submit(own.http, a=A, b=B) for _ in range(6)]
+        ended = [finished(own.http, job_id) for job_id in jobs]
         assert {(job["status"], job["attempt"]) for job in ended} == {("successful", 1)}
         spans = [(job["started"], job["finished"]) for job in ended]
         assert any(a < d and c < b for a, b in spans for c, d in spans if (a, b) != (c, d))
