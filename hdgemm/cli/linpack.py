@@ -139,7 +139,7 @@ def _measure(
     results, speaks = [], world.rank == 0 and not as_json
     threads = threads_of(options, world)
     with threadpool_limits(threads, user_api="blas"):
-        dgemm = dgemm_rate(world)
+        dgemm = dgemm_rate(world, max(settings.n for settings in runs))
     _print_ranks(world)
     with open_devices(options, threads) as devices:
         for settings in runs:

@@ -17,7 +17,13 @@ from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
 from hdgemm.hpl.communicator import world as all_processes
 from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.system import System
-from hdgemm.hpl.timeline import HIDEABLE, PHASES, hidden_seconds, seconds_by_phase
+from hdgemm.hpl.timeline import (
+    HIDEABLE,
+    PHASES,
+    busy_seconds,
+    hidden_seconds,
+    seconds_by_phase,
+)
 from hdgemm.machine.limits import available_bytes, cores
 from hdgemm.run.session import check_options
 
@@ -96,6 +102,8 @@ class Result:
             "passed": self.passed,
             "phases": self.phases,
             "hidden": self.hidden,
+            "hidden_part": self.hidden_part,
+            "busy": busy_seconds(self.events),
             "energy": self.energy.to_dict(self.gflops),
             "steps": self.steps,
         }

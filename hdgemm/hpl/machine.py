@@ -23,6 +23,9 @@ _ENOUGH: Final = 0.97
 #: Extent of the measured updates, and how often each is timed.
 _EXTENT: Final = 1536
 _TURNS: Final = 3
+#: Extents between which DGEMM is measured.
+_LEAST: Final = 256
+_LARGEST: Final = 3072
 
 
 def largest_order(nb: int, world: Communicator) -> int:
@@ -54,9 +57,16 @@ def best_block(rates: dict[int, float]) -> int:
     return min(nb for nb, rate in rates.items() if rate >= _ENOUGH * fastest)
 
 
-def dgemm_rate(world: Communicator) -> float:
-    """Return flop/s of DGEMM on all processes at once, each by its fastest of some calls."""
-    x = np.random.default_rng(0).random((_EXTENT, _EXTENT))
+def dgemm_rate(world: Communicator, order: int) -> float:
+    """Return flop/s of DGEMM on all processes at once, each by its fastest of some calls.
+
+    Parameters
+    ----------
+    order
+        Order of the systems that it is compared with: no larger products are measured.
+    """
+    extent = min(max(order, _LEAST), _LARGEST)
+    x = np.random.default_rng(0).random((extent, extent))
     y, out = x.copy(), np.empty_like(x)
     best = float("inf")
     world.collect(None)  # all begin together
@@ -64,4 +74,4 @@ def dgemm_rate(world: Communicator) -> float:
         start = time.perf_counter()
         np.matmul(x, y, out=out)
         best = min(best, time.perf_counter() - start)
-    return float(world.total(np.array([2.0 * _EXTENT**3 / best]))[0])
+    return float(world.total(np.array([2.0 * extent**3 / best]))[0])

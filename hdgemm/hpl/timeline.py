@@ -61,6 +61,15 @@ def seconds_by_phase(events: Iterable[Event]) -> dict[str, float]:
     return {phase: _length(_union(found)) for phase, found in intervals.items()}
 
 
+def busy_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """Return for each thread the seconds of its updates."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.phase == "update":
+            found[event.thread] = found.get(event.thread, 0.0) + event.end - event.start
+    return found
+
+
 def hidden_seconds(events: Sequence[Event]) -> dict[str, float]:
     """Return for each phase of `HIDEABLE` the seconds during which another thread updated."""
     updates: dict[str, list[Interval]] = {event.thread: [] for event in events}
