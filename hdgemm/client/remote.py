@@ -171,6 +171,10 @@ class Client:
         """Submit a profile of a worker's device; simulate, quick, priority and name are inputs."""
         return self._execute("profile", {"device": device, **inputs})
 
+    def linpack(self, n: int, **inputs: Any) -> RemoteJob:
+        """Submit HPL's benchmark; nb, depth, mxp, device, threads and name are inputs."""
+        return self._execute("linpack", {"n": n, **inputs})
+
     def upload(
         self,
         matrix: NDArray[Any] | str | os.PathLike[str],

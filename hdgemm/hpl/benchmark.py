@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 import time
@@ -92,13 +93,13 @@ class Result:
         return self.residual < self.settings.threshold
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return plain values for JSON; a residual that is not a number is null."""
         return {
             **asdict(self.settings),
             "variant": self.settings.code,
             "seconds": self.seconds,
             "gflops": self.gflops,
-            "residual": self.residual,
+            "residual": self.residual if math.isfinite(self.residual) else None,
             "passed": self.passed,
             "phases": self.phases,
             "hidden": self.hidden,

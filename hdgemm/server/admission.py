@@ -11,9 +11,17 @@ import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.server import jobs, paths, quotas
+from hdgemm.server.backend import LinpackCall
 from hdgemm.server.computations import job_options, library_options, product_of, routine_of
 from hdgemm.server.jobs import Admission
-from hdgemm.server.models import GemmInputs, JobOptions, LinalgInputs, ProfileInputs, VerifyInputs
+from hdgemm.server.models import (
+    GemmInputs,
+    JobOptions,
+    LinalgInputs,
+    LinpackInputs,
+    ProfileInputs,
+    VerifyInputs,
+)
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.publication import COMPANIONS
 from hdgemm.server.references import Source, look_up
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Process
     from hdgemm.server.tokens import Account
 
-Inputs = GemmInputs | VerifyInputs | ProfileInputs | LinalgInputs
+Inputs = GemmInputs | VerifyInputs | ProfileInputs | LinpackInputs | LinalgInputs
 #: Room for a result's header.
 _HEADER = 4096
 
@@ -63,6 +71,26 @@ class Examiner:
             process="profile", inputs=_kept(inputs),
             host_bytes=self._largest_memory((inputs.device,)), devices=(inputs.device,),
         )  # fmt: skip
+
+    def linpack(self, inputs: LinpackInputs) -> Admission:
+        """Admit a run of HPL's benchmark, whose matrix lies in memory.
+
+        Raises
+        ------
+        DoesNotFitError
+            When no worker has the memory.
+        """
+        needed = self._library.linpack_bytes(LinpackCall.of(_kept(inputs)))
+        available = self._largest_memory((inputs.device,))
+        if needed > available:
+            raise DoesNotFitError(
+                f"N = {inputs.n} needs {needed} bytes; the largest worker has {available}, "
+                f"{needed - available} are missing; lower N",
+                requested=needed, available=available, missing=needed - available,
+            )  # fmt: skip
+        return Admission(
+            process="linpack", inputs=_kept(inputs), host_bytes=needed, devices=(inputs.device,)
+        )
 
     def look_up(
         self, process: Process, inputs: GemmInputs | VerifyInputs | LinalgInputs, account: Account

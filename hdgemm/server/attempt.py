@@ -18,12 +18,13 @@ from hdgemm.server.backend import (
     ROUTINES,
     GemmCall,
     Library,
+    LinpackCall,
     Outcome,
     ProfileCall,
     RoutineCall,
     Watch,
 )
-from hdgemm.server.computations import host_options, library_options
+from hdgemm.server.computations import given_options, host_options, library_options
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
 from hdgemm.server.operand_files import OperandFiles
@@ -90,7 +91,7 @@ class Attempt:
         if self._job.publication is not None and self._finish_publication():
             return
         with ExitStack() as stack:
-            given = self._job.inputs.get("options", {})
+            given = given_options(self._job.process, self._job.inputs)
             routine = self._job.process in ROUTINES
             wanted = host_options(given) if routine else JobOptions.model_validate(given)
             options = library_options(wanted, self._settings)
@@ -98,6 +99,11 @@ class Attempt:
             if self._job.process == "profile":
                 self._enter("profiling")
                 self._succeed(self._profile(options, watch), None)
+                return
+            if self._job.process == "linpack":
+                self._enter("factoring")
+                linpack = LinpackCall.of(self._job.inputs)
+                self._succeed(self._library.linpack(linpack, options, watch), None)
                 return
             self._enter("opening")
             if routine:

@@ -144,6 +144,21 @@ class ProfileCall:
     folder: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinpackCall:
+    """A run of HPL's benchmark in one process."""
+
+    n: int
+    nb: int
+    depth: int
+    mixed: bool
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> LinpackCall:
+        """Return the run that a request's inputs describe."""
+        return cls(n=inputs["n"], nb=inputs["nb"], depth=inputs["depth"], mixed=inputs["mxp"])
+
+
 @dataclass(frozen=True)
 class Watch:
     """Progress and cancellation of a running job; `progress` is called with plain values."""
@@ -183,6 +198,12 @@ class Library(Protocol):
 
     def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:
         """Measure a device's contention, or simulate a system's."""
+
+    def linpack_bytes(self, call: LinpackCall) -> int:
+        """Return the bytes that a run of HPL's benchmark holds."""
+
+    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:
+        """Run HPL's benchmark; raise `CancelledRunError` once `watch.cancel` is set."""
 
 
 def load_library(name: str) -> Library:

@@ -96,6 +96,14 @@ def job_options(inputs: GemmInputs | VerifyInputs | LinalgInputs) -> JobOptions:
     return inputs.options
 
 
+def given_options(process: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a job's inputs; LINPACK's device and threads are inputs themselves."""
+    if process == "linpack":
+        return {"devices": [inputs["device"]], "threads": inputs["threads"]}
+    given: Mapping[str, Any] = inputs.get("options", {})
+    return given
+
+
 def host_options(options: Mapping[str, Any]) -> JobOptions:
     """Return the options of a routine, which runs on the host."""
     return JobOptions.model_validate({**options, "devices": ["host"]})

@@ -11,6 +11,7 @@ from hdgemm.server.models import (
     CholeskyInputs,
     Common,
     GemmInputs,
+    LinpackInputs,
     LstsqInputs,
     LuInputs,
     ProfileInputs,
@@ -119,6 +120,16 @@ class ExecuteProfile(Execute):
     inputs: ProfileInputs = ProfileInputs()
 
 
+_LINPACK_EXAMPLE: Final[JsonDict] = {"inputs": {"n": 5000, "nb": 192, "name": "this machine"}}
+
+
+class ExecuteLinpack(Execute):
+    """An execute request for `linpack`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_LINPACK_EXAMPLE]})
+    inputs: LinpackInputs = LinpackInputs()
+
+
 _FACTOR_EXAMPLE: Final[JsonDict] = {"inputs": {"a": {"path": "a.npy"}, "name": "night run"}}
 _SOLVE_EXAMPLE: Final[JsonDict] = {
     "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "output": {"path": "x.npy"}}
@@ -200,6 +211,7 @@ PROCESSES: Final[Mapping[Process, Description]] = {
     "profile": Description(
         ExecuteProfile, "Contention between the resources of a device", ("report",)
     ),
+    "linpack": Description(ExecuteLinpack, "HPL's benchmark on one machine", ("report",)),
 }
 
 

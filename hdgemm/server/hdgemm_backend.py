@@ -17,12 +17,14 @@ from hdgemm.server.planner import Planner
 if TYPE_CHECKING:
     import threading
 
+    from hdgemm.hpl.settings import Settings as LinpackSettings
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
     from hdgemm.server.backend import (
         GemmCall,
+        LinpackCall,
         PlannedOperand,
         Problem,
         ProfileCall,
@@ -105,6 +107,33 @@ class HdgemmLibrary:
                 device=call.device, quick=call.quick, folder=call.folder, progress=progress
             )
         return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
+
+    def linpack_bytes(self, call: LinpackCall) -> int:
+        """Return the bytes of the matrix, the panels and the rows of U."""
+        from hdgemm.hpl.benchmark import needed_bytes
+
+        return needed_bytes(_linpack_settings(call))
+
+    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:
+        """Run HPL's benchmark in this process."""
+        from hdgemm.hpl.benchmark import linpack
+        from hdgemm.hpl.communicator import Alone
+
+        def progress(part: float) -> None:
+            if watch.cancel.is_set():
+                raise CancelledRunError("the benchmark was cancelled")
+            watch.progress({"percent": 100.0 * part})
+
+        result = linpack(
+            _linpack_settings(call), Alone(), options=options, mixed=call.mixed, progress=progress
+        )
+        return Outcome({} if result is None else result.to_dict())
+
+
+def _linpack_settings(call: LinpackCall) -> LinpackSettings:
+    from hdgemm.hpl.settings import Settings
+
+    return Settings(call.n, call.nb, depth=call.depth)
 
 
 def plan_problem(problem: Problem | RoutineProblem, options: Options) -> Demand:

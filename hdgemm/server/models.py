@@ -191,6 +191,19 @@ class ProfileInputs(Common):
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
 
 
+class LinpackInputs(Common):
+    """Run HPL's benchmark in one process: a random system is solved and its residual checked."""
+
+    n: Annotated[int, Field(ge=1, le=1_000_000, description="Order of the system.")] = 5000
+    nb: Annotated[int, Field(ge=1, le=10_000, description="Columns of a panel.")] = 192
+    depth: Annotated[int, Field(ge=0, le=16, description="Lookahead in panels.")] = 1
+    mxp: Annotated[
+        bool, Field(description="HPL-MxP: factor in single precision, refine to double.")
+    ] = False
+    device: DeviceName = "host"
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+
 class LinalgOptions(Strict):
     """How a routine is computed: on the host; see `hdgemm.Options`."""
 

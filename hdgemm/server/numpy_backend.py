@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.options import Options
-    from hdgemm.server.backend import GemmCall, Problem, ProfileCall, RoutineCall, Watch
+    from hdgemm.server.backend import (
+        GemmCall,
+        LinpackCall,
+        Problem,
+        ProfileCall,
+        RoutineCall,
+        Watch,
+    )
 
 #: Seconds that each of the `STEPS` steps takes at least, times the job's `threads`; names that
 #: choose an odd behaviour.
@@ -96,6 +103,17 @@ class NumpyLibrary:
         for step in range(STEPS):
             self._step(step + 1, watch, began)
         return Outcome({"device": call.device, "kind": "measured"}, _draw_profile)
+
+    def linpack_bytes(self, call: LinpackCall) -> int:
+        """Return the bytes of the matrix."""
+        return 8 * call.n * (call.n + 1)
+
+    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
+        """Solve nothing, in steps."""
+        began = time.monotonic()
+        for step in range(STEPS):
+            self._step(step + 1, watch, began)
+        return Outcome({"n": call.n, "nb": call.nb, "passed": True})
 
     def _step(
         self, step: int, watch: Watch, began: float, slower: int = 1, *, several: bool = False

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 Status = Literal["accepted", "running", "successful", "failed", "dismissed"]
-Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", "lstsq", "syrk"]
+Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", "lstsq", "syrk",
+                  "linpack"]  # fmt: skip
 FINISHED: Final = ("successful", "failed", "dismissed")
 UNFINISHED: Final = ("accepted", "running")
 

@@ -71,6 +71,7 @@ def test_processes_describe_their_inputs(client: InProcess) -> None:
         "syrk",
         "verify",
         "profile",
+        "linpack",
     ]
     inputs = client.get("/v1/processes/gemm").json()["inputs"]
     assert {"a", "b", "c", "alpha", "beta", "trans_a", "output", "options"} <= set(inputs)

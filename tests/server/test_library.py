@@ -107,6 +107,24 @@ def test_tiles_of_one_element_are_refused_by_their_number(server: Live) -> None:
     assert "steps" in refused.json()["detail"]
 
 
+def test_linpack_is_a_job_with_a_report(server: Live) -> None:
+    job_id = submit(server.http, "linpack", n=300, nb=32, depth=2, threads=2)
+    report = finished(server.http, job_id, 60)["report"]
+    assert report["passed"] is True
+    assert (report["n"], report["nb"], report["variant"]) == (300, 32, "WR20R2R8")
+    assert set(report["energy"]) >= {"joules", "missing", "gflops_per_watt"}
+    mixed = submit(server.http, "linpack", n=200, nb=32, mxp=True)
+    assert finished(server.http, mixed, 60)["report"]["steps"] >= 1
+
+
+def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(server: Live) -> None:
+    body = {"inputs": {"n": 1_000_000}}
+    refused = server.http.post("/v1/processes/linpack/execution", json=body)
+    assert refused.status_code == 422
+    problem = refused.json()
+    assert problem["missing"] == problem["requested"] - problem["available"] > 0
+
+
 @pytest.mark.campaign
 def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")

@@ -17,7 +17,7 @@ from hdgemm.server.admission import Inputs, check_request, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, Execute, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
-from hdgemm.server.models import ProfileInputs
+from hdgemm.server.models import LinpackInputs, ProfileInputs
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
@@ -159,6 +159,8 @@ async def _admit(
     examiner, priority = service.examiner, inputs.priority
     if isinstance(inputs, ProfileInputs):
         admission = await to_thread.run_sync(examiner.profile, inputs)
+    elif isinstance(inputs, LinpackInputs):
+        admission = await to_thread.run_sync(examiner.linpack, inputs)
     else:
         candidate = await service.files.run(examiner.look_up, process, inputs, account)
         cancel = threading.Event()
