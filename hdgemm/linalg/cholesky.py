@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.fortran import SingularMatrixError, gemm, potrf, rank_k, trsm
+from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
 from hdgemm.linalg.slab_journal import Command
@@ -20,6 +22,7 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -77,7 +80,9 @@ def cholesky(
         so that slabs are contiguous.
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces slabs of nb columns and stream
-        blocks of kb columns. The computation runs on the host.
+        blocks of kb columns. An array in RAM may be factored on several devices
+        (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns; real elements only.
+        Files are factored on the host.
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
@@ -163,7 +168,7 @@ class _Call:
         source = open_square(a)
         order = "F" if self._lower else "C"
         with (
-            host_session(session, options) as (opened, chosen),
+            host_session(session, options, devices=True) as (opened, chosen),
             destination(
                 out, a, source, order=order, overwrite_a=overwrite_a, command=self._command
             ) as target,
@@ -171,8 +176,12 @@ class _Call:
         ):
             matrix, factor = self._turned(source), self._turned(target.stored)
             array = in_memory(factor, source.dtype.newbyteorder("="))
+            check_devices(chosen, in_memory=array is not None, what="cholesky")
             if array is not None:
-                self._factor_array(matrix, array)
+                on_devices = None
+                if device_names(chosen):
+                    on_devices = partial(factor_on_devices, "cholesky", array, opened, chosen)
+                self._factor_array(matrix, array, on_devices)
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(self._watch, done)
             else:
@@ -191,8 +200,13 @@ class _Call:
     def _check(self, slab: Slab) -> None:
         check_finite_slab(slab, triangle=True, transposed=not self._lower)
 
-    def _factor_array(self, matrix: StoredMatrix, array: NDArray[Any]) -> None:
-        """Factor in a column-major array, which the result is."""
+    def _factor_array(
+        self,
+        matrix: StoredMatrix,
+        array: NDArray[Any],
+        on_devices: Callable[[Recorder], object] | None,
+    ) -> None:
+        """Factor in a column-major array, which the result is; on the host without devices."""
         n = len(array)
         plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
         recorder = Recorder(self._watch, plan.flops)
@@ -206,7 +220,10 @@ class _Call:
             if self._check_finite:
                 self._check(slab)
         try:
-            _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+            if on_devices is None:
+                _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+            else:
+                on_devices(recorder)
         except BaseException as error:
             say_state(error, "the array that holds the factor is overwritten in part")
             raise

@@ -11,6 +11,7 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import gemm, getrf, laswp, trsm
+from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
@@ -144,15 +145,19 @@ def factor(
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
     source = open_matrix(a)
     with (
-        host_session(session, options) as (opened, chosen),
+        host_session(session, options, devices=True) as (opened, chosen),
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         eliminate = _elimination(pivoting, chosen.tile)
         check = check_finite_slab if check_finite else None
+        check_devices(chosen, in_memory=array is not None, what="lu_factor")
         if array is not None:
-            pivots, zero = _factor_array(source, array, watch, eliminate, check)
+            work = partial(_factor_panel, eliminate=eliminate)
+            if device_names(chosen):
+                work = partial(_factor_on_devices, opened, chosen, pivoting)
+            pivots, zero = _factor_array(source, array, watch, work, check)
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = _recorded(done)
             report_done(watch, done)
@@ -184,10 +189,10 @@ def _factor_array(
     source: StoredMatrix,
     array: NDArray[Any],
     watch: Watch,
-    eliminate: Elimination,
+    work: Callable[[Slab, Recorder], tuple[NDArray[np.int64], int]],
     check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
-    """Factor in a column-major array, which the result is."""
+    """Factor in a column-major array, which the result is; `work` factors one slab."""
     m, n = array.shape
     plan = SlabPlan.of_array("lu", m, n, array.dtype.name)
     recorder = Recorder(watch, plan.flops)
@@ -196,9 +201,21 @@ def _factor_array(
         source.read(array)
     if check is not None:
         check(slab)
-    found = _factor_panel(slab, recorder, eliminate)
+    found = work(slab, recorder)
     recorder.finish(plan, {"load1": array.nbytes})
     return found
+
+
+def _factor_on_devices(
+    session: Session, options: Options, pivoting: str, slab: Slab, recorder: Recorder
+) -> tuple[NDArray[np.int64], int]:
+    if pivoting != "partial":
+        raise InputError(
+            f"pivoting={pivoting!r} runs on the host, but devices is {options.devices!r}: choose "
+            "devices='host' or pivoting='partial'"
+        )
+    done = factor_on_devices("lu", slab.array, session, options, recorder)
+    return done.pivots, next(iter(done.zeros), 0)
 
 
 def _factor_slabs(pipeline: SlabPipeline, eliminate: Elimination) -> tuple[NDArray[np.int64], int]:

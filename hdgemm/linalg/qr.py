@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.device_qr import on_disk, qr_on_devices
+from hdgemm.linalg.device_run import check_devices, device_names
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.run import folder_of, host_session
 from hdgemm.linalg.slab_journal import Command
@@ -122,7 +124,12 @@ def qr(
     with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
     if checkpoint is not False and with_r:
         raise InputError("checkpoint goes with mode='raw' and an out that is QR alone")
-    with host_session(session, options) as (opened, chosen):
+    with host_session(session, options, devices=True) as (opened, chosen):
+        if device_names(chosen):
+            check_devices(chosen, in_memory=not on_disk(a, out), what="qr")
+            return qr_on_devices(
+                source, (q_out, r_out), mode, opened, chosen, watch, check_finite=check_finite
+            )
         run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
                     overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
         if mode == "r":

@@ -87,20 +87,36 @@ class Recorder:
         start = time.perf_counter()
         yield
         end = time.perf_counter()
-        snapshot = None
+        began = self._began
+        self.record(
+            Event("host", stage, -1, slab, block, start - began, end - began, nbytes, flops),
+            self.phase or _phase(stage, block),
+        )
+
+    @property
+    def cancel(self) -> threading.Event | None:
+        """The event that stops the computation."""
+        return self._watch.cancel
+
+    def record(self, event: Event, phase: str | None = None) -> None:
+        """Report an operation of any device, its times relative to the start.
+
+        Without `phase`, `unit` is the block column that a task writes and `step` its panel.
+        """
+        stage, snapshot = event.stage, None
         with self._lock:
             number = self._counts[stage] = self._counts.get(stage, -1) + 1
-            began = self._began
-            event = Event(
-                "host", stage, number, slab, block, start - began, end - began, nbytes, flops
-            )
+            if event.number < 0:
+                event = event._replace(number=number)
             if self._watch.report is not None:
-                self._events.append((self.phase or _phase(stage, block), event))
-            self._done += flops
-            self._busy[stage] = self._busy.get(stage, 0.0) + end - start
-            if self._watch.progress is not None and end >= self._next:
-                self._next = end + 0.1
-                snapshot = self._snapshot(end)
+                phase = phase or _phase(stage, int(event.step != event.unit))
+                self._events.append((phase, event))
+            self._done += event.flops
+            self._busy[stage] = self._busy.get(stage, 0.0) + event.end - event.start
+            now = time.perf_counter()
+            if self._watch.progress is not None and now >= self._next:
+                self._next = now + 0.1
+                snapshot = self._snapshot(now)
         if self._watch.observer is not None:
             self._watch.observer(event)
         if snapshot is not None and self._watch.progress is not None:
@@ -155,7 +171,7 @@ class Recorder:
                 ),
                 peak_memory_bytes=self._peak.nbytes,
                 plan=plan.summary(),
-                devices=("host",),
+                devices=tuple(dict.fromkeys(("host", *(e.device for e in timeline.events)))),
                 versions=dict(versions()),
                 timeline=timeline,
                 resumption=resumption,
@@ -187,7 +203,7 @@ class Recorder:
 def _phase(stage: Stage, block: int) -> str:
     if stage == "mult1":
         return "update" if block else "panel"
-    return "load" if stage == "load1" else "store"
+    return "load" if stage in ("load1", "load2") else "store"
 
 
 def report_done(watch: Watch, checkpoint: SlabCheckpoint) -> None:

@@ -52,8 +52,12 @@ class OpenRun(NamedTuple):
 
 
 @contextmanager
-def host_session(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
+def host_session(
+    session: Session | None, options: Any, *, devices: bool = False
+) -> Iterator[tuple[Session, Options]]:
     """Hold a session for one factorisation, which computes on the host.
+
+    With `devices`, other devices may be named too: see `hdgemm.linalg.device_run`.
 
     Raises
     ------
@@ -61,7 +65,7 @@ def host_session(session: Session | None, options: Any) -> Iterator[tuple[Sessio
         When the options name another device.
     """
     with thread_limit(), session_for(session, options) as (opened, chosen):
-        if chosen.devices not in ("auto", "host", ("auto",), ("host",)):
+        if not devices and chosen.devices not in ("auto", "host", ("auto",), ("host",)):
             raise InputError(
                 f"factorisations run on the host, but devices is {chosen.devices!r}: "
                 "choose devices='host'"

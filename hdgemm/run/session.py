@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import DeviceSpec, Problem
+    from hdgemm.tasks.factorise import TaskMachine
 
 
 class _DeviceKey(NamedTuple):
@@ -64,6 +65,8 @@ class Session:
         self._machines: dict[tuple[object, ...], Machine] = {}
         self._running = threading.RLock()
         self._closed = False
+        #: Measured capabilities of the host and devices for factorisations by tasks.
+        self.task_machines: dict[tuple[object, ...], TaskMachine] = {}
         #: Seconds that this session has spent on measuring rates.
         self.calibration_seconds = 0.0
 
@@ -146,6 +149,7 @@ class Session:
 
     def _close_device(self, key: _DeviceKey) -> None:
         device = self._devices.pop(key, None)
+        self.task_machines.clear()
         if device is None:
             return
         cache = self._slots.pop(device, None)

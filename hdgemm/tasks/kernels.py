@@ -183,6 +183,7 @@ def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
         reflectors[:width] = np.tril(reflectors[:width], -1)
         np.fill_diagonal(reflectors, 1)
         v.array = reflectors
+        apply_reflectors(reflectors, t.data(), part[:, width:])  # of a panel wider than high
 
     flops = 2 * width**2 * (rows - width // 3)
     return _of(panel, Kernel("geqrt", flops, width, host=host))

@@ -77,6 +77,8 @@ class Runtime:
         self._error: BaseException | None = None
         self._ended = False
         self._events: list[Event] = []
+        # Amount (flops, or bytes of kernels without flops) and seconds by device and kind.
+        self._totals: dict[tuple[str, str], tuple[float, float]] = {}
         self._start = time.perf_counter()
         self._transfers = Transfers(
             self._devices, lambda: self._error is not None, self._record_copy
@@ -174,10 +176,34 @@ class Runtime:
         """Note when a task ran, and tell the observer."""
         task, device, _ = issued
         kernel = task.kernel
+        with self._lock:
+            amount, seconds = self._totals.get((device, kernel.kind), (0.0, 0.0))
+            amount, seconds = amount + (kernel.flops or kernel.nbytes), seconds + end - start
+            self._totals[device, kernel.kind] = amount, seconds
         self._note(
             Event(device, "mult1", task.number, kernel.unit, kernel.step, start - self._start,
                   end - self._start, kernel.nbytes, kernel.flops)
         )  # fmt: skip
+
+    def rates(self) -> dict[str, dict[str, float]]:
+        """Return flop/s (bytes/s of kernels without flops) by device and kind of task."""
+        found: dict[str, dict[str, float]] = {}
+        for (device, kind), (amount, seconds) in self._totals.items():
+            if amount and seconds > 0:
+                found.setdefault(device, {})[kind] = amount / seconds
+        return found
+
+    def copy_rates(self) -> dict[tuple[str, str], float]:
+        """Return bytes/s by device and stage, load2 or store1."""
+        found: dict[tuple[str, str], list[Event]] = {}
+        for event in self._events:
+            if event.stage != "mult1" and event.end > event.start:
+                found.setdefault((event.device, event.stage), []).append(event)
+        return {
+            key: sum(event.nbytes for event in events)
+            / sum(event.end - event.start for event in events)
+            for key, events in found.items()
+        }
 
     def _record_copy(
         self, device: str, stage: Stage, nbytes: int, start: float, end: float

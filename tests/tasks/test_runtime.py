@@ -34,6 +34,14 @@ def test_ratio(name, shape, dtype, lookahead):
     assert ratio(name, a, found, widths) < 30
 
 
+@pytest.mark.parametrize("name", ["lu", "qr"])
+def test_a_last_panel_that_is_wider_than_high(name):
+    a = matrix_for(name, (25, 40))
+    with Runtime([host(lanes=2)]) as runtime:
+        found = factor(name, runtime, a, [10, 10, 10, 10])
+    assert ratio(name, a, found, [10] * 4) < 30
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_bits_do_not_depend_on_lanes_window_or_priorities(name):
     a, widths = matrix_for(name, (60, 60)), [7] * 8 + [4]

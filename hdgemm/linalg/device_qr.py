@@ -1,0 +1,94 @@
+"""QR of an array in RAM on several devices: the reflectors by tasks, Q from them on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.fortran import gemm
+from hdgemm.linalg.device_run import factor_on_devices
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.run import check_finite_slab
+from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slabs import Slab
+from hdgemm.linalg.stored_factors import QRFactors
+from hdgemm.product.arguments import check_out_dtype, check_shape
+from hdgemm.product.target import is_location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+
+def on_disk(a: Any, outs: Any) -> bool:
+    """Say whether an operand or a result is not an array."""
+    places = outs if isinstance(outs, tuple | list) else (outs,)
+    return is_location(a) or any(is_location(place) for place in places)
+
+
+def qr_on_devices(
+    source: StoredMatrix, outs: tuple[Any, Any], mode: str, session: Session, options: Options,
+    watch: Watch, *, check_finite: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return what `hdgemm.linalg.qr` returns, in new arrays or in the arrays `outs`."""
+    m, n = source.shape
+    k = min(m, n)
+    array = np.empty((m, n), source.dtype.newbyteorder("="), "F")
+    plan = SlabPlan.of_array("qr", m, n, array.dtype.name)
+    recorder = Recorder(watch, plan.flops)
+    with recorder.operation("load1", 0, nbytes=array.nbytes):
+        source.read(array)
+    if check_finite:
+        check_finite_slab(Slab(0, Columns(0, n, 0), array))
+    done = factor_on_devices("qr", array, session, options, recorder)
+    rows = {"full": m, "economic": k, "raw": k, "r": m}[mode]
+    r = _stored(np.triu(array[:rows]), outs[1])
+    if mode == "r":
+        found: tuple[Any, ...] = (r,)
+    elif mode == "raw":
+        tau = np.concatenate([np.empty(0, array.dtype), *(np.diagonal(t) for t in done.triangles)])
+        found = QRFactors(_stored(array, outs[0]), tau), r
+    else:
+        found = _stored(_form_q(array, done.triangles, rows), outs[0]), r
+    recorder.finish(plan, {"load1": array.nbytes})
+    return found
+
+
+def _form_q(array: NDArray[Any], triangles: Sequence[NDArray[Any]], columns: int) -> NDArray[Any]:
+    """Return the first columns of Q = H(1)·H(2)·…, applied to the identity from the right."""
+    q = np.zeros((array.shape[0], columns), array.dtype, "F")
+    np.fill_diagonal(q, 1)
+    first = sum(len(t) for t in triangles)
+    for t in reversed(triangles):
+        width = len(t)
+        first -= width
+        v = np.array(array[first:, first : first + width], order="F")
+        v[:width] = np.tril(v[:width], -1)
+        np.fill_diagonal(v, 1)
+        product = np.zeros((width, columns - first), q.dtype, "F")
+        scaled = np.zeros_like(product, order="F")
+        part = q[first:, first:]
+        gemm(1.0, v, part, product, trans_a="C")
+        gemm(1.0, t, product, scaled)
+        gemm(-1.0, v, scaled, part)
+    return q
+
+
+def _stored(result: NDArray[Any], out: Any) -> Any:
+    """Return a result, or the array that the caller gave for it."""
+    if out is None:
+        return result
+    if not isinstance(out, np.ndarray):
+        raise InputError(f"on devices, out must be arrays, got {type(out).__name__}")
+    check_shape(out.shape, result.shape, "out")
+    check_out_dtype(out.dtype, result.dtype)
+    out[...] = result
+    return out

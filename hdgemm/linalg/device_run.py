@@ -1,0 +1,77 @@
+"""Factorisations of arrays on several devices, by tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.machine.limits import cores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.options import Options
+    from hdgemm.run.session import Session
+    from hdgemm.tasks.factorise import Factorised, TaskMachine
+
+
+def device_names(options: Options) -> tuple[str, ...]:
+    """Return the devices other than the host that a factorisation is asked to use."""
+    from hdgemm.pipeline.devices.registry import parts_of
+
+    names = (options.devices,) if isinstance(options.devices, str) else options.devices
+    return tuple(part for name in names for part in parts_of(name) if part not in ("auto", "host"))
+
+
+def check_devices(options: Options, *, in_memory: bool, what: str) -> None:
+    """Raise `InputError` where devices are named for a result that is not an array in RAM."""
+    if not in_memory and device_names(options):
+        raise InputError(
+            f"{what} on {options.devices!r} needs a result in RAM that LAPACK could overwrite, "
+            "column-major (row-major for U): leave out `out`, or choose devices='host'"
+        )
+
+
+def factor_on_devices(
+    name: str, array: NDArray[Any], session: Session, options: Options, recorder: Recorder
+) -> Factorised:
+    """Overwrite a column-major array by its factors, on the host and the devices of the options.
+
+    `Options.tile` = (mb, nb, kb) forces panels of nb columns.
+
+    Raises
+    ------
+    InputError
+        For complex elements in Cholesky and QR: devices do not conjugate.
+    """
+    if array.dtype.kind == "c" and name != "lu":
+        raise InputError(
+            f"devices do not factor {array.dtype.name} by {name}: choose devices='host'"
+        )
+    machine = machine_of(name, array.dtype, session, options)
+    widths = None
+    if options.tile is not None:
+        width, n = options.tile[1], array.shape[1]
+        widths = [min(width, n - first) for first in range(0, n, width)]
+    try:
+        return machine.factor(
+            name, array, widths=widths, observer=recorder.record, cancel=recorder.cancel
+        )
+    except CancelledRunError:
+        recorder.check_cancel()
+        raise
+
+
+def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Options) -> TaskMachine:
+    """Return the session's devices with rates that were measured in it, and kept."""
+    from hdgemm.tasks.factorise import TaskMachine
+
+    devices: Any = {each: session.device(each, options) for each in device_names(options)}
+    threads = options.threads or cores()
+    key = (name, dtype.name, tuple(devices), threads)
+    if key not in session.task_machines:
+        machine = TaskMachine.of(devices, blas_threads=threads)
+        session.task_machines[key] = machine.measured(name, dtype)
+    return session.task_machines[key]

@@ -1,0 +1,196 @@
+"""Factorisations of arrays in RAM by tasks, on the host and on opened devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.capability import HOST, Capability, update_weights
+from hdgemm.tasks.cholesky import cholesky
+from hdgemm.tasks.lu import finish_pivots, lu
+from hdgemm.tasks.panel_widths import PANELS, panel_widths
+from hdgemm.tasks.qr import qr
+from hdgemm.tasks.runtime import Runtime
+from hdgemm.tasks.task import Kernel
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import FactorDevice
+    from hdgemm.pipeline.timeline import Observer, Timeline
+
+#: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
+_PROBE: Final = 768
+_PROBE_WIDTH: Final = 128
+#: Kinds of tasks that every device runs, and those that the host alone runs.
+UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
+KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
+_ALGORITHMS: Final = {"cholesky": cholesky, "lu": lu, "qr": qr}
+
+
+@dataclass(frozen=True, slots=True)
+class Factorised:
+    """What a factorisation leaves beside the factors in the array.
+
+    Parameters
+    ----------
+    timeline
+        Of all devices.
+    widths
+        Of the block columns.
+    pivots, zeros
+        Of LU: 0-based interchanges as LAPACK's, and 1-based indices of zero pivots.
+    triangles
+        Of QR: T of the compact WY form of each panel.
+    """
+
+    timeline: Timeline
+    widths: tuple[int, ...]
+    pivots: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    zeros: tuple[int, ...] = ()
+    triangles: tuple[NDArray[Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMachine:
+    """The host and the devices that run tasks, with their capabilities.
+
+    Parameters
+    ----------
+    capabilities
+        The host, and each of the `devices` by its name.
+    blas_threads
+        Threads of each BLAS call on the host.
+    dealing
+        ``"proportional"`` deals block columns by capability (HGDD), ``"uniform"`` in turn to all
+        devices but the host; ``"dynamic"`` leaves each task to the scheduler.
+    lookahead, priorities
+        Whether panels run beside earlier updates, and before later ones.
+    """
+
+    capabilities: tuple[Capability, ...]
+    devices: Mapping[str, FactorDevice] = field(default_factory=dict)
+    blas_threads: int = 1
+    dealing: str = "proportional"
+    lookahead: bool = True
+    priorities: bool = True
+
+    def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
+        """Return the weights by which block columns are dealt; None where there is one device."""
+        if self.dealing == "dynamic" or not self.devices:
+            return None
+        if self.dealing == "uniform":
+            return dict.fromkeys(self.devices, 1.0)
+        panel_kind, update_kind = PANELS[name]
+        typical = Kernel(update_kind, 2 * shape[0] * width**2, width)
+        panel_share = 1.5 * width / max(1, shape[1])
+        return update_weights(self.capabilities, typical, panel_share, panel_kind)
+
+    def factor(
+        self,
+        name: str,
+        array: NDArray[Any],
+        *,
+        widths: Sequence[int] | None = None,
+        observer: Observer | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Factorised:
+        """Overwrite a column-major array by its factors: "cholesky" (lower), "lu" or "qr".
+
+        Parameters
+        ----------
+        widths
+            Of the block columns; None: the model's.
+        """
+        shape = (array.shape[0], array.shape[1])
+        if widths is None:
+            widths = panel_widths(name, shape, self.capabilities, array.itemsize)
+        widest = max(widths, default=1)
+        cut = BlockColumns.cut(
+            shape, widths, array=array, lower=name == "cholesky",
+            weights=self.weights(name, shape, widest),
+        )  # fmt: skip
+        with Runtime(
+            self._within_memory(widest, array), self.devices, priorities=self.priorities,
+            blas_threads=self.blas_threads, observer=observer, cancel=cancel,
+        ) as runtime:  # fmt: skip
+            found: Any = _ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead)
+            timeline = runtime.finish()
+        if name == "lu":
+            finish_pivots(cut, found)
+            return Factorised(timeline, tuple(widths), found.rows, tuple(sorted(found.zeros)))
+        triangles = tuple(tile.data() for tile in found) if name == "qr" else ()
+        return Factorised(timeline, tuple(widths), triangles=triangles)
+
+    @classmethod
+    def of(
+        cls, devices: Mapping[str, FactorDevice], *, lanes: int = 1, blas_threads: int = 1
+    ) -> TaskMachine:
+        """Return a machine of the host and some devices, with assumed rates."""
+        capabilities = [Capability(name=HOST, rates=dict.fromkeys(KINDS, 1e10), lanes=lanes)]
+        for name, device in devices.items():
+            limit = device.spec.limit()
+            capabilities.append(
+                Capability(name=name, rates=dict.fromkeys(UPDATES, 1e10), memory_bytes=limit)
+            )
+        return cls(capabilities=tuple(capabilities), devices=devices, blas_threads=blas_threads)
+
+    def measured(self, name: str, dtype: np.dtype[Any]) -> TaskMachine:
+        """Return this machine with the rates that it reaches on a small matrix.
+
+        Each device runs all updates of one factorisation, and another one before it, in which
+        its kernels are compiled (seed 000, section 6.2: estimated from the elapsed time).
+        """
+        found = []
+        for each in self.capabilities:
+            weights = {each.name: 1.0}
+            for _ in range(2):
+                rates, copied = self._probe(name, dtype, weights)
+            own = rates.get(each.name, {})
+            memory = own.get("laswp", each.memory)
+            up = copied.get((each.name, "load2"), each.up)
+            down = copied.get((each.name, "store1"), each.down)
+            found.append(replace(each, rates=own, memory=memory, up=up, down=down))
+        return replace(self, capabilities=tuple(found))
+
+    def _probe(
+        self, name: str, dtype: np.dtype[Any], weights: dict[str, float]
+    ) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
+        array = np.zeros((_PROBE, _PROBE), dtype, "F")
+        generator = np.random.default_rng(0)
+        array[...] = generator.standard_normal(array.shape)
+        array.flat[:: _PROBE + 1] += 2 * _PROBE  # positive definite enough: its lower triangle
+        cut = BlockColumns.cut(
+            array.shape, [_PROBE_WIDTH] * (_PROBE // _PROBE_WIDTH), array=array,
+            lower=name == "cholesky", weights=weights,
+        )  # fmt: skip
+        with Runtime(
+            self._within_memory(_PROBE_WIDTH, array), self.devices, blas_threads=self.blas_threads
+        ) as runtime:
+            _ALGORITHMS[name](cut, runtime.insert)
+            runtime.finish()
+        return runtime.rates(), runtime.copy_rates()
+
+    def _within_memory(self, width: int, array: NDArray[Any]) -> list[Capability]:
+        """Return the capabilities without the memory that kernels need as workspace."""
+        found = []
+        for capability in self.capabilities:
+            each = capability
+            device = self.devices.get(each.name)
+            if device is None:
+                found.append(each)
+                continue
+            rows, dtype = array.shape[0], array.dtype
+            workspace = device.slot_bytes("A", width, rows, dtype)
+            workspace += device.slot_bytes("B", width, rows, dtype)
+            workspace += 4 * max(128, width) ** 2 * dtype.itemsize
+            if each.memory_bytes is not None:
+                each = replace(each, memory_bytes=max(0, each.memory_bytes - workspace))
+            found.append(each)
+        return found

@@ -1,0 +1,136 @@
+"""cholesky, lu_factor and qr of arrays on several devices: SciPy's results, and what is refused."""
+
+import threading
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import hdgemm
+from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.linalg import SingularMatrixError, cho_factor, cholesky, lu_factor, qr
+from hdgemm.pipeline.devices.recording import RecordingDevice
+from hdgemm.run.session import Session
+from hdgemm.tasks.factorise import TaskMachine
+from tests.linalg.matrices import positive_definite, random_matrix
+
+N = 50
+OPTIONS = hdgemm.Options(devices=("host", "opencl:0"), tile=(N, 12, N))
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """A session whose OpenCL device is a recording one, with rates that are not measured."""
+    monkeypatch.setattr(TaskMachine, "measured", lambda self, name, dtype: self)
+    device = RecordingDevice(10**7, name="opencl:0")
+    with Session(OPTIONS) as session:
+        monkeypatch.setattr(session, "device", lambda name, options: device)
+        yield session
+    assert any(call.kind == "upload" for call in device.calls) or not device.calls
+    assert device.buffers == 0
+    device.close()
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_cholesky(session, lower):
+    a = positive_definite(N, "float64")
+    reports = []
+    factor = cholesky(a, lower=lower, session=session, report=reports.append)
+    np.testing.assert_allclose(factor, scipy.linalg.cholesky(a, lower=lower), rtol=1e-11)
+    assert not np.any(np.triu(factor, 1) if lower else np.tril(factor, -1))
+    assert set(reports[0].devices) == {"host", "opencl:0"}
+    assert {"load", "panel", "update", "store"} <= set(reports[0].phases)
+    out = np.zeros_like(a, order="F" if lower else "C")
+    assert cho_factor(a, lower=lower, out=out, session=session)[0] is out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(N, N), (N, 30), (30, N)])
+def test_lu_factor(session, shape, dtype):
+    a = random_matrix(*shape, dtype)
+    lu, pivots = lu_factor(a, session=session)
+    expected, expected_pivots = scipy.linalg.lu_factor(a)
+    assert pivots.tolist() == expected_pivots.tolist()
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(lu, expected, atol=100 * N * eps, rtol=100 * N * eps)
+
+
+@pytest.mark.parametrize("mode", ["full", "economic", "r", "raw"])
+@pytest.mark.parametrize("shape", [(N, N), (N, 30), (30, N)])
+def test_qr(session, shape, mode):
+    a = random_matrix(*shape, "float64")
+    found = qr(a, mode=mode, session=session)
+    expected = scipy.linalg.qr(a, mode=mode)
+    if mode == "raw":
+        (reflectors, tau), r = found
+        np.testing.assert_allclose(tau, expected[0][1], atol=1e-12)
+        np.testing.assert_allclose(reflectors, expected[0][0], atol=1e-12)
+        np.testing.assert_allclose(r, expected[1], atol=1e-12)
+        return
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_results_in_the_callers_arrays(session):
+    a = random_matrix(N, N, "float64")
+    q, r = np.empty((N, N)), np.empty((N, N), order="F")
+    found = qr(a, out=(q, r), session=session)
+    assert found[0] is q
+    assert found[1] is r
+    np.testing.assert_allclose(q @ r, a, atol=1e-12)
+    with pytest.raises(InputError):
+        qr(a, out=(q[1:], r), session=session)
+
+
+def test_a_singular_matrix_warns_with_the_first_zero_pivot(session):
+    a = random_matrix(N, N, "float64")
+    a[:, 20] = 0
+    with pytest.warns(scipy.linalg.LinAlgWarning, match="number 21"):
+        lu_factor(a, session=session)
+    b = positive_definite(N, "float64")
+    b[30, 30] = -1
+    with pytest.raises(SingularMatrixError, match="order 31"):
+        cholesky(b, session=session)
+
+
+@pytest.mark.parametrize("function", [cholesky, lu_factor, qr])
+def test_files_nan_and_cancelled_runs(session, function, tmp_path):
+    a = positive_definite(N, "float64")
+    np.save(tmp_path / "A.npy", a)
+    with pytest.raises(InputError, match="needs a result in RAM"):
+        function(tmp_path / "A.npy", out=tmp_path / "F.npy", session=session, **(
+            {"mode": "raw"} if function is qr else {}))  # fmt: skip
+    a[3, 3] = np.nan
+    with pytest.raises(InputError, match="row 3, column 3"):
+        function(a, session=session)
+    a[3, 3] = N
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(CancelledRunError):
+        function(a, session=session, cancel=cancel)
+
+
+def test_complex_elements(session):
+    a = random_matrix(N, N, "complex128")
+    np.testing.assert_allclose(lu_factor(a, session=session)[0], scipy.linalg.lu_factor(a)[0])
+    with pytest.raises(InputError, match="choose devices='host'"):
+        qr(a, session=session)
+    with pytest.raises(InputError, match="choose devices='host'"):
+        cholesky(a @ a.conj().T, session=session)
+
+
+def test_capabilities_are_measured():
+    devices = {"d": RecordingDevice(10**8)}
+    for name in ("cholesky", "lu", "qr"):
+        machine = TaskMachine.of(devices, lanes=2).measured(name, np.dtype("float64"))
+        host, device = machine.capabilities
+        update = "larfb" if name == "qr" else "gemm"
+        assert host.rates[update] > 0
+        assert device.rates[update] > 0
+        assert "getrf" not in device.rates
+    devices["d"].close()
+
+
+def test_tournament_pivoting_runs_on_the_host(session):
+    with pytest.raises(InputError, match="pivoting='partial'"):
+        lu_factor(random_matrix(N, N, "float64"), pivoting="tournament", session=session)
