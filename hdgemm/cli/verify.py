@@ -28,6 +28,9 @@ def command(
     cholesky: Annotated[
         bool, typer.Option("--cholesky", help="A and B are a matrix and its Cholesky factor.")
     ] = False,
+    qr: Annotated[
+        bool, typer.Option("--qr", help="A and B are a matrix and its QR reflectors.")
+    ] = False,
     solve: Annotated[bool, typer.Option("--solve", help="C is the X of A·X = B.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -36,10 +39,14 @@ def command(
     Each file is read once, in pieces. Where C has a journal, each stored piece is compared with
     its checksum too. Exits with 1 when C is not the product, or a piece is damaged.
     """
-    if lu or cholesky or solve:
-        _check_factors(a, b, c, rounds, {"lu": lu, "cholesky": cholesky, "solve": solve}, as_json)
+    if kinds := [
+        name
+        for name, asked in {"lu": lu, "cholesky": cholesky, "qr": qr, "solve": solve}.items()
+        if asked
+    ]:
+        _check_factors(a, b, c, rounds, kinds, as_json)
     if c is None:
-        raise InputError("verify takes A B C; A and its factors with --lu or --cholesky")
+        raise InputError("verify takes A B C; A and its factors with --lu, --cholesky or --qr")
     from dataclasses import asdict
 
     import hdgemm
@@ -71,18 +78,21 @@ def command(
 
 
 def _check_factors(
-    a: Path, b: Path, c: Path | None, rounds: int, kinds: dict[str, bool], as_json: bool
+    a: Path, b: Path, c: Path | None, rounds: int, kinds: list[str], as_json: bool
 ) -> None:
     """Check factors or a solution, and exit with 0 or 1."""
     from hdgemm.cli.output import print_json
-    from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_solution
+    from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_qr, check_solution
 
-    if sum(kinds.values()) != 1 or (c is None) == kinds["solve"]:
-        raise InputError("verify takes A LU with --lu, A L with --cholesky, A B X with --solve")
-    if kinds["solve"]:
+    if len(kinds) != 1 or (c is None) == (kinds[0] == "solve"):
+        raise InputError(
+            "verify takes A LU with --lu, A L with --cholesky, A QR with --qr, A B X with --solve"
+        )
+    if kinds[0] == "solve":
         found = check_solution(a, b, c, rounds=rounds)
     else:
-        found = (check_lu if kinds["lu"] else check_cholesky)(a, b, rounds=rounds)
+        check = {"lu": check_lu, "cholesky": check_cholesky, "qr": check_qr}[kinds[0]]
+        found = check(a, b, rounds=rounds)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -1,8 +1,8 @@
 """Checks of stored factors and solutions with random vectors, in one or two passes over the files.
 
-For a random vector x of ±1, P·A·x is compared with L·(U·x), A·x with L·(L^H·x), and A·(X·x) with
-B·x. Each element is compared with the bound of a backward stable computation, 2·n·eps times the
-same products of absolute values.
+For a random vector x of ±1, P·A·x is compared with L·(U·x), A·x with L·(L^H·x) or Q·(R·x), and
+A·(X·x) with B·x. Each element is compared with the bound of a backward stable computation, 2·n·eps
+times the same products of absolute values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import open_matrix, open_square
-from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors
+from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open_factors
 
 if TYPE_CHECKING:
@@ -105,6 +105,40 @@ def check_cholesky(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEM
         product[first:] += block @ y[first:last]
         of_factors[first:] += np.abs(block) @ sizes[first:last]
     return _compare(product, expected, of_factors + of_a, source)
+
+
+def check_qr(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
+    """Check that A = Q·R, for the reflectors of ``qr(mode="raw")`` or their location."""
+    found = open_factors(factors) if not isinstance(factors, tuple) else QRFactors(*factors)
+    if not isinstance(found, QRFactors):
+        raise InputError(f"{factors} is no QR factorisation")
+    source, qr = open_matrix(a), open_matrix(found.qr)
+    if qr.shape != source.shape:
+        raise InputError(f"A is {source.shape}, its factors are {qr.shape}")
+    x = _signs(source.shape[1], rounds)
+    expected, of_a = _times(source, x, memory)
+    upper, sizes = _triangle_times(qr, x, np.abs(x[:, :1]), memory, lower=False)
+    product = np.zeros_like(expected, np.result_type(expected, upper))
+    product[: len(upper)] = upper
+    _apply_q(qr, np.asarray(found.tau), product, memory)
+    # Q mixes rows: the bound is that of the whole vector.
+    norm = np.sqrt((of_a**2).sum() + (sizes**2).sum())
+    return _compare(product, expected, np.full_like(of_a, norm), source)
+
+
+def _apply_q(qr: StoredMatrix, tau: NDArray[Any], y: NDArray[Any], memory: int) -> None:
+    """Overwrite y by Q·y, with the reflectors below the diagonal, from the last to the first."""
+    m, dtype = qr.shape[0], _wide(qr)
+    k = len(tau)
+    width = max(1, memory // (4 * max(1, m) * dtype.itemsize))
+    for first in reversed(range(0, k, width)):
+        view = qr[first:, first : min(first + width, k)]
+        v = view.read(np.empty(view.shape, dtype, "F"))
+        for column in reversed(range(v.shape[1])):
+            reflector = v[column:, column]
+            reflector[0] = 1
+            part = y[first + column :]
+            part -= np.outer(tau[first + column] * reflector, reflector.conj() @ part)
 
 
 def check_solution(a: Any, b: Any, x: Any, *, rounds: int = 30) -> FactorCheck:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import host_session, input_unchanged
 from hdgemm.linalg.storage import destination, open_matrix
 from hdgemm.linalg.tsqr import RowReduction, Triangle, plan_rows
@@ -19,14 +20,13 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from hdgemm.durable.run import Checkpointing
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
-    from hdgemm.report import Report
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 _DRIVERS = ("gelsd", "gelsy", "gelss")
@@ -48,7 +48,9 @@ def lstsq(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
-    report: Callable[[Report], None] | None = None,
+    report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, Any, int, NDArray[Any] | None]:
     """Return ``(x, residues, rank, s)`` with the x of least norm that minimises ||A·x - b||.
 
@@ -77,6 +79,12 @@ def lstsq(
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
     session, progress, observer, cancel, report
         As in `cholesky`. In events, `unit` is the core and `step` its block of rows.
+    checkpoint
+        Keep a journal beside x (or at this path), and beside x the triangle of each core, so that
+        the same call goes on after a crash with the same bits. At most about a twentieth of the
+        time is spent on that. x must be a file; when it is complete the records are removed.
+    restart
+        Discard what an earlier run left, and begin again.
 
     Returns
     -------
@@ -115,18 +123,24 @@ def lstsq(
     given = single(out)
     if vector and isinstance(given, np.ndarray):
         given = given[:, np.newaxis]
+    facts = {"routine": "lstsq", "cond": cond, "driver": driver}
     with (
         host_session(session, options) as (_, chosen),
+        durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart) as durable,
         destination(given, a, source, order="F", overwrite_a=False, dtype=dtype,
                     shape=(n, p)) as target,
         input_unchanged(source, target.stored),
     ):  # fmt: skip
-        plan = plan_rows(
+        plan = durable.plan if durable is not None and durable.plan is not None else plan_rows(
             source.shape, p, dtype.name, chosen.host_bytes or default_host_bytes(),
             chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],
         )  # fmt: skip
+        if durable is not None:
+            durable.begin(plan)
         watch = Watch.of(progress, observer, cancel, report)
-        found = RowReduction(source, rhs, plan, watch, check_finite=check_finite).run()
+        found = RowReduction(
+            source, rhs, plan, watch, check_finite=check_finite, checkpoint=durable
+        ).run()
         x, rank, s = _solve_triangle(found, cond, driver)
         target.stored[:, :] = x
     full = (m > n or n == 0) and rank == n and driver != "gelsy"

@@ -10,7 +10,9 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.device_qr import on_disk, qr_on_devices
 from hdgemm.linalg.device_run import check_devices, device_names
-from hdgemm.linalg.qr_run import QrRun
+from hdgemm.linalg.durable_qr import DurableQr
+from hdgemm.linalg.qr_run import QrRun, identity_slab
+from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import folder_of, host_session
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     import threading
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.slabs import Slab
-    from hdgemm.linalg.storage import Destination
     from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -85,7 +85,8 @@ def qr(
     options, session, progress, observer, cancel, report
         As in `cholesky`. For TSQR ``tile=(mb, nb, kb)`` forces blocks of mb rows.
     checkpoint, restart
-        As in `cholesky`, for "raw" where `out` is QR alone, or in place.
+        As in `cholesky`; Q and R must be files. The reflectors lie beside Q (or R) until the end,
+        which takes m·k elements of disk space.
 
     Returns
     -------
@@ -122,8 +123,7 @@ def qr(
     q_out, r_out = _outputs(out, mode)
     in_file = overwrite_a and folder_of(source) is not None
     with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
-    if checkpoint is not False and with_r:
-        raise InputError("checkpoint goes with mode='raw' and an out that is QR alone")
+    command = Command("qr", {}, checkpoint, restart)
     with host_session(session, options, devices=True) as (opened, chosen):
         if device_names(chosen):
             check_devices(chosen, in_memory=not on_disk(a, out), what="qr")
@@ -132,13 +132,25 @@ def qr(
             )
         run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
                     overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
-        if mode == "r":
-            return (_r(run, r_out),)
-        if mode == "raw" and with_r:
-            return _raw_and_r(run, q_out, r_out)
-        if mode == "raw":
-            return _raw(run, q_out, Command("qr", {}, checkpoint, restart)), None
-        return _q_and_r(run, q_out, r_out, full=mode == "full")
+        return _on_host(run, (q_out, r_out), mode, command, with_r=with_r)
+
+
+def _on_host(
+    run: QrRun, out: tuple[Any, Any], mode: str, command: Command, *, with_r: bool
+) -> tuple[Any, ...]:
+    """Factor by TSQR or by slabs."""
+    q_out, r_out = out
+    if mode == "r" and (plan := _tall_plan(run)) is not None:
+        return (_r_of_tall(run, plan, r_out, command),)
+    if mode == "raw" and not with_r:
+        return _raw(run, q_out, command), None
+    if command.checkpoint is not False:
+        return DurableQr(run, command).run(q_out, r_out, mode)
+    if mode == "r":
+        return (_r(run, r_out),)
+    if mode == "raw":
+        return _raw_and_r(run, q_out, r_out)
+    return _q_and_r(run, q_out, r_out, full=mode == "full")
 
 
 def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
@@ -186,7 +198,7 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
         recorder = run.recorder(reflectors.plan, forming)
         run.factor(reflectors, r, recorder)
         with SlabPipeline(
-            target.stored, target.stored, forming, recorder, load=_identity
+            target.stored, target.stored, forming, recorder, load=identity_slab
         ) as pipeline:
             reflectors.apply(pipeline, "N")
         run.finish(
@@ -196,28 +208,21 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
     return target.result(), r.result()
 
 
-def _identity(slab: Slab) -> None:
-    """Fill a slab with columns of the identity."""
-    slab.array[...] = 0
-    np.fill_diagonal(slab.array[slab.place.first :], 1)
-
-
 def _r(run: QrRun, r_out: Any) -> Any:
-    m = run.source.shape[0]
-    rows = run.k
-    if r_out is None or (not is_location(r_out) and open_stored(r_out).shape[0] == m):
-        rows = m
     with ExitStack() as stack:
-        r = run.place_r(stack, r_out, rows)
-        plan = _tall_plan(run)
-        if plan is not None:
-            _reduce_rows(run, plan, r)
-        else:
-            reflectors = run.reflectors(run.scratch(stack, r))
-            recorder = run.recorder(reflectors.plan)
-            run.factor(reflectors, r, recorder)
-            run.finish(reflectors, r, recorder)
+        r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
+        reflectors = run.reflectors(run.scratch(stack, r))
+        recorder = run.recorder(reflectors.plan)
+        run.factor(reflectors, r, recorder)
+        run.finish(reflectors, r, recorder)
     return r.result()
+
+
+def _rows_of_r(run: QrRun, r_out: Any) -> int:
+    """Return the rows of R alone: all m in an array, the k that are not zero in a file."""
+    m = run.source.shape[0]
+    given = r_out is not None and (is_location(r_out) or open_stored(r_out).shape[0] != m)
+    return run.k if given else m
 
 
 def _tall_plan(run: QrRun) -> RowPlan | None:
@@ -235,10 +240,20 @@ def _tall_plan(run: QrRun) -> RowPlan | None:
         return None
 
 
-def _reduce_rows(run: QrRun, plan: RowPlan, r: Destination) -> None:
-    """Store the R of a tall matrix."""
-    nothing = open_stored(np.empty((plan.m, 0), run.dtype))
-    reduction = RowReduction(run.source, nothing, plan, run.watch, check_finite=run.check_finite)
-    r.stored[: plan.n, :] = reduction.run().r
-    if not r.new:
-        r.stored[plan.n :, :] = np.zeros((), run.dtype)
+def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
+    """Store the R of a tall matrix, in one pass over its rows."""
+    with ExitStack() as stack:
+        durable = stack.enter_context(durable_rows(
+            command.checkpoint, r_out, {"A": run.source}, {"routine": "qr"}, command.restart
+        ))  # fmt: skip
+        if durable is not None:
+            plan = durable.plan or plan
+            durable.begin(plan)
+        r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
+        nothing = open_stored(np.empty((plan.m, 0), run.dtype))
+        reduction = RowReduction(run.source, nothing, plan, run.watch,
+                                 check_finite=run.check_finite, checkpoint=durable)  # fmt: skip
+        r.stored[: plan.n, :] = reduction.run().r
+        if not r.new:
+            r.stored[plan.n :, :] = np.zeros((), run.dtype)
+    return r.result()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hdgemm.errors import InputError
 from hdgemm.linalg.householder import Reflectors
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -24,8 +26,6 @@ from hdgemm.product.aliasing import overlaps
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    import numpy as np
-
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
+
+
+def identity_slab(slab: Slab) -> None:
+    """Fill a slab with columns of the identity."""
+    slab.array[...] = 0
+    np.fill_diagonal(slab.array[slab.place.first :], 1)
 
 
 class QrRun:

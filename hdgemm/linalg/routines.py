@@ -64,9 +64,11 @@ ROUTINES: Final[Mapping[str, Routine]] = {
         lu_factor, "LU factors with partial pivoting; the pivots go to OUT.piv.npy.",
         durable=True,
     ),
-    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau."),
+    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau.", durable=True),
     "solve": Routine(solve, "Solution X of A·X = B.", ("a", "b"), durable=True),
-    "lstsq": Routine(lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b")),
+    "lstsq": Routine(
+        lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b"), durable=True
+    ),
     "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A.", planned=False),
 }  # fmt: skip
 

@@ -79,17 +79,17 @@ def save_factors(
     for name, array in arrays.items():
         path = beside(location, f".{name}.npy")
         if path is not None:
-            _replace(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
+            replace_file(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
             sums[name] = zlib.crc32(np.ascontiguousarray(array).tobytes())
     record = {
         "format": _FORMAT, "kind": kind, "facts": facts, "arrays": sums,
         "matrix": sampled(target.stored.operand),
     }  # fmt: skip
     text = json.dumps(record, indent=2).encode() + b"\n"
-    _replace(description, lambda stream: stream.write(text))
+    replace_file(description, lambda stream: stream.write(text))
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file aside, durably, and give it its name."""
     part = aside(path)
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.row_checkpoint import RowCheckpoint
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
@@ -176,14 +177,25 @@ class RowReduction:
         Matrices with as many rows; B may have no columns.
     check_finite
         Raise `InputError` at the first NaN or Inf of a block.
+    checkpoint
+        The durable run that this is; None without one.
     """
 
     def __init__(
-        self, a: StoredMatrix, b: StoredMatrix, plan: RowPlan, watch: Watch, *, check_finite: bool
+        self,
+        a: StoredMatrix,
+        b: StoredMatrix,
+        plan: RowPlan,
+        watch: Watch,
+        *,
+        check_finite: bool,
+        checkpoint: RowCheckpoint | None = None,
     ) -> None:
         self._sources, self._plan, self._check = (a, b), plan, check_finite
         self._recorder = Recorder(watch, plan.flops)
         self._dtype = np.dtype(plan.dtype)
+        self._checkpoint = checkpoint
+        self._kept: dict[int, int] = {}
         self._stop = threading.Event()
 
     def run(self) -> Triangle:
@@ -203,28 +215,47 @@ class RowReduction:
                 self._stop.set()
             for other in others:
                 first.combine(other)
-        self._recorder.finish(self._plan)
+        blocks = sum(len(self._plan.blocks(core)) for core in range(cores))
+        done = None if self._checkpoint is None else self._checkpoint.resumption(blocks)
+        self._recorder.finish(self._plan, self._read_bytes(), done)
         return first
+
+    def _read_bytes(self) -> dict[Stage, int]:
+        """Return the bytes of the blocks that an earlier run had not reduced."""
+        left = sum(
+            last - first
+            for core in range(self._plan.cores)
+            for first, last in self._plan.blocks(core)[self._kept.get(core, 0) :]
+        )
+        return {"load1": left * (self._plan.n + self._plan.p) * self._dtype.itemsize}
 
     def _reduce(self, core: int, readers: ThreadPoolExecutor) -> Triangle:
         plan = self._plan
-        found = Triangle.zeros(plan.n, plan.p, self._dtype)
+        found, done = Triangle.zeros(plan.n, plan.p, self._dtype), 0
+        if self._checkpoint is not None:
+            done, found = self._checkpoint.load(core, found)
+            self._kept[core] = done
         try:
-            for number, (a, b) in enumerate(self._blocks(core, readers)):
+            for number, (a, b) in enumerate(self._blocks(core, done, readers), done):
                 flops = flops_per_multiply_add(plan.dtype) * plan.n * len(a) * (plan.n + 2 * plan.p)
                 with self._recorder.operation("mult1", core, flops=flops, block=number):
                     found.absorb(a, b)
+                if self._checkpoint is not None:
+                    self._checkpoint.note(core, number + 1, found)
         except BaseException:
             self._stop.set()  # the other cores need not go on
             raise
         return found
 
     def _blocks(
-        self, core: int, readers: ThreadPoolExecutor
+        self, core: int, done: int, readers: ThreadPoolExecutor
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Yield the rows of A and B of each block of a core, while the next block is read."""
+        """Yield the rows of A and B of each block of a core, while the next block is read.
+
+        The first `done` blocks are left out.
+        """
         plan = self._plan
-        places = plan.blocks(core)
+        places = plan.blocks(core)[done:]
         size = (plan.n + plan.p) * min(plan.rows, plan.m)
         buffers = [np.empty(size, self._dtype) for _ in places[:_BUFFERS]]
         reads: deque[Future[tuple[NDArray[Any], NDArray[Any]]]] = deque()

@@ -145,7 +145,7 @@ class Attempt:
         except InputError as error:
             # An input, the device or the memory limit is another one than in that attempt.
             log.warning("beginning again: %s", error)
-        call.journal.unlink()
+        call.journal.unlink(missing_ok=True)
         folder = os.open(call.out.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             remove_leftovers(self._job.id, folder)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Factorisations and solves, and whether each keeps a journal. `linalg.routines` has the same
 #: names, and takes half a second to import.
 ROUTINES: Final[Mapping[str, bool]] = {
-    "cholesky": True, "lu": True, "qr": False, "solve": False, "lstsq": False, "syrk": False,
+    "cholesky": True, "lu": True, "qr": True, "solve": True, "lstsq": True, "syrk": False,
 }  # fmt: skip
 
 

@@ -69,10 +69,16 @@ def test_in_place_and_tables(files):
 
 @pytest.mark.parametrize("extra", [[], ["--assume-a", "pos"], ["--refine"]])
 def test_solve(files, extra):
-    report = report_of("solve", "A.npy", "B.npy", "--out", "X.npy", *SMALL, *extra)
+    words = ["solve", "A.npy", "B.npy", "--out", "X.npy", *SMALL, "--checkpoint", *extra]
+    report = report_of(*words, "--gantt", "g.png")
+    assert (files / "g.png").stat().st_size > 0
     np.testing.assert_allclose(np.load("A.npy") @ np.load("X.npy"), np.load("B.npy"), atol=1e-10)
     assert report["plan"]["kind"] == "solve"
     assert report["stages"]["mult1"]["flops"] > 0
+    assert {"load", "update", "panel", "store"} <= set(report["phases"])
+    if "--refine" not in extra:  # the number of corrections is not known beforehand
+        assert report["moved_bytes"] == report["planned_bytes"]
+    assert report_of(*words)["resumption"]["finished"]
 
 
 def test_lstsq_qr_and_syrk(files):
@@ -82,7 +88,10 @@ def test_lstsq_qr_and_syrk(files):
     expected = np.linalg.lstsq(tall, np.ones((5 * N, 1)), rcond=None)[0]
     np.testing.assert_allclose(np.load("X.npy"), expected, atol=1e-10)
     report_of("qr", "T.npy", "--out", "R.npy", "--host-memory", "30MB")
-    report_of("qr", "A.npy", "--out", "Q.npy", "--mode", "raw", *SMALL)
+    report_of("qr", "A.npy", "--out", "Q.npy", "--mode", "raw", *SMALL, "--checkpoint")
+    assert invoke("verify", "--qr", "A.npy", "Q.npy").exit_code == 0
+    np.save("A.npy", np.load("A.npy") + 1e-6)
+    assert invoke("verify", "--qr", "A.npy", "Q.npy").exit_code == 1
     r = np.load("R.npy")
     np.testing.assert_allclose(r.T @ r, tall.T @ tall, atol=1e-9)
     report_of("syrk", "T.npy", "--out", "C.npy", "--trans", "--lower", "--host-memory", "30MB")

@@ -234,12 +234,6 @@ def test_reflectors_of_qr_go_on_to_the_same_bits(tmp_path, shape, in_place):
     np.testing.assert_array_equal(factors.tau, tau)
 
 
-def test_checkpoints_of_qr_take_reflectors_alone(tmp_path):
-    for arguments in ({"mode": "full"}, {"mode": "r", "out": tmp_path / "R.npy"}, {"mode": "raw"}):
-        with pytest.raises(hdgemm.InputError, match="QR alone"):
-            qr(np.eye(3), checkpoint=True, **arguments)
-
-
 def test_two_runs_on_one_journal_are_refused(tmp_path):
     a = matrix_for(lu_factor)
     command = interrupted(tmp_path, lu_factor, a)

@@ -5,7 +5,7 @@ import pytest
 
 import hdgemm
 from hdgemm import linalg
-from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_solution
+from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_qr, check_solution
 from tests.linalg.matrices import DTYPES, positive_definite, random_matrix
 
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
@@ -34,6 +34,22 @@ def test_cholesky(tmp_path, dtype, lower):
     wrong = np.load(tmp_path / "L.npy")
     wrong[(30, 5) if lower else (5, 30)] += 1.0
     assert not check_cholesky(one, (wrong, lower), memory=MEMORY).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(40, 40), (40, 25), (25, 40)])
+def test_qr(tmp_path, dtype, shape):
+    a = random_matrix(*shape, dtype)
+    (qr, tau), _ = linalg.qr(a, mode="raw", out=tmp_path / "QR.npy", options=SLABS)
+    assert check_qr(a, tmp_path / "QR.npy", memory=MEMORY).passed
+    for row, col in ((3, 20), (20, 3), (shape[0] - 1, shape[1] - 1)):
+        wrong = np.array(qr)
+        wrong[row, col] += 1.0
+        assert not check_qr(a, (wrong, tau), memory=MEMORY).passed
+    assert not check_qr(a, (qr, tau + 0.1), memory=MEMORY).passed
+    linalg.lu_factor(a, out=tmp_path / "LU.npy", options=SLABS)
+    with pytest.raises(hdgemm.InputError, match="no QR"):
+        check_qr(a, tmp_path / "LU.npy")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

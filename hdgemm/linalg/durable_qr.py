@@ -1,0 +1,179 @@
+"""Durable QR factorisations with R, and with Q, in files of their own.
+
+The reflectors are factored durably into a file beside the result, R is copied from it in one pass,
+and Q is formed in its own file, slab by slab. The file of reflectors is removed at the end.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError
+from hdgemm.linalg.portions import Portions
+from hdgemm.linalg.qr_run import identity_slab
+from hdgemm.linalg.recorder import Recorder, report_done
+from hdgemm.linalg.slab_journal import Command
+from hdgemm.linalg.slab_plan import SlabPlan, elimination_pairs
+from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.storage import Destination, open_matrix
+from hdgemm.linalg.stored_factors import QRFactors, save_factors
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.location import parse_location
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.product.target import is_location
+
+if TYPE_CHECKING:
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.householder import Reflectors
+    from hdgemm.linalg.qr_run import QrRun
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.progress import Watch
+
+
+class DurableQr:
+    """One durable factorisation with R.
+
+    Parameters
+    ----------
+    command
+        The checkpoint that the call asks for.
+    """
+
+    def __init__(self, run: QrRun, command: Command) -> None:
+        self._run, self._command, self._watch = run, command, run.watch
+
+    def run(self, q_out: Any, r_out: Any, mode: str) -> tuple[Any, ...]:
+        """Return what `qr` returns in a mode."""
+        if not is_location(r_out) or (mode != "r" and not is_location(q_out)):
+            raise InputError("checkpoint needs results in files: give locations of Q and R in out")
+        if mode == "r":
+            return (self._r(r_out),)
+        if mode == "raw":
+            return self._raw_and_r(q_out, r_out)
+        return self._q_and_r(q_out, r_out, full=mode == "full")
+
+    def _named(self, mode: str) -> Command:
+        given = self._command
+        return Command("qr", {"mode": mode}, given.checkpoint, given.restart)
+
+    def _raw_and_r(self, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
+        """Store the reflectors durably, and then R, which is copied again after a crash."""
+        run = self._run
+        with ExitStack() as stack:
+            target = run.place(stack, q_out, run.source.shape, command=self._named("raw"))
+            reflectors = run.factor_alone(target)
+            r = run.place_r(stack, r_out, run.k, target)
+            self._copy_r(target.stored, r.stored, reflectors.plan)
+            save_factors(target, "qr", {"tau": reflectors.tau})
+        return QRFactors(target.result(), reflectors.tau), r.result()
+
+    def _r(self, r_out: Any) -> Any:
+        run = self._run
+        with ExitStack() as stack:
+            shape = (run.k, run.source.shape[1])
+            r = run.place(stack, r_out, shape, command=self._named("r"))
+            done = self._checkpoint(r)
+            if done.finished:
+                report_done(self._watch, done)
+            else:
+                reflectors, recorder = self._reflectors(done), Recorder(self._watch, 0)
+                plan = SlabPlan("qr", run.k, run.source.shape[1], run.dtype.name,
+                                reflectors.plan.slabs, reflectors.plan.block, 1,
+                                reflectors.plan.bytes_held)  # fmt: skip
+                done.begin(plan, run.options)
+                for number in range(done.done(0), len(plan.slabs)):
+                    place = plan.slabs[number]
+                    recorder.check_cancel()
+                    part = _upper(reflectors.stored, plan.m, place.first, place.last)
+                    done.store(0, number, place, part, {})
+        return r.result()
+
+    def _q_and_r(self, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, Any]:
+        run, m = self._run, self._run.source.shape[0]
+        columns = m if full else run.k
+        with ExitStack() as stack:
+            q = run.place(stack, q_out, (m, columns), command=self._named("full" if full else "q"))
+            done = self._checkpoint(q)
+            if done.finished:
+                report_done(self._watch, done)
+                return q.result(), _result(r_out)
+            per_pair = flops_per_multiply_add(run.dtype.name)
+            factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
+            forming_flops = int(2 * per_pair * elimination_pairs(m, columns, run.k))
+            portions = Portions(self._watch, factoring + forming_flops)
+            run.watch = portions.next(factoring)
+            reflectors = self._reflectors(done)
+            # R has its name before Q is finished: a finished Q says that all is.
+            with ExitStack() as inner:
+                r = run.place_r(inner, r_out, columns, q)
+                self._copy_r(reflectors.stored, r.stored, reflectors.plan)
+            forming = done.plan
+            if not isinstance(forming, SlabPlan):
+                forming = run.plan_applied(reflectors, columns, q.stored)
+            done.begin(forming, run.options)
+            self._form(reflectors, forming, q, done, portions.next(forming_flops))
+        summary = {"kind": "qr", "m": m, "n": run.source.shape[1], "dtype": run.dtype.name,
+                   "host_limit": run.options.host_bytes or default_host_bytes()}  # fmt: skip
+        portions.finish(summary)
+        return q.result(), r.result()
+
+    def _form(
+        self,
+        reflectors: Reflectors,
+        forming: SlabPlan,
+        q: Destination,
+        done: SlabCheckpoint,
+        watch: Watch,
+    ) -> None:
+        """Form the slabs of Q that are not stored yet, from right to left."""
+        start = done.done(0)
+        recorder = Recorder(watch, forming.flops)
+        with SlabPipeline(
+            q.stored, q.stored, forming, recorder, checkpoint=done, stream=reflectors.stored,
+            load=identity_slab,
+        ) as pipeline:  # fmt: skip
+            reflectors.apply(pipeline, "N")
+        moved = forming.bytes_from(start, 0)
+        slabs = sum(map(forming.nbytes, forming.slabs[start:]))
+        moved["load1"] -= slabs  # columns of the identity are not read
+        recorder.finish(forming, moved, done.resumption)
+
+    def _reflectors(self, done: SlabCheckpoint) -> Reflectors:
+        """Return the reflectors, which lie in a file beside the result until its end."""
+        run = self._run
+        path = done.destination.work(".qr.npy")
+        with ExitStack() as stack:
+            target = run.place(stack, path, run.source.shape, command=Command("qr", {}, True))
+            reflectors = run.factor_alone(target)
+        reflectors.stored = open_matrix(path)
+        return reflectors
+
+    def _copy_r(self, v: StoredMatrix, r: StoredMatrix, plan: SlabPlan) -> None:
+        """Store R, which lies on and above the diagonal of the reflectors, slab by slab."""
+        recorder = Recorder(self._watch, 0)
+        for first, last, _ in plan.slabs:
+            recorder.check_cancel()
+            r[:, first:last] = _upper(v, r.shape[0], first, last)
+
+    @staticmethod
+    def _checkpoint(target: Destination) -> SlabCheckpoint:
+        if target.checkpoint is None:
+            raise InputError("the result is not durable")
+        return target.checkpoint
+
+
+def _upper(v: StoredMatrix, rows: int, first: int, last: int) -> Any:
+    """Return some columns of R from the matrix that has the reflectors below it."""
+    part = np.zeros((rows, last - first), v.dtype.newbyteorder("="), "F")
+    top = min(rows, last, v.shape[0])
+    part[:top] = np.triu(v[:top, first:last].read(), -first)
+    return part
+
+
+def _result(out: Any) -> Any:
+    """Return a finished result again."""
+    place = parse_location(out)
+    return Destination(open_matrix(place), location=place).result()

@@ -1,0 +1,182 @@
+"""A durable reduction of rows: the triangle of each core is recorded beside the output.
+
+The journal has the command and the plan. Each core replaces its own file with its triangle, and the
+number of blocks of rows in it, from time to time; what it has reduced since is reduced again.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from hdgemm.durable.destination import Destination as DurablePlace
+from hdgemm.durable.fingerprint import differences, fingerprint
+from hdgemm.durable.journal import Journal
+from hdgemm.errors import InputError
+from hdgemm.linalg.slab_journal import refuse
+from hdgemm.linalg.stored_factors import replace_file
+from hdgemm.linalg.tsqr import RowPlan, Triangle
+from hdgemm.matrices.location import parse_location
+from hdgemm.product.target import is_location
+from hdgemm.report import Resumption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.stored import StoredMatrix
+
+#: Time to reduce rows between two records, in that of a record.
+_INTERVAL: Final = 20.0
+_FORMAT: Final = 1
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """When a core has recorded its triangle last, and how long that took."""
+
+    at: float
+    took: float = 0.0
+
+
+def durable_rows(
+    checkpoint: Checkpointing,
+    out: Any,
+    matrices: Mapping[str, StoredMatrix],
+    facts: Mapping[str, Any],
+    restart: bool,
+) -> AbstractContextManager[RowCheckpoint | None]:
+    """Return the durable run that a call asks for; parameters as of `RowCheckpoint`."""
+    if checkpoint is False:
+        return nullcontext()
+    return RowCheckpoint(checkpoint, out, matrices, facts, restart=restart)
+
+
+class RowCheckpoint:
+    """A reduction that can be taken up where it was cut off; a context manager.
+
+    Parameters
+    ----------
+    checkpoint
+        True for a journal beside `out`, or its path.
+    out
+        The location of the result.
+    matrices
+        What is reduced, by name.
+    facts
+        What else decides the result, as plain values.
+    restart
+        Forget what an earlier run left.
+
+    Attributes
+    ----------
+    plan
+        That of the earlier run; None without one.
+    kept
+        Blocks of rows that were reduced already.
+
+    Raises
+    ------
+    InputError
+        When the journal belongs to another command, or another run holds it.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpointing,
+        out: Any,
+        matrices: Mapping[str, StoredMatrix],
+        facts: Mapping[str, Any],
+        *,
+        restart: bool,
+    ) -> None:
+        if not is_location(out):
+            raise InputError("checkpoint needs a result in a file: give out as a path")
+        place = DurablePlace(parse_location(out), (0, 0), np.dtype("float64"))
+        path = place.journal() if isinstance(checkpoint, bool) else Path(checkpoint).absolute()
+        self._place, self._journal = place, Journal(path)
+        self._matrices = {name: fingerprint(each.operand) for name, each in matrices.items()}
+        self._facts = {"format": _FORMAT, "name": place.path.name, **facts}
+        self._recorded: dict[int, _Recorded] = {}
+        self.plan: RowPlan | None = None
+        self.kept = 0
+        try:
+            if restart:
+                self._forget()
+            self._take_up()
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Remove all records of a run that succeeded; leave those of one that did not."""
+        if kind is None:
+            self._forget()
+        self._journal.close()
+
+    def _forget(self) -> None:
+        self._journal.clear()
+        self._place.remove_work()
+
+    def _take_up(self) -> None:
+        records = self._journal.records
+        if not records:
+            return
+        begun = records[0].get("rows")
+        if begun is None:
+            raise InputError(f"{self._journal.path} is no journal of a reduction of rows")
+        found = [
+            f"{name} was {begun['facts'].get(name)}, is {value}"
+            for name, value in self._facts.items()
+            if begun["facts"].get(name) != value
+        ]
+        for name, now in self._matrices.items():
+            found += differences(name, begun["matrices"].get(name, {}), now)
+        refuse(self._journal.path, found)
+        self.plan = RowPlan(**begun["plan"])
+
+    def begin(self, plan: RowPlan) -> None:
+        """Record the plan of a new run."""
+        if self.plan is None:
+            self._place.remove_work()
+            record = {"facts": self._facts, "matrices": self._matrices, "plan": plan._asdict()}
+            self._journal.append([{"rows": record}])
+            self.plan = plan
+
+    def load(self, core: int, empty: Triangle) -> tuple[int, Triangle]:
+        """Return how many blocks a core has reduced, and its triangle: `empty` without any."""
+        self._recorded[core] = _Recorded(time.monotonic())
+        path = self._path(core)
+        if not path.exists():
+            return 0, empty
+        with np.load(path) as arrays:
+            parts = (np.asfortranarray(arrays["r"]), np.asfortranarray(arrays["c"]))
+            done, found = int(arrays["done"]), Triangle(*parts, arrays["residues"])
+        self.kept += done
+        return done, found
+
+    def note(self, core: int, done: int, triangle: Triangle) -> None:
+        """Record a core's triangle, where the last record was long enough ago."""
+        recorded = self._recorded[core]
+        now = time.monotonic()
+        if now - recorded.at < _INTERVAL * recorded.took:
+            return
+        arrays = {"r": triangle.r, "c": triangle.c, "residues": triangle.residues, "done": done}
+        replace_file(self._path(core), lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
+        self._recorded[core] = _Recorded(time.monotonic(), time.monotonic() - now)
+
+    def _path(self, core: int) -> Path:
+        return self._place.work(f".rows{core}.npz")
+
+    def resumption(self, blocks: int) -> Resumption:
+        """Return how many of the blocks of rows an earlier run had reduced."""
+        return Resumption(str(self._journal.path), blocks, self.kept)

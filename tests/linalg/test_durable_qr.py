@@ -1,0 +1,118 @@
+"""Durable QR with R and Q, and durable reductions of rows: resumed to the same bits."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.linalg import lstsq, qr, row_checkpoint
+from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
+
+SLABS = hdgemm.Options(tile=(1, 6, 3), host_memory="30MB")
+ROWS = hdgemm.Options(tile=(10, 1, 1), threads=2)
+
+
+class InterruptedRunError(Exception):
+    pass
+
+
+def interrupt_after(operations):
+    """Return an observer that raises at the first operation after some."""
+    count = itertools.count(1)
+
+    def observe(_event):
+        if next(count) > operations:
+            raise InterruptedRunError
+
+    return observe
+
+
+def factored(folder, mode, name, **keywords):
+    """Factor A.npy into files; return their names."""
+    q, r = folder / f"{name}Q.npy", folder / f"{name}R.npy"
+    out = r if mode == "r" else (q, r)
+    qr(folder / "A.npy", mode=mode, out=out, options=SLABS, checkpoint=True, **keywords)
+    return (r,) if mode == "r" else (q, r)
+
+
+@pytest.mark.parametrize("shape", [(20, 14), (12, 17)])
+@pytest.mark.parametrize("mode", ["full", "economic", "raw", "r"])
+def test_an_interrupted_factorisation_goes_on_to_the_same_bits(tmp_path, mode, shape):
+    a = random_matrix(*shape, "float64")
+    np.save(tmp_path / "A.npy", a)
+    events, reports = [], []
+    expected = factored(tmp_path, mode, "whole", observer=events.append, report=reports.append)
+    for part in (0.4, 0.95):
+        with pytest.raises(InterruptedRunError):
+            factored(tmp_path, mode, "", restart=True,
+                     observer=interrupt_after(int(part * len(events))))  # fmt: skip
+        found = factored(tmp_path, mode, "", report=reports.append)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.load(one), np.load(other))
+    assert not [path.name for path in tmp_path.iterdir() if ".work" in path.name]
+    assert reports[-1].resumption.kept > 0
+    if mode in ("full", "economic"):
+        q, r = map(np.load, expected)
+        assert residual_ratio(q @ r - a, a) < SOUND
+
+
+def test_results_in_memory_have_no_checkpoint(tmp_path):
+    a = random_matrix(9, 9, "float64")
+    for arguments in ({"mode": "full"}, {"mode": "r"}, {"mode": "r", "out": np.zeros((9, 9))}):
+        with pytest.raises(hdgemm.InputError, match="files"):
+            qr(a, checkpoint=True, **arguments)
+    with pytest.raises(hdgemm.InputError, match="file"):
+        lstsq(random_matrix(40, 3, "float64"), np.ones(40), checkpoint=True)
+
+
+@pytest.fixture
+def tall(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_checkpoint, "_INTERVAL", 0)
+    np.save(tmp_path / "A.npy", random_matrix(100, 4, "float64"))
+    np.save(tmp_path / "b.npy", random_matrix(100, 2, "float64", 1))
+    return tmp_path
+
+
+def solved(folder, name, **keywords):
+    """Return what lstsq returns for the files of a folder."""
+    return lstsq(folder / "A.npy", folder / "b.npy", out=folder / name, options=ROWS,
+                 checkpoint=True, **keywords)  # fmt: skip
+
+
+def test_an_interrupted_least_squares_goes_on_to_the_same_bits(tall):
+    reports = []
+    expected = solved(tall, "whole.npy", report=reports.append)
+    before = sorted(path.name for path in tall.iterdir())
+    assert before == ["A.npy", "b.npy", "whole.npy"]
+    with pytest.raises(InterruptedRunError):
+        solved(tall, "X.npy", observer=interrupt_after(25))
+    assert not (tall / "X.npy").exists()
+    found = solved(tall, "X.npy", report=reports.append)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sorted(path.name for path in tall.iterdir()) == ["A.npy", "X.npy", "b.npy", "whole.npy"]
+    assert 0 < reports[1].resumption.kept < reports[1].resumption.tiles == 10
+    assert reports[1].moved_bytes == reports[1].planned_bytes
+
+
+def test_r_of_an_interrupted_tall_matrix_has_the_same_bits(tall):
+    (expected,) = qr(tall / "A.npy", mode="r", out=tall / "whole.npy", options=ROWS)
+    with pytest.raises(InterruptedRunError):
+        qr(tall / "A.npy", mode="r", out=tall / "R.npy", options=ROWS, checkpoint=True,
+           observer=interrupt_after(25))  # fmt: skip
+    (found,) = qr(tall / "A.npy", mode="r", out=tall / "R.npy", options=ROWS, checkpoint=True)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_other_commands_are_refused_and_restart_begins_again(tall):
+    with pytest.raises(InterruptedRunError):
+        solved(tall, "X.npy", observer=interrupt_after(25))
+    with pytest.raises(hdgemm.InputError, match=r"cond was None, is 0\.5"):
+        solved(tall, "X.npy", cond=0.5)
+    np.save(tall / "b.npy", random_matrix(100, 2, "float64", 2))
+    with pytest.raises(hdgemm.InputError, match="b has changed"):
+        solved(tall, "X.npy")
+    x, *_ = solved(tall, "X.npy", restart=True)
+    y, *_ = lstsq(tall / "A.npy", tall / "b.npy", options=ROWS)
+    np.testing.assert_array_equal(x, y)
