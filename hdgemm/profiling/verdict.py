@@ -41,7 +41,7 @@ _CONFIGURATIONS: Final[Mapping[str, str]] = {
     "devices + CPU": "hybrid (devices and CPU)",
     "CPU alone": "the CPU alone",
 }
-#: With less gain than this from twice of any resource, the run waits for its kernel only.
+#: With less gain than this from twice the rate of any resource, the run waits for its kernel only.
 _LITTLE: Final = 0.03
 #: A stage that keeps less than this of its own rate suffers from the others.
 _SUFFERS: Final = 0.90
@@ -66,7 +66,7 @@ class Verdict:
     limit
         A resource: of `hdgemm.machine.rates.RESOURCES`.
     gain
-        Relative gain in speed from twice of it.
+        Relative gain in speed from twice its rate.
     text
         What to do; which resource limits, and how sure that is. Under load by others only that
         load, and the request to repeat.
@@ -85,7 +85,7 @@ class Findings:
     Parameters
     ----------
     gains
-        Relative gain in speed from twice of each resource, by the model.
+        Relative gain in speed from twice the rate of each resource, by the model.
     unsteady
         Loads of others that varied too much, in sentences.
     contenders
@@ -104,7 +104,7 @@ class Findings:
 
 
 def gains_from_twice(plan: Plan, machine: Machine) -> dict[str, float]:
-    """Return for each resource the relative gain in a plan's speed from twice of it."""
+    """Return for each resource the relative gain in a plan's speed from twice its rate."""
     now = simulate(plan, machine).seconds
     return {
         resource: now / simulate(plan, _doubled(machine, resource)).seconds - 1
@@ -178,7 +178,7 @@ def _action(profile: Profile, *, unified: bool) -> tuple[str, ...]:
 
 
 def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[str, ...]:
-    """Name the limiting resource, and the gain from twice of it (or of the next one)."""
+    """Name the limiting resource, and the gain from twice its rate (or that of the next one)."""
     if not gains:
         return ()
     name = RESOURCE_NAMES[limit]
@@ -187,9 +187,12 @@ def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[st
         text += ", as it should"
         others = [each for each in gains if each != "device"]
         doubled = max(others, key=lambda each: gains[each], default=limit)
-    what = "it" if doubled == limit else RESOURCE_NAMES[doubled]
-    part = "half" if doubled == "interpreter" else "twice"
-    gain = f"{part} of {what} would gain {percent(gains.get(doubled, 0.0))}"
+    other = None if doubled == limit else RESOURCE_NAMES[doubled]
+    if doubled == "interpreter":
+        change = f"halving {other or 'it'}"
+    else:
+        change = "doubling its rate" if other is None else f"doubling the rate of {other}"
+    gain = f"{change} would gain {percent(gains.get(doubled, 0.0))}"
     return (f"{text}; {gain} ({_certainty(profile)}).",)
 
 

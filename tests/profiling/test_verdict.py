@@ -96,24 +96,24 @@ def test_the_second_line_names_the_resource_that_gains_most(resource):
     verdict = judge(PROFILE, Findings(gains=gains))
     assert verdict.limit == resource
     assert verdict.gain == 0.4
-    assert "limits the run; twice of it would gain +40 %" in verdict.text[1]
+    assert "limits the run; doubling its rate would gain +40 %" in verdict.text[1]
 
 
 def test_every_resource_of_the_model_has_a_name_and_a_gain():
     assert set(RESOURCES) == set(RESOURCE_NAMES)
     slow = judge(PROFILE, Findings(gains={"device": 0.1, "interpreter": 0.4}))
     assert slow.text[1].startswith(
-        "The executor's time for an operation limits the run; half of it would gain +40 %"
+        "The executor's time for an operation limits the run; halving it would gain +40 %"
     )
 
 
 def test_a_run_that_waits_for_its_kernel():
     assert text()[1].startswith(
-        "The device's kernel limits the run, as it should; twice of the link"
+        "The device's kernel limits the run, as it should; doubling the rate of the link"
     )
     idle = judge(PROFILE, Findings(gains={"device": 0.001, "disk": 0.002}))
     assert idle.limit == "device"
-    assert "twice of the disk would gain +0 %" in idle.text[1]
+    assert "doubling the rate of the disk would gain +0 %" in idle.text[1]
 
 
 @pytest.mark.parametrize(("measured", "word"), [(1.05, "(sure: "), (1.4, "(not sure: ")])

@@ -226,9 +226,17 @@ def test_cancel_asks_first(server: Live, browser: Any) -> None:
     see(browser, "limited by mult1")
     # While several devices compute C, its map has the colour of each.
     for colour in ("colour-0", "colour-1"):
-        find(browser, f"svg.tiles rect.{colour}")
+        find(browser, f"svg.tiles rect.done.{colour}")
     assert "other" in text(browser, ".charts .legend")
     picture(browser, "devices")
+    behind = submit(server.http, a=A, b=B, name="behind")
+    visit(browser, server, "")
+    see(browser, "Waiting, in the order in which they start")
+    see(browser, "every device is busy", "[aria-label='Waiting jobs']")
+    picture(browser, "queue")
+    visit(browser, server, f"job/{behind}")
+    see(browser, "Waiting: ")
+    visit(browser, server, f"job/{job_id}")
     click(browser, "#cancel")
     see(browser, "Stop this job?", "#question")
     click(browser, "#keep")
@@ -239,6 +247,7 @@ def test_cancel_asks_first(server: Live, browser: Any) -> None:
     click(browser, "#delete")
     click(browser, "#confirm")
     wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").status_code == 404, 20)
+    finished(server.http, behind)
 
 
 def test_a_failed_job_says_why(server: Live, browser: Any) -> None:

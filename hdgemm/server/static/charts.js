@@ -62,13 +62,14 @@ export function lineChart(host, { label, unit, series, from, to, top, origin = f
   host.replaceChildren(svg, ...(series.length > 1 ? [legend(series.map((one) => one.name))] : []));
 }
 
-export function legend(names) {
+// Names with the class of each colour; by default the colours in their order.
+export function legend(names, classes = names.map((_, number) => `fill colour-${number % 7}`)) {
   const list = document.createElement("ul");
   list.className = "legend";
   names.forEach((name, number) => {
     const item = document.createElement("li");
-    const swatch = draw("svg", { width: 12, height: 12, "aria-hidden": "true" });
-    swatch.append(draw("rect", { class: `fill colour-${number % 7}`, width: 12, height: 12, rx: 2 }));
+    const swatch = draw("svg", { class: "tiles swatch", width: 12, height: 12, "aria-hidden": "true" });
+    swatch.append(draw("rect", { class: classes[number], width: 12, height: 12, rx: 2 }));
     item.append(swatch, ` ${name}`);
     list.append(item);
   });

@@ -85,7 +85,8 @@ function gridOfDevices({ devices, rows }) {
     [row, col, 1, 1, cell === "." ? "" : `fill done colour-${(cell.charCodeAt(0) - 97) % 7}`]));
   const done = drawn.filter(([, , , , name]) => name).length;
   return [tileMap({ m: rows.length, n: rows[0]?.length ?? 0, tiles: drawn,
-    label: `${Math.round((100 * done) / (drawn.length || 1))} percent of C is stored, in the colour of the device` }), legend(devices)];
+    label: `${Math.round((100 * done) / (drawn.length || 1))} percent of C is stored, in the colour of the device` }),
+  legend([...devices, "not stored yet"], [...devices.map((_, number) => `fill colour-${number % 7}`), ""])];
 }
 
 function tiles(info, map) {
@@ -104,7 +105,8 @@ function tiles(info, map) {
   const drawn = map.units.map((unit, number) => [...unit, number < done ? "fill done colour-0" : number === done && now ? "now" : ""]);
   const device = info.plan?.device ?? info.needs.devices[0];
   return [tileMap({ m, n, tiles: drawn, label: `${done} of ${map.units.length} tiles of C are finished` }),
-    el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished on ${device}`)];
+    now && legend(["finished", "in work", "not begun"], ["fill colour-0", "now", ""]),
+    el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished on ${device}`)].filter((one) => one);
 }
 
 function downloads(id, info, tell) {
