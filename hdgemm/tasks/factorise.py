@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.errors import DoesNotFitError
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST, Capability, update_weights
 from hdgemm.tasks.cholesky import cholesky
@@ -15,6 +16,7 @@ from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.qr import qr
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.virtual_time import VirtualRun
 
 if TYPE_CHECKING:
     import threading
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 #: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
 _PROBE: Final = 768
 _PROBE_WIDTH: Final = 128
+#: Seconds that the runtime takes for a task, assumed.
+_LATENCY: Final = 50e-6
 #: Kinds of tasks that every device runs, and those that the host alone runs.
 UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
 KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
@@ -68,8 +72,10 @@ class TaskMachine:
     blas_threads
         Threads of each BLAS call on the host.
     dealing
-        ``"proportional"`` deals block columns by capability (HGDD), ``"uniform"`` in turn to all
-        devices but the host; ``"dynamic"`` leaves each task to the scheduler.
+        ``"proportional"`` deals block columns by capability (HGDD), to the host too;
+        ``"devices"`` so but not to the host, ``"uniform"`` in turn to the devices; ``"dynamic"``
+        leaves each task to the scheduler; ``"host"`` uses no device. ``"model"`` takes the fastest
+        of "proportional", "devices" and "host" in virtual time.
     lookahead, priorities
         Whether panels run beside earlier updates, and before later ones.
     """
@@ -77,12 +83,12 @@ class TaskMachine:
     capabilities: tuple[Capability, ...]
     devices: Mapping[str, FactorDevice] = field(default_factory=dict)
     blas_threads: int = 1
-    dealing: str = "proportional"
+    dealing: str = "model"
     lookahead: bool = True
     priorities: bool = True
 
     def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
-        """Return the weights by which block columns are dealt; None where there is one device."""
+        """Return the weights by which block columns are dealt; None for no dealing."""
         if self.dealing == "dynamic" or not self.devices:
             return None
         if self.dealing == "uniform":
@@ -90,7 +96,46 @@ class TaskMachine:
         panel_kind, update_kind = PANELS[name]
         typical = Kernel(update_kind, 2 * shape[0] * width**2, width)
         panel_share = 1.5 * width / max(1, shape[1])
-        return update_weights(self.capabilities, typical, panel_share, panel_kind)
+        weights = update_weights(self.capabilities, typical, panel_share, panel_kind)
+        if self.dealing == "devices" and len(weights) > 1:
+            weights.pop(HOST, None)
+        return weights
+
+    def dealt(self, name: str, cut: tuple[tuple[int, int], Sequence[int], Any]) -> TaskMachine:
+        """Return this machine with the dealing that is the fastest in virtual time.
+
+        Parameters
+        ----------
+        cut
+            Shape, widths and dtype of the matrix.
+        """
+        if self.dealing not in ("model", "host"):
+            return self
+        alone = replace(
+            self, dealing="host", devices={},
+            capabilities=tuple(each for each in self.capabilities if each.name == HOST),
+        )  # fmt: skip
+        if self.dealing == "host" or not self.devices:
+            return alone
+        others = [replace(self, dealing=dealing) for dealing in ("proportional", "devices")]
+        return min((*others, alone), key=lambda each: each.expected_seconds(name, *cut))
+
+    def expected_seconds(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
+    ) -> float:
+        """Return the time of a factorisation in virtual time; infinite where it does not fit."""
+        weights = self.weights(name, shape, max(widths, default=1))
+        columns = BlockColumns.cut(
+            shape, widths, dtype=dtype, lower=name == "cholesky", weights=weights
+        )
+        run = VirtualRun(
+            self.without_workspace(shape[0], widths, np.dtype(dtype)), priorities=self.priorities
+        )
+        try:
+            _ALGORITHMS[name](columns, run.insert, lookahead=self.lookahead)
+            return run.finish().seconds
+        except DoesNotFitError:
+            return float("inf")
 
     def factor(
         self,
@@ -111,14 +156,15 @@ class TaskMachine:
         shape = (array.shape[0], array.shape[1])
         if widths is None:
             widths = panel_widths(name, shape, self.capabilities, array.itemsize)
-        widest = max(widths, default=1)
+        dealt = self.dealt(name, (shape, widths, array.dtype))
         cut = BlockColumns.cut(
             shape, widths, array=array, lower=name == "cholesky",
-            weights=self.weights(name, shape, widest),
+            weights=dealt.weights(name, shape, max(widths, default=1)),
         )  # fmt: skip
         with Runtime(
-            self._within_memory(widest, array), self.devices, priorities=self.priorities,
-            blas_threads=self.blas_threads, observer=observer, cancel=cancel,
+            dealt.without_workspace(shape[0], widths, array.dtype), dealt.devices,
+            priorities=self.priorities, blas_threads=self.blas_threads, observer=observer,
+            cancel=cancel,
         ) as runtime:  # fmt: skip
             found: Any = _ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead)
             timeline = runtime.finish()
@@ -156,7 +202,9 @@ class TaskMachine:
             memory = own.get("laswp", each.memory)
             up = copied.get((each.name, "load2"), each.up)
             down = copied.get((each.name, "store1"), each.down)
-            found.append(replace(each, rates=own, memory=memory, up=up, down=down))
+            found.append(
+                replace(each, rates=own, memory=memory, up=up, down=down, latency=_LATENCY)
+            )
         return replace(self, capabilities=tuple(found))
 
     def _probe(
@@ -171,14 +219,19 @@ class TaskMachine:
             lower=name == "cholesky", weights=weights,
         )  # fmt: skip
         with Runtime(
-            self._within_memory(_PROBE_WIDTH, array), self.devices, blas_threads=self.blas_threads
+            self.without_workspace(_PROBE, [_PROBE_WIDTH], array.dtype),
+            self.devices,
+            blas_threads=self.blas_threads,
         ) as runtime:
             _ALGORITHMS[name](cut, runtime.insert)
             runtime.finish()
         return runtime.rates(), runtime.copy_rates()
 
-    def _within_memory(self, width: int, array: NDArray[Any]) -> list[Capability]:
+    def without_workspace(
+        self, rows: int, widths: Sequence[int], dtype: np.dtype[Any]
+    ) -> list[Capability]:
         """Return the capabilities without the memory that kernels need as workspace."""
+        width = max(widths, default=1)
         found = []
         for capability in self.capabilities:
             each = capability
@@ -186,7 +239,6 @@ class TaskMachine:
             if device is None:
                 found.append(each)
                 continue
-            rows, dtype = array.shape[0], array.dtype
             workspace = device.slot_bytes("A", width, rows, dtype)
             workspace += device.slot_bytes("B", width, rows, dtype)
             workspace += 4 * max(128, width) ** 2 * dtype.itemsize

@@ -1,6 +1,7 @@
 """cholesky, lu_factor and qr of arrays on several devices: SciPy's results, and what is refused."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ OPTIONS = hdgemm.Options(devices=("host", "opencl:0"), tile=(N, 12, N))
 @pytest.fixture
 def session(monkeypatch):
     """A session whose OpenCL device is a recording one, with rates that are not measured."""
-    monkeypatch.setattr(TaskMachine, "measured", lambda self, name, dtype: self)
+    monkeypatch.setattr(
+        TaskMachine, "measured", lambda self, name, dtype: replace(self, dealing="proportional")
+    )
     device = RecordingDevice(10**7, name="opencl:0")
     with Session(OPTIONS) as session:
         monkeypatch.setattr(session, "device", lambda name, options: device)
@@ -134,3 +137,18 @@ def test_capabilities_are_measured():
 def test_tournament_pivoting_runs_on_the_host(session):
     with pytest.raises(InputError, match="pivoting='partial'"):
         lu_factor(random_matrix(N, N, "float64"), pivoting="tournament", session=session)
+
+
+def test_the_model_takes_the_dealing_that_is_the_fastest_in_virtual_time():
+    def with_rate(rate):
+        machine = TaskMachine.of(devices)
+        host, device = machine.capabilities
+        slow = replace(device, rates=dict.fromkeys(device.rates, rate))
+        return replace(machine, capabilities=(host, slow))
+
+    devices = {"d": RecordingDevice(10**8)}
+    cut = ((2000, 2000), [100] * 20, "float64")
+    for name in ("cholesky", "lu", "qr"):
+        assert with_rate(1e5).dealt(name, cut).dealing != "devices"
+        assert with_rate(1e13).dealt(name, cut).dealing != "host"
+    devices["d"].close()
