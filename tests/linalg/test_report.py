@@ -1,22 +1,25 @@
 """Reports of factorisations: phases, bytes, speed by LAPACK's counts, table, picture, JSON."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm import linalg
 from hdgemm.linalg import cholesky, lu_factor
 from hdgemm.linalg.slab_plan import PHASES
 from hdgemm.pictures.gantt import save_gantt
 from tests.linalg.matrices import positive_definite
 
+N = 40
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
 
 
-def report_of(call, a, **arguments):
+def report_of(call, *operands, **arguments):
     reports = []
-    call(a, report=reports.append, **arguments)
+    call(*operands, report=reports.append, **arguments)
     [report] = reports
     return report
 
@@ -62,3 +65,36 @@ def test_table_picture_and_json_are_those_of_products(tmp_path):
     assert any("as planned" in line for line in lines)
     save_gantt(report.timeline, tmp_path / "gantt.png")
     assert (tmp_path / "gantt.png").stat().st_size > 0
+
+
+def calls(folder):
+    """Return calls with operands in files, by name; each takes keywords."""
+    a, b = folder / "A.npy", folder / "B.npy"
+    return {
+        "solve": lambda **rest: linalg.solve(a, b, **rest),
+        "inv": lambda **rest: linalg.inv(a, **rest),
+        "lu_solve": lambda **rest: linalg.lu_solve((a, np.arange(N)), b, **rest),
+        "cho_solve": lambda **rest: linalg.cho_solve((a, True), b, **rest),
+        "solve_triangular": lambda **rest: linalg.solve_triangular(a, b, **rest),
+        "syrk": lambda **rest: hdgemm.syrk(1.0, a, **rest),
+        "her2k": lambda **rest: hdgemm.her2k(1.0, a, a, trans=1, lower=1, **rest),
+        "symm": lambda **rest: hdgemm.symm(1.0, a, b, **rest),
+        "trmm": lambda **rest: hdgemm.trmm(1.0, a, b, **rest),
+        "trsm": lambda **rest: hdgemm.trsm(1.0, a, b, **rest),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(calls(Path())))
+def test_every_call_reports_what_it_moved_as_planned(tmp_path, name):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+    np.save(tmp_path / "B.npy", np.ones((N, 12)))
+    call = calls(tmp_path)[name]
+    options = hdgemm.Options(tile=(9, 7, 3), host_memory="20MB", devices="host")
+    report = report_of(call, out=tmp_path / "X.npy", options=options)
+    assert report.moved_bytes == report.planned_bytes
+    assert sum(report.moved_bytes.values()) > 0
+    assert report.plan["dtype"] == "float64"
+    assert report.timeline.events
+    assert json.loads(report.to_json())["gflops"] > 0
+    assert str(report)
+    save_gantt(report.timeline, tmp_path / "gantt.png")
