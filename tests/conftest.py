@@ -12,6 +12,15 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_signals():
+    """Restore the handlers that a command sets when it runs inside the test's process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def pytest_configure(config):
     # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests that
     # interrupt themselves or a child need Python's own handler.

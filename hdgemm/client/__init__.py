@@ -1,4 +1,4 @@
-"""`Client`: another machine's hdgemm over HTTP; needs the `server` extra's httpx."""
+"""Client of the job service over HTTP; needs httpx, which the `server` extra installs."""
 
 from hdgemm.client.connection import RemoteError
 from hdgemm.client.jobs import RemoteJob

@@ -1,4 +1,4 @@
-"""Requests to a service: retried where a repetition is safe, problems turned into errors."""
+"""Requests to a service: retried where that is safe, problem documents raised as errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_WAIT: Final = 10.0
 
 
 class RemoteError(HdgemmError):
-    """A service failed, or could not be reached: `status` and `problem` say how."""
+    """The service failed or cannot be reached; see `status` and `problem`."""
 
 
 class Connection:
@@ -29,9 +29,9 @@ class Connection:
     Parameters
     ----------
     url
-        Where the service is, like ``"http://127.0.0.1:8000"``.
+        Address of the service, like ``"http://127.0.0.1:8000"``.
     patience
-        Seconds for which a request that may be repeated is repeated.
+        Seconds during which a safe request is repeated.
     """
 
     def __init__(self, url: str, token: str | None, timeout: float, patience: float) -> None:
@@ -52,8 +52,8 @@ class Connection:
         Parameters
         ----------
         repeatable
-            Sending it twice does what sending it once does. Others are repeated only where the
-            connection was never made, or the server said that it is busy.
+            The request is idempotent. Others are repeated only where the connection was not
+            made, or where the server answers that it is busy.
 
         Raises
         ------
@@ -80,13 +80,13 @@ class Connection:
                 if not busy or time.monotonic() + wait > until:
                     raise error_of(answer)
                 asked = _seconds(answer.headers.get("retry-after"))
-            # Spread out, or all clients of a restarted server come at once.
+            # Random waits keep clients from asking a restarted server all at once.
             time.sleep(max(asked, wait * random.uniform(0.5, 1.0)))  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """Open an answer that is read as it comes; never repeated."""
+        """Open an answer that is read as a stream; it is not repeated."""
         with self._http.stream("GET", path, headers=dict(headers)) as answer:
             if not answer.is_success:
                 answer.read()
@@ -95,7 +95,7 @@ class Connection:
 
 
 def error_of(answer: httpx.Response) -> HdgemmError:
-    """Return the error that a bad answer stands for."""
+    """Return the exception for an answer with an error status."""
     problem: dict[str, Any] = {}
     if "json" in answer.headers.get("content-type", ""):
         problem = answer.json()

@@ -1,4 +1,4 @@
-"""A job of a service, as its submitter sees it."""
+"""A job of a service."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LAST_LOOK: Final = 2.0
 
 
 class RemoteJob:
-    """One job; `info` is the status document of when it was last looked at."""
+    """A job; `info` is its latest status document, which `refresh` and `wait` fetch."""
 
     def __init__(self, connection: Connection, info: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -41,21 +41,21 @@ class RemoteJob:
 
     @property
     def status(self) -> str:
-        """accepted, running, successful, failed or dismissed, when it was last looked at."""
+        """accepted, running, successful, failed or dismissed, by `info`."""
         return str(self.info["status"])
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the job has ended."""
         return self.status in _FINISHED
 
     @property
     def reference(self) -> dict[str, str]:
-        """How another job names this one's result."""
+        """The reference to its result for another job."""
         return {"job": self.id}
 
     def refresh(self) -> RemoteJob:
-        """Look at the job again."""
+        """Fetch the status document."""
         self.info = self._connection.request("GET", f"/v1/jobs/{self.id}").json()
         return self
 
@@ -64,19 +64,19 @@ class RemoteJob:
         progress: Callable[[Mapping[str, Any]], None] | None = None,
         timeout: float | None = None,
     ) -> RemoteJob:
-        """Wait until it is finished.
+        """Wait until the job has ended.
 
         Parameters
         ----------
         progress
-            Called with the status document each time that it is looked at.
+            Called with each status document.
         timeout
-            Seconds; None waits for ever.
+            Seconds; None waits without a limit.
 
         Raises
         ------
         TimeoutError
-            The job goes on.
+            After `timeout`; the job continues.
         """
         until = None if timeout is None else time.monotonic() + timeout
         began = time.monotonic()
@@ -93,7 +93,7 @@ class RemoteJob:
             time.sleep(pause)
 
     def check(self) -> RemoteJob:
-        """Raise the error that a job which did not succeed stands for."""
+        """Raise the error of a job that did not succeed."""
         if self.status == "successful":
             return self
         error = self.info.get("error") or {}
@@ -108,12 +108,13 @@ class RemoteJob:
         out: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> NDArray[Any]:
-        """Download C: into memory, or into the file `out`, of which a memmap is returned."""
+        """Download the result into memory, or into the file `out`; return an array or a memmap."""
         self.check()
         at = f"/v1/jobs/{self.id}/results/c"
         if out is not None:
-            download(self._connection, at, Path(out), progress)
-            mapped: NDArray[Any] = np.load(Path(out), mmap_mode="r")
+            path = Path(out).absolute()
+            download(self._connection, at, path, progress)
+            mapped: NDArray[Any] = np.load(path, mmap_mode="r")
             return mapped
         with tempfile.TemporaryDirectory(prefix="hdgemm-") as folder:
             path = Path(folder) / "c.npy"
@@ -139,12 +140,12 @@ class RemoteJob:
         return self._connection.request("GET", f"/v1/jobs/{self.id}/log").text
 
     def cancel(self) -> RemoteJob:
-        """Ask it to stop; it does within one tile."""
+        """Ask it to stop; it stops within one tile."""
         self.info = self._connection.request("POST", f"/v1/jobs/{self.id}/cancel").json()
         return self
 
     def delete(self) -> None:
-        """Delete its record, log and kept result; of an unfinished job, cancel it."""
+        """Delete its record, log and kept result; cancel it if it has not ended."""
         self._connection.request("DELETE", f"/v1/jobs/{self.id}")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The client: products computed by a service."""
+"""The client of a job service: products, factorisations, checks and profiles."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A service on another machine.
+    """A job service on this or another machine.
 
     Parameters
     ----------
     url
-        Where its service is, like ``"http://127.0.0.1:8000"``.
+        Address of the service, like ``"http://127.0.0.1:8000"``.
     token
-        What ``hdgemm token create`` printed there; None: ``HDGEMM_TOKEN`` of the environment, if
-        it is set. None is needed on the same machine until the first was made.
+        A token that ``hdgemm token create`` has printed on the server; None: the environment
+        variable ``HDGEMM_TOKEN``, if it is set. A server without tokens needs none on its own
+        machine.
     timeout
-        Seconds that one answer may take.
+        Seconds until an unanswered request fails.
     patience
-        Seconds for which requests are repeated that may be repeated safely.
+        Seconds during which safe requests are repeated.
     """
 
     def __init__(
@@ -61,10 +62,10 @@ class Client:
         Parameters
         ----------
         a, b
-            Arrays, paths of .npy files, uploaded matrices, or jobs whose results they are. A file
-            that the server reaches as well is named, not sent.
+            Arrays, paths of .npy files, uploaded matrices, or jobs for their results. A file that
+            the server reaches too is named, not sent.
         out
-            A local file for the result, of which a memmap is returned; None: an array.
+            A local file for the result, which is returned as a memmap; None returns an array.
         progress
             Called with the job's status document while it runs.
         transfer
@@ -75,9 +76,9 @@ class Client:
         Raises
         ------
         InputError, DoesNotFitError
-            What the service refuses, and a job that failed by its inputs.
+            The service refuses the inputs, or the job fails because of them.
         RemoteError
-            A service that failed or cannot be reached.
+            The service fails or cannot be reached.
         """
         job = self.submit(a, b, transfer=transfer, **inputs)
         try:
@@ -117,7 +118,7 @@ class Client:
         return self._execute("gemm", body)
 
     def plan(self, a: Operand, b: Operand, **inputs: Any) -> dict[str, Any]:
-        """Return what `submit` would do and hold, without submitting; arguments as there."""
+        """Return the plan and the resources of a product; arguments as of `submit`."""
         body = self._inputs(
             a, b, inputs.pop("c", None), inputs.pop("output", None), inputs.pop("options", None),
             None, inputs,
@@ -180,13 +181,13 @@ class Client:
         matrix: NDArray[Any] | str | os.PathLike[str],
         progress: Callable[[int, int], None] | None = None,
     ) -> RemoteMatrix:
-        """Bring a matrix to the service; an upload that broke off is resumed."""
+        """Upload a matrix; an upload that was interrupted is resumed."""
         return upload(self._connection, matrix, progress)
 
     def reference(
         self, operand: Operand, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, str]:
-        """Return how a job names an operand, after uploading what the server does not reach."""
+        """Return the reference to an operand; upload it where the server does not reach it."""
         if isinstance(operand, (RemoteMatrix, RemoteJob)):
             return operand.reference
         if isinstance(operand, (str, os.PathLike)) and self._reaches(Path(operand)):
@@ -212,7 +213,7 @@ class Client:
             at, parameters = None if query is None else f"/v1/jobs?{query}", None
 
     def cancel(self, job_id: str) -> RemoteJob:
-        """Ask a job to stop."""
+        """Ask a job to stop; it stops within one tile."""
         return self.job(job_id).cancel()
 
     def close(self) -> None:
@@ -226,7 +227,7 @@ class Client:
         self.close()
 
     def _reaches(self, path: Path) -> bool:
-        """Say whether the server sees the very same file under the same name."""
+        """Return whether the server has the same file under the same path."""
         try:
             mine = path.stat()
             at = {"path": str(path.resolve())}
@@ -257,7 +258,7 @@ class Client:
         return body
 
     def _execute(self, process: str, inputs: Mapping[str, Any]) -> RemoteJob:
-        # The key makes it safe to repeat: the same job is answered.
+        # With a key, a repeated request answers the same job.
         key = {"Idempotency-Key": secrets.token_hex(16)}
         at = f"/v1/processes/{process}/execution"
         answer = self._connection.request("POST", at, json={"inputs": inputs}, headers=key)

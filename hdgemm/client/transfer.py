@@ -1,4 +1,4 @@
-"""Matrices to a service and back: in parts, resumed where they broke off, digests checked."""
+"""Uploads and downloads of matrices: resumed after interruptions, checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _ATTEMPTS: Final = 8
 
 @dataclass(frozen=True)
 class RemoteMatrix:
-    """A matrix that a service keeps."""
+    """A matrix on the server."""
 
     id: str
 
     @property
     def reference(self) -> dict[str, str]:
-        """How a job names it."""
+        """The reference to it for a job."""
         return {"matrix": self.id}
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What is uploaded: its description, and its bytes by range."""
+    """A matrix to be uploaded: its description, and its bytes by range."""
 
     description: dict[str, Any]
     size: int
@@ -84,14 +84,14 @@ def upload(
     matrix: NDArray[Any] | str | os.PathLike[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> RemoteMatrix:
-    """Bring a matrix to the service; what it has of these bytes already is not sent again.
+    """Upload a matrix; bytes that the server already has are not sent again.
 
     Raises
     ------
     InputError
-        For what is no matrix, and where the service refuses it.
+        It is no matrix, or the service refuses it.
     RemoteError
-        When the service cannot be reached for too long; call again to resume.
+        The service cannot be reached; call again to resume.
     """
     with _opened(matrix) as source:
         digest = _digest(source)
@@ -157,12 +157,12 @@ def download(
     out: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Fetch a .npy file into `out`, which appears when it is whole and its digest is right.
+    """Download a .npy file; `out` appears when it is complete and its digest is right.
 
     Raises
     ------
     RemoteError
-        When it breaks off too often, or its digest is wrong.
+        The connection breaks too often, or the digest is wrong.
     """
     part = out.with_name(f".{out.name}.download")
     etag = ""
@@ -174,7 +174,7 @@ def download(
             except httpx.TransportError as error:
                 if attempt == _ATTEMPTS - 1:
                     raise RemoteError(
-                        f"the download broke off {_ATTEMPTS} times: {error}"
+                        f"the connection broke {_ATTEMPTS} times during the download: {error}"
                     ) from error
         _check_digest(part, etag)
         part.replace(out)
@@ -189,7 +189,7 @@ def _fetch(
     etag: str,
     progress: Callable[[int, int], None] | None,
 ) -> str:
-    """Go on with a download where it broke off; return the content's ETag."""
+    """Continue an interrupted download; return the content's ETag."""
     have = part.stat().st_size if part.exists() and etag else 0
     headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
     with connection.stream(path, headers) as answer:
@@ -210,4 +210,4 @@ def _check_digest(part: Path, etag: str) -> None:
     with part.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != etag.strip('"'):
-        raise RemoteError(f"what came has SHA-256 {found}, the service's has {etag}")
+        raise RemoteError(f"the download has SHA-256 {found}, the service's file has {etag}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.factored_solve import check_pair, check_pivots
 from hdgemm.linalg.storage import open_matrix, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open_factors
@@ -62,15 +63,16 @@ class FactorCheck:
 
 def check_lu(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
     """Check that P·A = L·U, for factors of `lu_factor` or their location."""
-    found = open_factors(factors) if not isinstance(factors, tuple) else LUFactors(*factors)
+    given = isinstance(factors, tuple)
+    found = LUFactors(*check_pair(factors, "factors")) if given else open_factors(factors)
     if not isinstance(found, LUFactors):
         raise InputError(f"{factors} is no LU factorisation")
-    source, lu = open_matrix(a), open_matrix(found.lu)
+    source, lu = open_matrix(a), open_matrix(found.lu, "lu")
     if lu.shape != source.shape:
         raise InputError(f"A is {source.shape}, its factors are {lu.shape}")
     x = _signs(source.shape[1], rounds)
     expected, of_a = _times(source, x, memory)
-    for row, other in enumerate(found.piv):
+    for row, other in enumerate(check_pivots(found.piv, lu.shape)):
         for vectors in (expected, of_a):
             vectors[[row, other]] = vectors[[other, row]]
     y, sizes = _triangle_times(lu, x, np.abs(x[:, :1]), memory, lower=False)
@@ -80,10 +82,11 @@ def check_lu(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -
 
 def check_cholesky(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
     """Check that A = L·L^H or U^H·U, for a factor of `cholesky` or its location."""
-    found = open_factors(factors) if not isinstance(factors, tuple) else CholeskyFactor(*factors)
+    given = isinstance(factors, tuple)
+    found = CholeskyFactor(*check_pair(factors, "factors")) if given else open_factors(factors)
     if not isinstance(found, CholeskyFactor):
         raise InputError(f"{factors} is no Cholesky factorisation")
-    source, factor = open_square(a), open_square(found.c)
+    source, factor = open_square(a), open_square(found.c, "c")
     if factor.shape != source.shape:
         raise InputError(f"A is {source.shape}, its factor is {factor.shape}")
     if not found.lower:  # the transpose of U is the L of the transpose of A
@@ -143,7 +146,7 @@ def _apply_q(qr: StoredMatrix, tau: NDArray[Any], y: NDArray[Any], memory: int) 
 
 def check_solution(a: Any, b: Any, x: Any, *, rounds: int = 30) -> FactorCheck:
     """Check that A·X = B."""
-    source, rhs, solution = open_square(a), open_matrix(b), open_matrix(x)
+    source, rhs, solution = open_square(a), open_matrix(b, "b"), open_matrix(x, "x")
     if solution.shape != (source.shape[1], rhs.shape[1]) or rhs.shape[0] != source.shape[0]:
         raise InputError(f"A is {source.shape}, B {rhs.shape}, X {solution.shape}")
     signs = _signs(rhs.shape[1], rounds)

@@ -59,7 +59,7 @@ def cho_solve(
     session, progress, observer, cancel, report, checkpoint, restart
         As in `solve_triangular`.
     """
-    c, lower = c_and_lower
+    c, lower = check_pair(c_and_lower, "c_and_lower")
     matrix = open_square(c, "c")
     command = Command(
         "cho_solve", {"lower": bool(lower)}, checkpoint, restart, matrices={"the factor": matrix}
@@ -113,12 +113,7 @@ def lu_solve(
     session, progress, observer, cancel, report, checkpoint, restart
         As in `solve_triangular`.
     """
-    lu, piv = lu_and_piv
-    matrix = open_square(lu, "lu")
-    pivots = np.asarray(piv, np.int64)
-    n = matrix.shape[0]
-    if pivots.shape != (n,):
-        raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
+    matrix, pivots = open_lu(lu_and_piv)
     if trans not in (0, 1, 2):
         raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
     command = Command(
@@ -126,10 +121,45 @@ def lu_solve(
         restart, matrices={"the factors": matrix},
     )  # fmt: skip
     return solve_stored(
-        Solution.of(b, n, matrix.dtype), out, ready(by_lu(matrix, pivots, "NTC"[trans])),
+        Solution.of(b, matrix.shape[0], matrix.dtype), out,
+        ready(by_lu(matrix, pivots, "NTC"[trans])),
         Run(options, session, Watch.of(progress, observer, cancel, report)), command,
         check_finite=check_finite,
     )  # fmt: skip
+
+
+def open_lu(lu_and_piv: Any) -> tuple[StoredMatrix, NDArray[np.int64]]:
+    """Open LU factors of a square matrix, given as the pair that `lu_factor` returns."""
+    lu, piv = check_pair(lu_and_piv, "lu_and_piv")
+    matrix = open_square(lu, "lu")
+    return matrix, check_pivots(piv, matrix.shape)
+
+
+def check_pivots(piv: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the pivots of LU factors of this shape.
+
+    Raises
+    ------
+    InputError
+        When a pivot is missing or is no row: LAPACK would interchange rows beyond the matrix.
+    """
+    pivots = np.asarray(piv)
+    if pivots.shape != (min(shape),):
+        raise InputError(f"piv has shape {pivots.shape}, lu {shape}")
+    whole = pivots.size == 0 or pivots.dtype.kind in "iu"
+    if not whole or ((pivots < 0) | (pivots >= shape[0])).any():
+        raise InputError(f"piv must hold rows of lu, whole numbers from 0 to {shape[0] - 1}")
+    return pivots.astype(np.int64, copy=False)
+
+
+def check_pair(given: Any, what: str) -> tuple[Any, Any]:
+    """Return the two members of what a factorisation returned."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return given[0], given[1]
+    raise InputError(
+        f"{what} must be the pair that the factorisation returned, got a {type(given).__name__}; "
+        "hdgemm.linalg.open gives the pair of a file"
+    )
 
 
 def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> ColumnSolver:

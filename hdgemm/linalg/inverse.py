@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.factored_solve import by_lu, lu_solve
+from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.run import OpenRun, Run
@@ -89,7 +89,7 @@ def inv(
     --------
     >>> x = hdgemm.linalg.inv("A.npy", out="X.npy")
     """
-    given = open_square(a[0], "lu") if isinstance(a, tuple) else open_square(a)
+    given = open_lu(a)[0] if isinstance(a, tuple) else open_square(a)
     n, dtype = given.shape[0], given.dtype.newbyteorder("=")
     identity = StoredMatrix(Operand(_Identity(n, dtype)), writable=False)
 
@@ -185,7 +185,7 @@ def cond(
         if matrix.shape[0] == 0 or not np.isfinite(norm):
             return norm
         run = Run(chosen, held, Watch.of(progress, observer, cancel))
-        given = a if factors is None else factors
+        given = a if factors is None else check_pair(factors, "factors")
         with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):
             if zero:
                 return np.inf

@@ -10,11 +10,10 @@ import scipy.linalg
 from hdgemm.errors import InputError
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import host_session, input_unchanged
-from hdgemm.linalg.storage import destination, open_matrix
+from hdgemm.linalg.storage import destination, open_columns, open_matrix
 from hdgemm.linalg.tsqr import RowReduction, Triangle, plan_rows
 from hdgemm.machine.limits import cores, default_host_bytes
-from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.product.target import is_location, single
+from hdgemm.product.target import single
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -114,9 +114,8 @@ def lstsq(
     driver = "gelsd" if lapack_driver is None else lapack_driver
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")
-    vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
     source = open_matrix(a)
-    rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
+    rhs, vector = open_columns(b)
     (m, n), p = source.shape, rhs.shape[1]
     _check_shapes(source, rhs)
     dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")

@@ -20,7 +20,7 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
-from hdgemm.linalg.stored_factors import LUFactors, save_factors
+from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
 from hdgemm.linalg.tournament import LEAF, PANEL, factor_tournament
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
@@ -149,6 +149,7 @@ def factor(
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
+        check_beside(target, "piv", source)
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         eliminate = _elimination(pivoting, chosen.tile)
         check = check_finite_slab if check_finite else None

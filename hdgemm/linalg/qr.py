@@ -17,7 +17,7 @@ from hdgemm.linalg.run import folder_of, host_session
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
-from hdgemm.linalg.stored_factors import QRFactors, save_factors
+from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction, plan_rows
 from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.matrices.operands import open as open_stored
@@ -169,6 +169,7 @@ def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
 def _raw(run: QrRun, q_out: Any, command: Command) -> QRFactors:
     with ExitStack() as stack:
         target = run.place(stack, q_out, run.source.shape, over_a=run.overwrite_a, command=command)
+        check_beside(target, "tau", run.source)
         tau = run.factor_alone(target).tau
         save_factors(target, "qr", {"tau": tau})
     return QRFactors(target.result(), tau)
@@ -178,6 +179,7 @@ def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, run.k)
         target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
+        check_beside(target, "tau", run.source)
         reflectors = run.reflectors(target.stored)
         recorder = run.recorder(reflectors.plan)
         run.factor(reflectors, r, recorder)

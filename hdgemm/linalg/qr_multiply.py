@@ -12,10 +12,8 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.run import check_finite_slab, host_session
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.storage import open_matrix
-from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.product.aliasing import overlaps, same_elements
-from hdgemm.product.target import is_location
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -98,10 +97,10 @@ def qr_multiply(
         raise InputError("out must be a pair (product, r)")
     cq_out, r_out = out or (None, None)
     left = mode == "left"
-    vector = not (is_location(c) or isinstance(c, StoredMatrix)) and np.ndim(c) == 1
-    if vector:
-        c = np.asarray(c)[:, np.newaxis] if left else np.asarray(c)[np.newaxis]
-    source, factor = open_matrix(a), open_matrix(c)
+    source = open_matrix(a)
+    factor, vector = open_columns(c, "c")
+    if vector and not left:
+        factor = factor.T
     _check_shapes(source, factor, left=left)
     dtype = np.result_type(source.dtype, factor.dtype)
     watch = Watch.of(progress, observer, cancel, report)

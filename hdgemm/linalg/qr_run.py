@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError
 from hdgemm.linalg.householder import Reflectors
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import (
@@ -20,11 +20,11 @@ from hdgemm.linalg.run import (
 )
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.storage import destination, scratch_matrix
+from hdgemm.linalg.storage import check_apart, destination, scratch_matrix
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
+    from collections.abc import Iterator
 
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slabs import Slab
@@ -68,7 +68,7 @@ class QrRun:
     ) -> None:
         self._a, self.source, self._session = a, source, session
         self.options, self.watch, self.check_finite = options, watch, check_finite
-        self.overwrite_a = overwrite_a
+        self.overwrite_a = self._changes_a = overwrite_a
         self.dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
         self.k = min(source.shape)
 
@@ -102,14 +102,20 @@ class QrRun:
                 shape=shape, command=command,
             )
         )  # fmt: skip
-        if not self.overwrite_a:
-            stack.enter_context(input_unchanged(self.source, target.stored))
-        if other is not None and (
-            (target.location is not None and target.location == other.location)
-            or overlaps(target.stored.operand.matrix, other.stored.operand.matrix)
-        ):
-            raise InputError("two results overlap: choose different places for out")
+        self._changes_a |= overlaps(target.stored.operand.matrix, self.source.operand.matrix)
+        stack.enter_context(self._input_unchanged(target))
+        if other is not None:
+            check_apart(target, other)
         return target
+
+    @contextmanager
+    def _input_unchanged(self, target: Destination) -> Iterator[None]:
+        """Raise on leaving when the file of A changed, unless a result goes there."""
+        with ExitStack() as check:
+            check.enter_context(input_unchanged(self.source, target.stored))
+            yield
+            if self._changes_a:
+                check.pop_all()
 
     def place_r(
         self, stack: ExitStack, out: Any, rows: int, other: Destination | None = None

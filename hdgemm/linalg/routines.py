@@ -129,7 +129,7 @@ def plan_routine(
     """
     if not ROUTINES[name].planned:
         raise InputError(f"{name} is planned while it runs: block by block")
-    columns = open_matrix(operands[1]).shape[1] if len(operands) > 1 else 1
+    columns = open_matrix(operands[1], "b").shape[1] if len(operands) > 1 else 1
     kind = name
     if name == "solve":
         kind = "cholesky" if (parameters or {}).get("assume_a") == "pos" else "lu"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.linalg.factored_solve import open_lu
 from hdgemm.linalg.lu import factor
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.storage import open_matrix, open_square
+from hdgemm.linalg.storage import open_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def lu_factors(
         Tells factors of one run from each other.
     """
     if isinstance(a, tuple):
-        yield _given(*a)
+        yield _given(a)
         return
     with scratch_file(
         open_matrix(a), overwrite_a=overwrite_a, checkpoint=checkpoint, name=name
@@ -69,10 +69,8 @@ def lu_factors(
         yield Factors(open_matrix(lu), pivots, zero)
 
 
-def _given(lu: Any, piv: Any) -> Factors:
-    matrix, pivots = open_square(lu, "lu"), np.asarray(piv, np.int64)
-    if pivots.shape != (matrix.shape[0],):
-        raise InputError(f"piv has shape {pivots.shape}, lu {matrix.shape}")
+def _given(lu_and_piv: tuple[Any, ...]) -> Factors:
+    matrix, pivots = open_lu(lu_and_piv)
     zeros = np.flatnonzero(diagonal(matrix) == 0)
     return Factors(matrix, pivots, int(zeros[0]) + 1 if zeros.size else 0)
 

@@ -12,13 +12,12 @@ from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, host_session, machine_of
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
-from hdgemm.linalg.storage import destination, in_memory, open_matrix
+from hdgemm.linalg.storage import destination, in_memory, open_columns
 from hdgemm.linalg.triangle_solver import TriangleSolver
 from hdgemm.machine.limits import default_host_bytes
-from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
-from hdgemm.product.target import is_location, single
+from hdgemm.product.target import single
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.storage import Destination
     from hdgemm.machine.rates import Machine
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.run.session import Session
 
@@ -86,8 +86,7 @@ class Solution(NamedTuple):
         InputError
             When B has another number of rows.
         """
-        vector = not (is_location(b) or isinstance(b, StoredMatrix)) and np.ndim(b) == 1
-        rhs = open_matrix(np.asarray(b)[:, np.newaxis] if vector else b)
+        rhs, vector = open_columns(b)
         if rhs.shape[0] != n:
             raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
         return cls(b, rhs, vector, result_dtype(dtype, rhs.dtype))
@@ -165,6 +164,9 @@ def solve_columns(
 ) -> None:
     """Store X for all columns of B, as many at a time as fit the memory with their copies."""
     options, session, watch = run
+    if any(overlaps(target.operand.matrix, read.operand.matrix) for read in solver.triangles):
+        raise InputError("out overlaps a triangle that is read until X is complete: choose another "
+                         "out")  # fmt: skip
     array = in_memory(target, dtype)
     plan = None if checkpoint is None else checkpoint.plan
     if not isinstance(plan, SolvePlan):

@@ -12,7 +12,7 @@ from hdgemm.linalg.refinement import SINGLE, NotConvergedError
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
-from hdgemm.linalg.storage import open_square
+from hdgemm.linalg.storage import absolute, open_square
 from hdgemm.linalg.system import System, factored, refined
 from hdgemm.linalg.triangular import solve_triangular
 from hdgemm.progress import Watch
@@ -95,6 +95,7 @@ def solve(
     InputError
         When shapes do not fit together, or elements are not finite.
     """
+    a, out = absolute(a), absolute(out)
     rest: dict[str, Any] = {
         "check_finite": check_finite, "out": out, "options": options, "session": session,
         "progress": progress, "observer": observer, "cancel": cancel, "report": report,

@@ -17,6 +17,7 @@ from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
+from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_journal import Command
 
 
-def open_matrix(x: Any) -> StoredMatrix:
+def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
     """Open an operand for reading; lists and arrays of integers become float64, as in SciPy.
 
     Raises
@@ -42,15 +43,43 @@ def open_matrix(x: Any) -> StoredMatrix:
     if isinstance(x, StoredMatrix):
         return x
     if not (is_location(x) or is_stored(x)):
-        x = np.asarray(x)
-        if x.dtype.kind in "iub":
-            x = x.astype(np.float64)
-    return open_stored(x)
+        x = _as_array(x, what)
+    return StoredMatrix(open_operand(x, what=what), writable=False)
+
+
+def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:
+    """Open a matrix, or a vector as one column; say whether it is a vector."""
+    if not (is_location(x) or is_stored(x)):
+        x = _as_array(x, what)
+    vector = isinstance(x, np.ndarray) and x.ndim == 1
+    return open_matrix(x[:, np.newaxis] if vector else x, what), vector
+
+
+def _as_array(x: Any, what: str) -> Any:
+    """Return a list or an array as an array of numbers; `x` itself where it is neither."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputTypeError(f"{what} is a masked array: fill it with .filled(value)")
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{what} is a {type(x).__name__} and no matrix: {error}") from error
+    if array.ndim == 0 and array.dtype.kind == "O":
+        return x
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
+
+
+def absolute(x: Any) -> Any:
+    """Return a location with its absolute path, anything else as it is.
+
+    It is for matrices that are opened after a factorisation, when the working directory of the
+    process may have changed.
+    """
+    return parse_location(x) if is_location(x) else x
 
 
 def open_square(x: Any, what: str = "a") -> StoredMatrix:
     """Open an operand and check that it is square."""
-    matrix = open_matrix(x)
+    matrix = open_matrix(x, what)
     check_square(matrix.shape, what)
     return matrix
 
@@ -217,6 +246,14 @@ def _check_out(
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
         raise InputError("out overlaps a without being the same matrix: choose another one")
+
+
+def check_apart(one: Destination, other: Destination) -> None:
+    """Refuse two results in one place."""
+    if (one.location is not None and one.location == other.location) or overlaps(
+        one.stored.operand.matrix, other.stored.operand.matrix
+    ):
+        raise InputError("two results overlap: choose different places for out")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from hdgemm.matrices.draft import aside
 from hdgemm.matrices.files import sync_file
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
+from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
 
 _FORMAT: Final = 1
 
@@ -57,6 +60,19 @@ def beside(location: Location, suffix: str) -> Path | None:
     if location.format not in ("npy", "raw"):
         return None
     return location.path.resolve().with_suffix(suffix)
+
+
+def check_beside(target: Destination, name: str, a: StoredMatrix) -> None:
+    """Refuse a factor with an array beside it that would replace the matrix A.
+
+    Raises
+    ------
+    InputError
+        When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A.
+    """
+    path = None if target.location is None else beside(target.location, f".{name}.npy")
+    if path is not None and overlaps(path, a.operand.matrix):
+        raise InputError(f"{path} is the matrix, and {name} is saved there: choose another out")
 
 
 def save_factors(

@@ -11,7 +11,7 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
 from hdgemm.linalg.run import Run, host_session
 from hdgemm.linalg.scratch import lu_factors
-from hdgemm.linalg.storage import destination, open_matrix
+from hdgemm.linalg.storage import absolute, check_apart, destination, open_matrix
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -85,7 +85,7 @@ def lu(
     """
     if out is not None and (not isinstance(out, tuple) or len(out) != 2):
         raise InputError(f"out must be two places, of L and of U, got {out!r}")
-    places = out or (None, None)
+    places = [absolute(place) for place in out or (None, None)]
     source = open_matrix(a)
     m, n = source.shape
     k = min(m, n)
@@ -107,6 +107,7 @@ def lu(
             )
             for place, shape in zip(places, ((m, k), (k, n)), strict=True)
         )
+        check_apart(left, right)
         memory = chosen.host_bytes or default_host_bytes()
         _split(found.lu, left, right, p if permute_l else None, memory)
     if permute_l:

@@ -202,7 +202,7 @@ def trsm(
     --------
     >>> x = hdgemm.trsm(1.0, "L.npy", "B.npy", lower=1, out="X.npy")
     """
-    matrix, rhs = open_square(a), open_matrix(b)
+    matrix, rhs = open_square(a), open_matrix(b, "b")
     n = matrix.shape[0]
     if rhs.shape[bool(side)] != n:
         what = "columns" if side else "rows"

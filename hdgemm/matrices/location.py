@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.raw import RawLayout, parse_layout
 
@@ -90,7 +90,7 @@ class Location:
         return True
 
 
-def parse_location(text: str | os.PathLike[str]) -> Location:
+def parse_location(text: str | os.PathLike[str] | Location) -> Location:
     """Read a name such as ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A`` or
     ``A.bin::2000x3000:float64``, or ``s3://bucket/store.zarr::A``.
 
@@ -101,9 +101,16 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
     Raises
     ------
     InputError
-        When a part is missing or makes no sense.
+        When a part is missing or makes no sense, or it is no text.
     """
-    whole = os.fsdecode(text)
+    if isinstance(text, Location):
+        return text
+    try:
+        whole = os.fsdecode(text)
+    except TypeError as error:
+        raise InputTypeError(
+            f"a location is a path or a text, not a {type(text).__name__}"
+        ) from error
     try:
         return _parse(whole)
     except (OSError, ValueError) as error:

@@ -161,7 +161,7 @@ def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgem
     """
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}; hdgemm.create makes new files")
-    operand = open_operand(location, what="the matrix", writable=mode == "r+")
+    operand = open_operand(location, what="location", writable=mode == "r+")
     return StoredMatrix(operand, writable=mode == "r+")
 
 

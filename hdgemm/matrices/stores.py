@@ -43,7 +43,7 @@ def open_location(
     InputTypeError
         When its dtype cannot be multiplied.
     """
-    place = where if isinstance(where, Location) else parse_location(where)
+    place = parse_location(where)
     matrix, flipped = _open(place, writable=writable)
     matrix.opened_from = place, flipped
     return matrix, flipped
@@ -156,7 +156,7 @@ def create_matrix(
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes).
     """
-    place = where if isinstance(where, Location) else parse_location(where)
+    place = parse_location(where)
     place.check_suffix()
     if order not in ("C", "F"):
         raise InputError(f"order must be 'C' or 'F', got {order!r}")

@@ -46,7 +46,7 @@ _HEADER = 4096
 
 @dataclass(frozen=True)
 class Candidate:
-    """A product or a routine whose files and shapes were checked, and that is to be planned."""
+    """A product or a routine with checked files and shapes, before it is planned."""
 
     process: Process
     inputs: GemmInputs | VerifyInputs | LinalgInputs
@@ -215,7 +215,7 @@ def check_request(
     settings: Settings,
     priority: int,
 ) -> None:
-    """Refuse what does not depend on the other jobs.
+    """Refuse a job by the token's priority and the workers' devices.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def check_request(
 def reserve(
     conn: sa.Connection, admission: Admission, account: Account, settings: Settings
 ) -> None:
-    """Refuse what the other jobs leave no room for; call it in a `Database.queue` transaction.
+    """Refuse a job that finds no room beside the others; call it in a `Database.queue` transaction.
 
     Raises
     ------

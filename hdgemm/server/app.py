@@ -23,7 +23,7 @@ from hdgemm.server.problems import (
     from_status,
 )
 from hdgemm.server.routes import files, jobs, matrices, processes, queue, results, system
-from hdgemm.server.validation import describe_errors
+from hdgemm.server.validation import describe_errors, show
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     from hdgemm.server.service import Service
 
+#: Identifiers in a path: one that is malformed names nothing, as one that is unknown.
+_IDS: Final = {
+    ("path", "job_id"): ("no-such-job", "job"),
+    ("path", "matrix_id"): ("no-such-matrix", "matrix"),
+}
 _ROUTERS: Final = tuple(
     module.router for module in (system, processes, queue, jobs, results, matrices, files)
 )
@@ -94,9 +99,12 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _invalid(request: Request, error: Any) -> Response:
-    """Say of each wrong field what it is and what it must be."""
+    """Answer with the value of each wrong field and the values that it allows."""
     found = error.errors()
     for item in found:
+        if item["loc"] in _IDS:
+            kind, what = _IDS[item["loc"]]
+            return ProblemError(404, kind, f"there is no {what} {show(item['input'])}").response()
         if item["type"] == "json_invalid":
             return ProblemError(400, "bad-json", f"the body is no JSON: {item['msg']}").response()
     field = getattr(request.scope.get("route"), "body_field", None)

@@ -135,7 +135,7 @@ class GemmCall:
 class ProfileCall:
     """A profile of a device of this machine, or of a simulated system.
 
-    `folder` lies on the disk that is measured; what is written there meanwhile is large.
+    `folder` lies on the disk that is measured; large files are written to it.
     """
 
     device: str = "host"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hdgemm.server.settings import Settings
 
-# Alembic reports at INFO what it does at each start, and what it loads.
+# Alembic logs each start at INFO.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 Result = TypeVar("Result")
 #: Bytes that `DiskReserve` holds back.
@@ -48,7 +48,7 @@ class DiskReserve:
             self._path.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Give the space to whatever is written next."""
+        """Free the space."""
         self._path.unlink(missing_ok=True)
 
 

@@ -94,7 +94,7 @@ class JobList(BaseModel):
 
 
 class DryRun(BaseModel):
-    """What an accepted job would do and hold."""
+    """Plan and resources of a job that was not submitted."""
 
     plan: dict[str, Any] | None
     needs: dict[str, Any]

@@ -171,7 +171,7 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
         ssl_keyfile=listener.key,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it is done; the worker must be ended after that.
+        # uvicorn raises the signal again after its shutdown; the worker is stopped after that.
         signal.signal(number, signal.SIG_IGN)
     if keeper is not None:
         keeper.start()

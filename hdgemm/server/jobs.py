@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """What an admitted job does and holds.
+    """Plan and resources of an admitted job.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Admission:
     units
         The plan's work units in order, where they are few enough to draw.
     output
-        Path, shape and dtype of the result; None where there is none.
+        Path, shape and dtype of the result; None for a job without one.
     volume
         Mount point of the file system that a named result goes to.
     reads
@@ -51,7 +51,7 @@ class Admission:
 
     @property
     def needs(self) -> dict[str, Any]:
-        """What a dry run says that the job would hold."""
+        """The resources that a dry run reports."""
         return {
             "host_bytes": self.host_bytes,
             "disk_bytes": self.disk_bytes,
@@ -148,7 +148,7 @@ class Filter:
     max_seconds: float | None = None
 
     def conditions(self, now: float) -> list[sa.ColumnElement[bool]]:
-        """Return what to put into a query's WHERE."""
+        """Return the conditions of a query."""
         ran = sa.func.coalesce(Job.finished, now) - Job.started
         first, last = self.created
         wanted: list[tuple[Any, Callable[[Any], sa.ColumnElement[bool]]]] = [
@@ -179,7 +179,7 @@ def page(conn: sa.Connection, owner: str, chosen: Filter, limit: int, now: float
 
 @dataclass(frozen=True)
 class Reserved:
-    """What the unfinished jobs hold: their number by owner, and bytes of disk by volume."""
+    """Resources of the unfinished jobs: their number by owner, bytes of disk by volume."""
 
     jobs: Mapping[str, int]
     disk_bytes: Mapping[str | None, int]

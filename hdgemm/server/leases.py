@@ -1,7 +1,7 @@
 """Leases of jobs, as workers hold them: claim, renew, finish, hand back, take back.
 
-A claim increments the job's fence; every later write of that attempt names its fence, so that an
-attempt whose lease was taken over can change nothing.
+A claim increments the job's fence. Each write of an attempt names its fence, and has no effect
+after the lease was taken over.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
     """Take the first job that this worker can run now: by priority, then fair share, then age.
 
     Call it in a `Database.queue` transaction. A job whose devices are busy is passed over;
-    one that waits for memory is not, or small jobs would starve it.
+    one that waits for memory is not, because small jobs would starve it.
     """
     if not capacity.idle_devices:
         return None
@@ -92,10 +92,10 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
 
 
 def queues(conn: sa.Connection, now: float) -> list[Queue]:
-    """Return the queues, first the one to be served first.
+    """Return the queues in the order in which they are served: by priority, then fair share.
 
-    At equal priority that is the owner whose jobs used the fewest seconds within the last hour,
-    and among equals the owner of the oldest job.
+    At equal priority, owners are ordered by the seconds that their jobs used within the last hour,
+    then by the age of their oldest job.
     """
     query = (
         sa.select(Job.priority, Job.owner, sa.func.min(Job.seq), sa.func.count())
@@ -281,9 +281,9 @@ class LeaseObserver:
 
 
 def lost(conn: sa.Connection, held: Collection[Held]) -> set[str]:
-    """Return the attempts whose lease was taken back before they ended their job.
+    """Return the unfinished attempts that have lost their lease.
 
-    An attempt that ended its job exits by itself.
+    An attempt that has finished its job exits by itself.
     """
     ids = [attempt.job_id for attempt in held]
     query = sa.select(Job.id, Job.fence, Job.status).where(Job.id.in_(ids))

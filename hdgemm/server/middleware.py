@@ -97,7 +97,7 @@ class RequestChecks:
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> None:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
-        # Longer ones are none of ours, and the answers about them are cached.
+        # No token is longer. The bound limits the cache of accounts.
         given = secret.strip()[:_LONGEST_SECRET] if scheme.lower() == "bearer" else None
         known, account = self._service.cached_account(given)
         if not known:

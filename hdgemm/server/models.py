@@ -13,7 +13,7 @@ from hdgemm.planning.search import MOST_STEPS
 
 
 def _number(value: object) -> object:
-    """Refuse what JSON lets through: booleans, NaN, Infinity, integers beyond every float."""
+    """Refuse values that JSON parsers accept: booleans, NaN, Infinity, integers beyond float64."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         # Pydantic reports a ValueError; a TypeError would be a fault of the server.
         raise ValueError("must be a number")  # noqa: TRY004

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OperandFiles:
-    """Opens what a job's references name; `folder` is the job's own."""
+    """Opens the matrices that a job refers to; `folder` is the job's own."""
 
     def __init__(self, settings: Settings, database: Database, folder: Path) -> None:
         self._settings = settings

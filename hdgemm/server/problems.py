@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
-#: What drivers and pool raise when the database is away, locked or full.
+#: Errors of drivers and pool when the database is away, locked or full.
 DATABASE_ERRORS: Final = (
     sqlalchemy.exc.OperationalError,
     sqlalchemy.exc.InterfaceError,

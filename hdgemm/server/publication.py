@@ -49,7 +49,7 @@ class Publication:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Publication:
-        """Make one of what the job's row kept."""
+        """Make one from the job's row."""
         return cls(**values)
 
 

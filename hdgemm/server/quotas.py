@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def largest_memory(conn: sa.Connection, devices: tuple[str, ...], settings: Settings) -> int:
     """Return the bytes of the largest worker that has these devices; the server's without one.
 
-    A job that needs more than any worker has would wait for ever.
+    A job that needs more would never start.
     """
     wanted = set(devices) - {"auto"}
     found = conn.execute(sa.select(WorkerRow.memory, WorkerRow.devices)).all()

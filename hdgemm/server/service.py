@@ -1,4 +1,4 @@
-"""What all routes share: settings, database, accounts, caches and thread limits."""
+"""State that all routes share: settings, database, accounts, caches and thread limits."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Result = TypeVar("Result")
 
 
 class CoalescingCache(Generic[Key]):
-    """Answers by key, cached for a tenth of a second; requests that come meanwhile share a read.
+    """Request-coalescing cache: requests with one key within 100 ms share one read.
 
-    A thousand watchers of one job cost ten reads a second. Errors reach those who waited for them
-    and are not cached.
+    A thousand watchers of one job cost ten reads a second. Errors go to the requests that waited
+    for the read; they are not cached.
     """
 
     def __init__(self, seconds: float = _CACHE_SECONDS) -> None:
@@ -144,7 +144,7 @@ class Service:
         self._lock = threading.Lock()
 
     def account(self, secret: str | None) -> Account | None:
-        """Return the account of a secret; None where there is none. Blocks: call it in a thread."""
+        """Return the account of a secret, None if it has none. It blocks: call it in a thread."""
         known, account = self.cached_account(secret)
         if known:
             return account
@@ -156,7 +156,7 @@ class Service:
         return found
 
     def cached_account(self, secret: str | None) -> tuple[bool, Account | None]:
-        """Return whether `account` would answer from its cache, and what."""
+        """Return whether the account of a secret is cached, and the account."""
         known = self._accounts.get(secret or "")
         if known is None or time.monotonic() >= known[0]:
             return False, None

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     database_url
         A SQLAlchemy URL; empty means SQLite under `data_dir`.
     roots
-        Folders whose files jobs may name as inputs and outputs; ``HDGEMM_ROOTS`` parts them with
+        Folders with the files that jobs may read and write; ``HDGEMM_ROOTS`` separates them by
         colons.
     memory
         Bytes of host memory that the jobs of one worker may hold together.
@@ -47,15 +47,15 @@ class Settings(BaseSettings):
     library
         ``module:Class`` of the `Library` that plans and multiplies.
     lease_seconds, beat_seconds
-        A job whose process has not renewed its lease for so long is taken up again; and how often
-        it renews.
+        Age at which a lease that was not renewed expires, so that the job starts again; time
+        between two renewals.
     max_crashes, max_attempts
-        A job whose process died so often, or that was started so often, fails.
+        Deaths of its process, and starts, after which a job fails.
     min_free_disk
         Bytes of disk that admission leaves free.
     journal_seconds
         A job that is expected to take at least so long keeps a journal, and continues from it
-        after its process died.
+        when its process has died.
     job_niceness
         Priority of the jobs' processes, as in nice(1): 0 is the server's own, 19 the lowest.
     sample_seconds

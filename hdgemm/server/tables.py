@@ -119,7 +119,7 @@ class Part(Table):
 
 
 class Job(Table):
-    """A job: the request, its state, and what came of it.
+    """A job: the request, its state and its outcome.
 
     `fence` counts the attempts; every write of an attempt names its number. `publication` is
     written before the result is renamed in place, so that a publication is finished, not redone.
@@ -188,7 +188,7 @@ class Job(Table):
 
     @property
     def needs(self) -> dict[str, Any]:
-        """What the job holds while it runs."""
+        """The resources of the job while it runs."""
         return {name: getattr(self, name) for name in ("host_bytes", "disk_bytes", "devices")}
 
 

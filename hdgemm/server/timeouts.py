@@ -112,7 +112,7 @@ class TimeoutProtocol(H11Protocol):
             self._since, self._moved = now, self._progress(due)
 
     def _what_is_due(self) -> Due | None:
-        """Return what the client is to do: send a header, send a body, or read."""
+        """Return the client's next duty: to send a header, to send a body, or to read."""
         if self.flow.write_paused:
             return "reader"
         if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
@@ -124,7 +124,7 @@ class TimeoutProtocol(H11Protocol):
         return None
 
     def _progress(self, due: Due | None) -> int:
-        """Return a count of bytes that grows as the client does what is due."""
+        """Return a count of bytes that grows while the client fulfils its duty."""
         return -self.transport.get_write_buffer_size() if due == "reader" else self._received
 
 

@@ -35,8 +35,8 @@ class Account:
     max_priority
         The highest priority that its jobs may ask for.
     read_roots, write_roots
-        Folders whose files its jobs may read, and write as well; they lie within the server's
-        roots. None stands for all of the server's roots.
+        Folders, within the server's roots, that its jobs may read files from, and write files to.
+        None allows all of the server's roots.
     """
 
     id: str = ""

@@ -43,7 +43,9 @@ def describe_errors(
         source, *parts = error["loc"]
         if source != "body" or not schema:
             where = [str(part) for part in error["loc"]]
-            field, sentence = where[-1], _by_message(where[-1], error)
+            # The last part is a position where a parameter is given several times.
+            field = str([part for part in error["loc"] if isinstance(part, str)][-1])
+            sentence = _by_message(field, error)
         else:
             path, part, in_union = _locate(parts, schema)
             where = [source, *map(str, path)]

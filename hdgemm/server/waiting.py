@@ -1,4 +1,4 @@
-"""The queue as its users read it: what runs, in which order jobs wait, and for what."""
+"""The queue as its users see it: running jobs, waiting jobs in order, the reasons for waiting."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MOST_ESTIMATED: Final = 200
 
 @dataclass(frozen=True)
 class Place:
-    """One waiting job: how many jobs are before it, for what it waits, and for about how long.
+    """A waiting job, the number of jobs before it, its reason, and its estimated start.
 
-    `starts_in` are seconds; None where the time of a job before it is not known.
+    `starts_in` is in seconds; None where the time of a job before it is not known.
     """
 
     job: Job
@@ -99,7 +99,7 @@ def counts(conn: sa.Connection, owner: str) -> dict[str, int]:
 
 
 def capacities(conn: sa.Connection, now: float) -> list[Capacity]:
-    """Return what each worker has and what its running jobs leave of it."""
+    """Return the memory and devices of each worker, and those that are free."""
     held: dict[str | None, list[Any]] = {}
     query = sa.select(Job.worker, Job.host_bytes, Job.devices).where(Job.status == "running")
     for row in conn.execute(query):
@@ -148,7 +148,7 @@ def _place(
 
 
 def _reason(job: Waiting, workers: Sequence[Capacity], ahead: int) -> str:
-    """Say in a few words for what a job waits whose inputs are there."""
+    """Return the reason why a job with complete inputs waits."""
     before = f"{ahead} {'job is' if ahead == 1 else 'jobs are'} before it" if ahead else ""
     if not workers:
         return "no worker is running"

@@ -57,7 +57,7 @@ class Watchdog:
     Parameters
     ----------
     pipe
-        The end of a pipe whose other end only the supervisor holds.
+        The read end of a pipe; the supervisor alone holds the write end.
     lease_seconds
         How long a lease lasts.
     asked_at

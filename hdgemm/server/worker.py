@@ -50,7 +50,7 @@ class Worker:
         self._swept = time.monotonic()
 
     def run(self) -> None:
-        """Work until asked to stop; then finish what finishes soon, and hand the rest back."""
+        """Run jobs until asked to stop; then wait for the grace period and return the rest."""
         log.info("worker %s: %s of memory, devices %s", self.name,
                  format_size(self._settings.memory), ", ".join(self._settings.devices))  # fmt: skip
         while not self.stop.is_set():

@@ -1,6 +1,5 @@
 """Commands run inside the test's process: quick, for what needs no process of its own."""
 
-import signal
 import sys
 from typing import NamedTuple
 
@@ -16,19 +15,14 @@ class Done(NamedTuple):
 
 
 def command_line(monkeypatch, capsys):
-    """A function that runs `hdgemm` with these arguments and leaves signals as they were."""
+    """A function that runs `hdgemm` with these arguments."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["hdgemm", *map(str, arguments)])
-        numbers = (signal.SIGTERM, signal.SIGHUP)
-        handlers = [signal.getsignal(number) for number in numbers]
         try:
             main()
         except SystemExit as leaving:
             code = leaving.code
-        finally:
-            for number, handler in zip(numbers, handlers, strict=True):
-                signal.signal(number, handler)
         return Done(code or 0, *capsys.readouterr())
 
     return run

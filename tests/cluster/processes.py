@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hdgemm.durable.journal import read_journal
+from tests.child import ends_with_parent
 
 MOMENTS = ("before", "during", "durable")
 
@@ -18,7 +19,9 @@ MOMENTS = ("before", "during", "durable")
 def started(module, *arguments):
     """Run a command of Dask until the block ends."""
     command = [sys.executable, "-m", f"distributed.cli.{module}", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ends_with_parent(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield process
     finally:

@@ -25,6 +25,7 @@ from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
+from tests.child import ends_with_parent
 from tests.server import postgres
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def start(
     settings.make_folders()
     with (settings.data_dir / f"{command}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "hdgemm", command, *arguments],
+            ends_with_parent([sys.executable, "-m", "hdgemm", command, *arguments]),
             env=environment(settings, **extra), stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

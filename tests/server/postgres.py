@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -71,7 +72,7 @@ def _server() -> tuple[str, tuple[str | Path, ...]]:
     )
     start = (binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
     _run(*start)
-    atexit.register(_stop, binaries, folder)
+    _stop_at_end(binaries / "pg_ctl", folder)
     return f"postgresql://hdgemm:{secret}@127.0.0.1:{port}/%s", start
 
 
@@ -86,9 +87,15 @@ def outage() -> Iterator[None]:
         _run(*start)
 
 
-def _stop(binaries: Path, folder: Path) -> None:
-    _run(binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate", "stop")
-    shutil.rmtree(folder, ignore_errors=True)
+def _stop_at_end(pg_ctl: Path, folder: Path) -> None:
+    """Stop the server when this process ends, also when it is killed: a shell waits for that."""
+    stop = shlex.join(_as_postgres(pg_ctl, "-D", folder / "data", "-m", "immediate", "stop"))
+    script = f"cat; cd /; {stop}; rm -rf {shlex.quote(str(folder))}"
+    waiting = subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    atexit.register(waiting.communicate)
 
 
 def _programs() -> Path:
@@ -109,11 +116,14 @@ def _free_port() -> int:
 
 
 def _run(*arguments: str | Path) -> None:
-    command = [str(argument) for argument in arguments]
-    if os.geteuid() == 0:
-        command = ["runuser", "-u", "postgres", "--", *command]
+    command = _as_postgres(*arguments)
     # Not to a pipe: the server would inherit it, and reading it would never end.
     with tempfile.TemporaryFile("w+") as said:
         done = subprocess.run(command, stdout=said, stderr=said, cwd="/", check=False)
         said.seek(0)
         assert done.returncode == 0, said.read()
+
+
+def _as_postgres(*arguments: str | Path) -> list[str]:
+    command = [str(argument) for argument in arguments]
+    return ["runuser", "-u", "postgres", "--", *command] if os.geteuid() == 0 else command

@@ -16,6 +16,7 @@ from hdgemm.client import Client
 from hdgemm.server import tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.tokens import Account
+from tests.child import ends_with_parent
 from tests.server.harness import (
     REPOSITORY,
     Live,
@@ -63,7 +64,8 @@ def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
         locations = shown[1].replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
         config = tmp_path / "nginx.conf"
         config.write_text(_NGINX.format(folder=tmp_path, port=port, locations=locations))
-        with subprocess.Popen([nginx, "-c", str(config), "-e", str(tmp_path / "e.log")]) as proxy:
+        command = [nginx, "-c", str(config), "-e", str(tmp_path / "e.log")]
+        with subprocess.Popen(ends_with_parent(command)) as proxy:
             try:
                 wait_until(lambda: httpx.get(f"{public}/healthz").status_code == 200, 20)
                 yield server, public, secret

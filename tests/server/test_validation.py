@@ -92,6 +92,17 @@ def test_parameters_of_the_query(client: InProcess) -> None:
     assert answer.status_code == 422
     assert "limit is " in answer.json()["detail"], answer.json()
     assert "it must be greater than or equal to 1" in answer.json()["detail"]
+    answer = client.get("/v1/jobs?status=weird")
+    assert answer.json()["detail"].startswith('status is "weird": it must be ')
+
+
+@pytest.mark.parametrize("name", ["x", "0" * 31, "G" * 32, "%00"])
+def test_malformed_identifiers_name_nothing(client: InProcess, name: str) -> None:
+    """As OGC API - Processes has it for jobs, section 7.13.2."""
+    for path, kind in (("jobs", "/no-such-job"), ("matrices", "/no-such-matrix")):
+        answer = client.get(f"/v1/{path}/{name}")
+        assert answer.status_code == 404, answer.text
+        assert answer.json()["type"].endswith(kind)
 
 
 def test_a_body_that_is_no_json(client: InProcess) -> None:

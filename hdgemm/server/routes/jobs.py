@@ -63,7 +63,7 @@ def read_cursor(cursor: str | None) -> int | None:
     except (binascii.Error, ValueError):
         number = -1
     if not 0 <= number < 1 << 62:
-        raise ProblemError(422, "bad-cursor", "the cursor is none that this server gave")
+        raise ProblemError(422, "bad-cursor", "the cursor is not from a link of this server")
     return number
 
 

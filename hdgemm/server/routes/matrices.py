@@ -127,7 +127,7 @@ async def put_content(
 
 
 async def _receive(request: Request, writer: PartWriter) -> bool:
-    """Write what comes; say whether it came to its end, and not to a broken connection."""
+    """Write the body; return whether it arrived whole."""
     buffer = bytearray()
     try:
         async for chunk in request.stream():

@@ -189,7 +189,7 @@ def _check(service: Service, admission: Admission, account: Account, priority: i
 def _submit(
     service: Service, account: Account, submission: Submission, admission: Admission
 ) -> Job:
-    """Accept the job, or find the one that this key and body made meanwhile."""
+    """Accept the job, or return the one that a concurrent request with this key has made."""
     with service.database.queue() as conn:
         replayed = _of_key(conn, submission)
         if replayed is not None:
@@ -208,7 +208,7 @@ def _replayed(service: Service, submission: Submission) -> Job | None:
 
 
 def _of_key(conn: sa.Connection, submission: Submission) -> Job | None:
-    """Return the job that this key and body made before."""
+    """Return the job of an earlier request with this key and body."""
     if submission.idempotency_key is None:
         return None
     job = jobs.by_key(conn, submission.owner, submission.idempotency_key)
@@ -220,7 +220,7 @@ def _of_key(conn: sa.Connection, submission: Submission) -> Job | None:
 
 
 def _check_still_there(conn: sa.Connection, owner: str, admission: Admission) -> None:
-    """Refuse a job whose matrix or input job was deleted while its plan was made."""
+    """Refuse a job if a matrix or job that it reads was deleted while it was planned."""
     for kind, target in admission.reads:
         if kind == "matrix":
             uploads.get(conn, target, owner)

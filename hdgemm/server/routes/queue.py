@@ -1,4 +1,4 @@
-"""`/v1/queue`: what runs, in which order jobs wait, and for what."""
+"""`/v1/queue`: running jobs, waiting jobs in order, the reasons for waiting."""
 
 from __future__ import annotations
 

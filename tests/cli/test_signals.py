@@ -1,0 +1,70 @@
+"""SIGTERM, SIGHUP and Ctrl-C during commands of linear algebra: no unfinished file is left."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.linalg.matrices import positive_definite
+
+#: `hdgemm`, which gets a signal when it stores the first elements of a result.
+CODE = """
+import signal, sys
+from hdgemm.cli.app import main
+from hdgemm.matrices.filematrix import FileMatrix
+
+write, number = FileMatrix.write, int(sys.argv.pop(1))
+
+def store(self, *rectangle):
+    signal.raise_signal(number)
+    write(self, *rectangle)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+FileMatrix.write = store
+main()
+"""
+N = 60
+SLABS = ("--tile", "1,7,3", "--host-memory", "40MB")
+
+
+def run(folder, number, *arguments):
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, "-c", CODE, str(int(number)), *arguments, *SLABS], cwd=folder,
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def matrices(tmp_path):
+    np.save(tmp_path / "S.npy", np.asfortranarray(positive_definite(N, "float64")))
+    np.save(tmp_path / "B.npy", np.ones((N, 2)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [
+        (("cholesky", "S.npy", "--out", "C.npy"), signal.SIGHUP, 129),
+        (("lu", "S.npy", "--out", "C.npy"), signal.SIGTERM, 143),
+        (("qr", "S.npy", "--out", "C.npy", "--mode", "raw"), signal.SIGINT, 130),
+        (("solve", "S.npy", "B.npy", "--out", "C.npy"), signal.SIGTERM, 143),
+    ],
+)
+def test_a_stopped_command_leaves_nothing(matrices, command, number, code):
+    before = {path.name: path.read_bytes() for path in matrices.iterdir()}
+    done = run(matrices, number, *command)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name: path.read_bytes() for path in matrices.iterdir()} == before
+
+
+def test_a_checkpoint_keeps_the_draft_of_a_stopped_factorisation(matrices):
+    command = ("lu", "S.npy", "--out", "C.npy", "--checkpoint")
+    assert run(matrices, signal.SIGTERM, *command).returncode == 143
+    assert (matrices / ".C.npy.hdgemm-journal").exists()
+    assert list(matrices.glob(".C.npy.*.part"))
+    assert not (matrices / "C.npy").exists()

@@ -1,0 +1,104 @@
+"""Places of operands and results: another working directory, results over each other or over A."""
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm import linalg
+from tests.linalg.matrices import positive_definite, random_matrix
+
+N = 40
+SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
+CALLS = {
+    "cholesky": lambda how: linalg.cholesky("S.npy", out="C.npy", **how),
+    "lu_factor": lambda how: linalg.lu_factor("S.npy", out="C.npy", **how),
+    "lu": lambda how: linalg.lu("S.npy", out=("C.npy", "U.npy"), **how),
+    "qr": lambda how: linalg.qr("S.npy", out=("C.npy", "R.npy"), **how),
+    "qr_multiply": lambda how: linalg.qr_multiply("S.npy", "B.npy", out=("C.npy", "R.npy"), **how),
+    "solve": lambda how: linalg.solve("S.npy", "B.npy", out="C.npy", **how),
+    "solve pos": lambda how: linalg.solve("S.npy", "B.npy", assume_a="pos", out="C.npy", **how),
+    "solve float32": lambda how: linalg.solve(
+        "S.npy", "B.npy", refine="float32", out="C.npy", **how
+    ),
+    "inv": lambda how: linalg.inv("S.npy", out="C.npy", **how),
+    "lstsq": lambda how: linalg.lstsq("S.npy", "B.npy", out="C.npy", **how),
+    "solve_triangular": lambda how: linalg.solve_triangular("S.npy", "B.npy", out="C.npy", **how),
+    "syrk": lambda how: hdgemm.syrk(1.0, "S.npy", out="C.npy", **how),
+    "trsm": lambda how: hdgemm.trsm(1.0, "S.npy", "B.npy", out="C.npy", **how),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_change_of_directory_during_a_call(tmp_path, monkeypatch, call):
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    # Before the call, so that monkeypatch goes back to the first directory.
+    np.save("S.npy", np.asfortranarray(positive_definite(N, "float64")))
+    np.save("B.npy", random_matrix(N, 40, "float64"))
+    CALLS[call]({"options": SLABS, "observer": lambda _: monkeypatch.chdir(other)})
+    assert (tmp_path / "C.npy").exists()
+    assert list(other.iterdir()) == []
+
+
+def test_two_results_are_apart(tmp_path):
+    a = random_matrix(N, N, "float64")
+    whole = np.zeros((N, N + 1))
+    places = [
+        (tmp_path / "L.npy", tmp_path / "sub" / ".." / "L.npy"),
+        (whole[:, :N], whole[:, 1:]),
+    ]
+    (tmp_path / "sub").mkdir()
+    for place in places:
+        for call in (linalg.lu, linalg.qr):
+            with pytest.raises(hdgemm.InputError, match="two results overlap"):
+                call(a, out=place, options=SLABS)
+    assert [path.name for path in tmp_path.iterdir()] == ["sub"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_solution_over_its_triangle_is_refused(tmp_path, mapped):
+    np.save(tmp_path / "A.npy", np.asfortranarray(positive_definite(N, "float64")))
+    a = np.load(tmp_path / "A.npy", mmap_mode="r+") if mapped else np.load(tmp_path / "A.npy")
+    before, b, pivots = np.array(a), np.ones((N, 7)), np.arange(N)
+    calls = (
+        lambda: linalg.solve_triangular(a, b, out=a[:, :7]),
+        lambda: linalg.lu_solve((a, pivots), b, out=a[:, 3:10]),
+        lambda: linalg.cho_solve((a, True), b, out=a[:, 3:10]),
+        lambda: hdgemm.trsm(1.0, a, b, out=a[:, :7]),
+        lambda: hdgemm.trsm(1.0, a, b.T, side=1, out=a[:7]),
+        lambda: linalg.solve(a, b, refine="float32", out=a[:, :7]),
+        lambda: linalg.solve(a, a[:, :7], refine="float32", out=a[:, :7]),
+    )
+    for call in calls:
+        with pytest.raises(hdgemm.InputError, match="out overlaps"):
+            call()
+        np.testing.assert_array_equal(a, before)
+
+
+def test_q_may_take_the_place_of_a_file(tmp_path):
+    a = random_matrix(N, 20, "float64")
+    np.save(tmp_path / "A.npy", np.asfortranarray(a))
+    place = np.load(tmp_path / "A.npy", mmap_mode="r+")
+    q, r = linalg.qr(
+        tmp_path / "A.npy", mode="economic", out=(place, tmp_path / "R.npy"), options=SLABS
+    )
+    np.testing.assert_allclose(q @ r, a, atol=1e-12)
+
+
+def raw_qr(a, out):
+    return linalg.qr(a, mode="raw", out=out, options=SLABS)
+
+
+def lu_factor(a, out):
+    return linalg.lu_factor(a, out=out, options=SLABS)
+
+
+@pytest.mark.parametrize(("name", "call"), [("F.piv.npy", lu_factor), ("F.tau.npy", raw_qr)])
+def test_an_array_beside_the_factors_does_not_replace_the_matrix(tmp_path, name, call):
+    a = random_matrix(N, N, "float64")
+    np.save(tmp_path / name, a)
+    with pytest.raises(hdgemm.InputError, match=f"{name} is the matrix"):
+        call(tmp_path / name, tmp_path / "F.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / name), a)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
