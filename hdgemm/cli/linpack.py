@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,8 @@ from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
+    from hdgemm.hpl.devices import Devices
     from hdgemm.hpl.settings import Settings
-    from hdgemm.options import Options
 
 
 def command(
@@ -62,17 +63,23 @@ def command(
     Runs in one process, or in all processes of mpiexec, as in
     mpiexec -n 4 hdgemm linpack --grid 2x2. The exit code is 1 when a residual fails.
     """
-    from hdgemm.hpl.benchmark import ending_all
+    from hdgemm.hpl.benchmark import ending_all, threads_of
     from hdgemm.hpl.communicator import world as all_processes
+    from hdgemm.hpl.devices import open_devices
+    from hdgemm.hpl.machine import choose_devices
 
     world = all_processes()
     with ending_all(world):
         options = make_options(device=device or ["host"], threads=threads)
-        runs = (
-            _runs(world, n, nb, grid, (depth, bcast, swap, overlap, strip))
-            if hpl_dat is None else _read(hpl_dat)
-        )  # fmt: skip
-        passed = _measure(runs, world, options, mixed=mxp, as_json=as_json)
+        count = threads_of(options, world)
+        if device is None:
+            options = replace(options, devices=choose_devices(options, count))
+        with open_devices(options, count) as devices:
+            runs = (
+                _runs(world, devices, n, nb, grid, (depth, bcast, swap, overlap, strip))
+                if hpl_dat is None else _read(hpl_dat)
+            )  # fmt: skip
+            passed = _measure(runs, world, devices, count, mixed=mxp, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
 
@@ -85,18 +92,25 @@ def _read(path: Path) -> list[Settings]:
 
 def _runs(
     world: Communicator,
+    devices: Devices,
     n: str | None,
     nb: str | None,
     grid: str | None,
     variants: tuple[str, str, str, str, str],
 ) -> list[Settings]:
     """Return every combination of the values given, with defaults that were measured."""
+    from threadpoolctl import threadpool_limits
+
     from hdgemm.hpl.machine import best_block, largest_order, update_rates
     from hdgemm.hpl.settings import Settings, parse_grid, parse_overlap
 
     depth, bcast, swap, overlap, strip = (text.split(",") for text in variants)
     # Rank 0 measures; the others take what it found.
-    chosen = [best_block(update_rates())] if nb is None and world.rank == 0 else _numbers(nb)
+    chosen = _numbers(nb)
+    if nb is None and world.rank == 0:
+        # One core for itself, as in a run; an accelerator where there is one, which needs more.
+        with threadpool_limits(1, user_api="blas"):
+            chosen = [best_block(update_rates(devices.updates[-1]))]
     blocks: list[int] = world.collect(chosen)[0]
     orders = _numbers(n) or [largest_order(max(blocks), world)]
     grids = [_grid(world.size)] if grid is None else [parse_grid(one) for one in grid.split(",")]
@@ -126,29 +140,32 @@ def _grid(size: int) -> tuple[int, int]:
 
 
 def _measure(
-    runs: list[Settings], world: Communicator, options: Options, *, mixed: bool, as_json: bool
+    runs: list[Settings],
+    world: Communicator,
+    devices: Devices,
+    threads: int,
+    *,
+    mixed: bool,
+    as_json: bool,
 ) -> bool:
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.benchmark import linpack, threads_of
-    from hdgemm.hpl.devices import open_devices
+    from hdgemm.hpl.benchmark import linpack
     from hdgemm.hpl.machine import dgemm_rate
     from hdgemm.hpl.text import result_lines, summary_lines
 
     results, speaks = [], world.rank == 0 and not as_json
-    threads = threads_of(options, world)
     with threadpool_limits(threads, user_api="blas"):
         dgemm = dgemm_rate(world, max(settings.n for settings in runs))
     _print_ranks(world)
-    with open_devices(options, threads) as devices:
-        for settings in runs:
-            if world.rank == 0 and sys.stderr.isatty():
-                expected = settings.flops / (0.85 * dgemm)
-                print(f"N = {settings.n}: about {expected:.0f} s", file=sys.stderr)
-            results.append(linpack(settings, world, devices=devices, mixed=mixed))
-            if speaks and results[-1] is not None:
-                typer.echo("\n".join(result_lines(results[-1], dgemm)))
+    for settings in runs:
+        if world.rank == 0 and sys.stderr.isatty():
+            expected = settings.flops / (0.85 * dgemm)
+            print(f"N = {settings.n}: about {expected:.0f} s", file=sys.stderr)
+        results.append(linpack(settings, world, devices=devices, mixed=mixed))
+        if speaks and results[-1] is not None:
+            typer.echo("\n".join(result_lines(results[-1], dgemm)))
     found = [result for result in results if result is not None]
     if speaks:
         typer.echo("\n".join(summary_lines(found)))

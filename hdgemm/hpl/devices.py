@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from hdgemm.blas import multiply
 from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_update
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from hdgemm.hpl.timeline import Recorder
     from hdgemm.hpl.window import Columns, Update
     from hdgemm.options import Options
+
+#: Extents of the product that warms a device up.
+_WARM_UP: Final = (256, 256)
 
 
 class Devices(NamedTuple):
@@ -61,7 +66,10 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
         updates: list[Update] = [host_update] * (threads if "host" in names else 0)
         for name in others:
             session = stack.enter_context(Session(replace(options, devices=(name,))))
-            updates.append(_update_in(session))
+            update = _update_in(session)
+            # Programs are compiled before the run that is measured.
+            update(*(np.zeros(_WARM_UP, order="F") for _ in range(3)))
+            updates.append(update)
         yield Devices(updates, names, "host" in names, DEVICE_ROWS if others else CORE_ROWS)
 
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import platform
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hdgemm.fortran import gemm
+from hdgemm.hpl.devices import open_devices
+from hdgemm.hpl.window import host_update
 from hdgemm.machine.limits import available_bytes
+from hdgemm.pipeline.devices.registry import first_accelerator, list_devices
 
 if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
+    from hdgemm.hpl.window import Update
+    from hdgemm.options import Options
 
 #: Part of the available memory that the matrix takes where no order is given.
 _MEMORY: Final = 0.8
 #: Block sizes that are tried, and the part of the fastest one's rate that a smaller one needs:
 #: smaller blocks balance better and have smaller panels.
-_BLOCKS: Final = (64, 96, 128, 192, 256, 384)
+_BLOCKS: Final = (64, 96, 128, 192, 256, 384, 512, 1024)
 _ENOUGH: Final = 0.97
 #: Extent of the measured updates, and how often each is timed.
 _EXTENT: Final = 1536
 _TURNS: Final = 3
+#: A device takes part from this part of the fastest one's rate on: the columns that it is dealt
+#: last would keep the others waiting.
+_WORTH: Final = 0.1
 #: Extents between which DGEMM is measured.
 _LEAST: Final = 256
 _LARGEST: Final = 3072
@@ -35,8 +43,26 @@ def largest_order(nb: int, world: Communicator) -> int:
     return max(nb, order // nb * nb)
 
 
-def update_rates() -> dict[int, float]:
-    """Return flop/s of an update C := C - A·B for each block size, on the host's BLAS."""
+def choose_devices(options: Options, threads: int) -> tuple[str, ...]:
+    """Return the host and the accelerators, without those that would only delay the fastest.
+
+    Each is measured alone; without an accelerator nothing is measured.
+    """
+    if first_accelerator() is None:
+        return ("host",)
+    names = ["host", *(info.name for info in list_devices() if info.usable and info.accelerator)]
+    rates = {name: rate_of(name, options, threads) for name in names}
+    return tuple(name for name in names if rates[name] >= _WORTH * max(rates.values()))
+
+
+def rate_of(name: str, options: Options, threads: int) -> float:
+    """Return flop/s of the fastest updates on one device, or on all cores of the host."""
+    with open_devices(replace(options, devices=(name,)), threads) as devices:
+        return max(update_rates(devices.updates[0]).values()) * len(devices.updates)
+
+
+def update_rates(update: Update = host_update) -> dict[int, float]:
+    """Return flop/s of an update C := C - A·B for each block size, on a device."""
     rng = np.random.default_rng(0)
     c = np.zeros((_EXTENT, _EXTENT), order="F")
     best = dict.fromkeys(_BLOCKS, float("inf"))
@@ -46,7 +72,7 @@ def update_rates() -> dict[int, float]:
                 np.asfortranarray(rng.random(shape)) for shape in ((_EXTENT, nb), (nb, _EXTENT))
             )
             start = time.perf_counter()
-            gemm(-1.0, a, b, c)
+            update(a, b, c)
             best[nb] = min(best[nb], time.perf_counter() - start)
     return {nb: 2.0 * _EXTENT**2 * nb / seconds for nb, seconds in best.items()}
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
-from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.hpl import Settings, linpack
+from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
+from hdgemm.hpl import Settings, linpack, machine
 from hdgemm.hpl.communicator import Alone
 from hdgemm.hpl.devices import Devices
 from hdgemm.hpl.sequence import RandomMatrix
@@ -17,6 +17,8 @@ from hdgemm.hpl.settings import OVERLAPS
 from hdgemm.hpl.system import System
 from hdgemm.hpl.timeline import hidden_seconds
 from hdgemm.hpl.window import host_update
+from hdgemm.options import Options
+from hdgemm.pipeline.devices.registry import DeviceInfo, parts_of
 
 
 def factored(settings, threads=1):
@@ -37,7 +39,9 @@ def random_system(n):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize(("n", "nb"), [(1, 1), (1, 64), (2, 1), (13, 4), (64, 16), (97, 200)])
+@pytest.mark.parametrize(
+    ("n", "nb"), [(1, 1), (1, 64), (2, 1), (13, 4), (31, 7), (64, 16), (97, 200)]
+)
 def test_the_solution_is_numpys(n, nb, depth):
     system = factored(Settings(n, nb, depth=depth))
     x = system.solve()
@@ -153,6 +157,33 @@ def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
     with pytest.raises(DoesNotFitError, match="missing") as caught:
         linpack(Settings(1000), Alone())
     assert caught.value.missing == caught.value.requested - 10**6
+
+
+@pytest.mark.parametrize("with_host", [False, True])
+def test_other_devices_and_the_host_share_the_updates(with_host):
+    pytest.importorskip("pyopencl")
+    try:
+        first, second = parts_of("opencl:0/2")
+    except DeviceUnavailableError as error:
+        pytest.skip(str(error))
+    options = Options(devices=(first, "host" if with_host else second), threads=1)
+    result = linpack(Settings(200, 32, strip=40), Alone(), options=options)
+    assert result.passed
+
+
+def test_devices_are_chosen_by_their_measured_rates(monkeypatch):
+    chosen = {}
+    accelerators = [DeviceInfo(name, name, accelerator=True) for name in ("cuda:0", "cuda:1")]
+    monkeypatch.setattr(machine, "first_accelerator", lambda: chosen["first"])
+    monkeypatch.setattr(machine, "list_devices", lambda: [DeviceInfo("host", ""), *accelerators])
+    monkeypatch.setattr(machine, "rate_of", lambda name, *_: chosen["rates"][name])
+    for first, rates, expected in (
+        (None, {}, ("host",)),
+        ("cuda:0", {"host": 1.0, "cuda:0": 50.0, "cuda:1": 6.0}, ("cuda:0", "cuda:1")),
+        ("cuda:0", {"host": 5.0, "cuda:0": 4.0, "cuda:1": 0.4}, ("host", "cuda:0")),
+    ):
+        chosen.update(first=first, rates=rates)
+        assert machine.choose_devices(Options(), 1) == expected
 
 
 def test_the_command_prints_hpls_lines():

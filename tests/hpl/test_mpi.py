@@ -65,3 +65,67 @@ linpack(Settings(80, 16, (2, 1)), devices=Devices([update]))
 def test_a_rank_that_is_killed_ends_the_run():
     done = mpiexec(2, "-c", DYING)
     assert done.returncode != 0
+
+
+INJECTED = """
+import sys, time
+from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl.communicator import world
+from hdgemm.hpl.devices import Devices
+from hdgemm.hpl.window import host_update
+
+def slow(a, b, c):
+    if world().rank == 1:
+        time.sleep(0.005)
+    host_update(a, b, c)
+
+def corrupted(a, b, c):
+    host_update(a, b, c)
+    if world().rank == 1 and c.size:
+        c[-1, -1] += 1.0
+
+def failing(a, b, c):
+    if world().rank == 1:
+        raise ZeroDivisionError("the device is gone")
+    host_update(a, b, c)
+
+p, q, threads = map(int, sys.argv[2:])
+update = {"slow": slow, "corrupted": corrupted, "failing": failing}[sys.argv[1]]
+result = linpack(Settings(90, 16, (p, q)), devices=Devices([update] * threads, rows=32))
+if world().rank == 0:
+    print("PASSED" if result.passed else "FAILED")
+"""
+
+
+@pytest.mark.parametrize(("p", "q", "threads"), [(1, 2, 2), (2, 1, 1)])
+@pytest.mark.parametrize(("what", "verdict"), [("slow", "PASSED"), ("corrupted", "FAILED")])
+def test_a_slow_rank_passes_and_a_corrupted_block_fails(p, q, threads, what, verdict):
+    done = mpiexec(2, "-c", INJECTED, what, str(p), str(q), str(threads))
+    assert done.stdout.split() == [verdict], done.stderr
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_rank_whose_device_fails_ends_the_run_with_its_rank(threads):
+    done = mpiexec(2, "-c", INJECTED, "failing", "1", "2", str(threads))
+    assert done.returncode != 0
+    assert re.search("rank 1 on .*: the device is gone", done.stderr)
+
+
+LACKING = """
+import sys
+import hdgemm.hpl.benchmark as benchmark
+from hdgemm.errors import DoesNotFitError
+from hdgemm.hpl import Settings
+from hdgemm.hpl.communicator import world
+
+benchmark.available_bytes = lambda: 10**6 if world().rank == 1 else 10**12
+try:
+    benchmark.linpack(Settings(600, 16, (1, 2)))
+except DoesNotFitError as error:
+    print(world().rank, error.missing == error.requested - 10**6, flush=True)
+"""
+
+
+def test_memory_that_one_rank_lacks_is_refused_on_every_rank():
+    done = mpiexec(2, "-c", LACKING)
+    assert sorted(done.stdout.splitlines()) == ["0 True", "1 True"], done.stderr
