@@ -70,6 +70,7 @@ def command(
 
     world = all_processes()
     with ending_all(world):
+        _print_ranks(world)
         options = make_options(device=device or ["host"], threads=threads)
         count = threads_of(options, world)
         if device is None:
@@ -158,7 +159,6 @@ def _measure(
     results, speaks = [], world.rank == 0 and not as_json
     with threadpool_limits(threads, user_api="blas"):
         dgemm = dgemm_rate(world, max(settings.n for settings in runs))
-    _print_ranks(world)
     for settings in runs:
         if world.rank == 0 and sys.stderr.isatty():
             expected = settings.flops / (0.85 * dgemm)
@@ -179,4 +179,5 @@ def _print_ranks(world: Communicator) -> None:
     found = world.collect((platform.node(), os.getpid()))
     if world.rank == 0 and world.size > 1:
         for rank, (host, process) in enumerate(found):
-            print(f"hdgemm: rank {rank} is process {process} on {host}", file=sys.stderr)
+            line = f"hdgemm: rank {rank} is process {process} on {host}"
+            print(line, file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Rows of a block, the unit that is taken from another thread's strip: on a core, on a device.
 CORE_ROWS: Final = 1536
-DEVICE_ROWS: Final = 4096
+DEVICE_ROWS: Final = 2048
 #: Seconds between two questions whether a message has arrived, while there is nothing to do.
 _POLL: Final = 2e-4
 

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +41,27 @@ def test_the_command_runs_under_mpiexec():
 
 
 def test_an_error_of_one_rank_ends_all_and_names_it():
-    done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--grid", "2x2")
+    done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--nb", "16", "--grid", "2x2")
     assert done.returncode != 0
     # Whichever finds it first ends both.
     assert re.search("rank [01] on .*: a grid of 2×2 needs 4 processes", done.stderr)
+
+
+def test_a_rank_that_is_killed_ends_the_command_and_is_named_by_its_process():
+    command = ["-m", "hdgemm", "linpack", "--n", "6000", "--nb", "64", "--grid", "1x2"]
+    with subprocess.Popen(
+        [MPIEXEC, "-n", "2", sys.executable, *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    ) as running:  # fmt: skip
+        told = (
+            re.match(r"hdgemm: rank 1 is process (\d+) on \S+", line) for line in running.stdout
+        )
+        process = next(match.group(1) for match in told if match)
+        os.kill(int(process), signal.SIGKILL)
+        rest = running.stdout.read()
+        assert running.wait(100) != 0
+    assert f"PID {process} " in rest
 
 
 DYING = """
