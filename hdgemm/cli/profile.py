@@ -34,7 +34,11 @@ def command(
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option(help="Simulate hd5970 (the paper's machine), h200, gh200 or chundoong."),
+        typer.Option(
+            help="Simulate a machine of the papers: hd5970, h200, gh200, chundoong (LINPACK), "
+            "k20c-6, phi-3, m2090-3, mixed-3, opteron-6172, opteron-6180, xeon-2670 or "
+            "p100."
+        ),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Two report.json, old and new.")

@@ -16,11 +16,14 @@ from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.environment import describe_setting
 from hdgemm.profiling.ladder import STRATEGIES
 from hdgemm.profiling.results import Profile, Rate, Reference, Rung, Sample, SizePoint
+from hdgemm.profiling.simulated_factorisations import profile_hybrid, profile_native
 from hdgemm.profiling.simulated_linpack import profile_cluster
 from hdgemm.profiling.verdict import Findings, gains_from_twice, judge
 from hdgemm.simulation.executor import BEST, CPU, Simulation, mean_gflops
+from hdgemm.simulation.factorisations import HYBRID_SYSTEMS
 from hdgemm.simulation.linpack import CLUSTERS
 from hdgemm.simulation.machines import SYSTEMS
+from hdgemm.simulation.native import P100
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +39,8 @@ def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None
     Parameters
     ----------
     name
-        ``"hd5970"`` (the paper's machine), ``"h200"``, ``"gh200"``, or ``"chundoong"``, a cluster
-        that runs LINPACK.
+        ``"hd5970"`` (the paper's machine), ``"h200"``, ``"gh200"``; ``"chundoong"``, a cluster
+        that runs LINPACK; or a hybrid machine that factors matrices, such as ``"k20c-6"``.
     progress
         Called with the finished part, and the name of the next step.
 
@@ -49,8 +52,12 @@ def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None
     show = progress or (lambda _part, _what: None)
     if name in CLUSTERS:
         return profile_cluster(CLUSTERS[name], show)
+    if name in HYBRID_SYSTEMS:
+        return profile_hybrid(HYBRID_SYSTEMS[name], show)
+    if name == P100.hybrid.name:
+        return profile_native(P100, show)
     if name not in SYSTEMS:
-        known = ", ".join([*SYSTEMS, *CLUSTERS])
+        known = ", ".join([*SYSTEMS, *CLUSTERS, *HYBRID_SYSTEMS, P100.hybrid.name])
         raise InputError(f"there is no system {name!r} to simulate; there are {known}")
     return _Simulated(SYSTEMS[name], show).profile()
 

@@ -17,6 +17,8 @@ from hdgemm.tasks.kernels import (
 from hdgemm.tasks.task import Tile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from hdgemm.tasks.block_columns import BlockColumn, BlockColumns
@@ -39,8 +41,17 @@ class Pivots:
         self.zeros: list[int] = []
 
 
-def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
+def lu(
+    a: BlockColumns,
+    insert: Insert,
+    *,
+    lookahead: bool = True,
+    owner: Callable[[BlockColumn, BlockColumn], str | None] | None = None,
+) -> Pivots:
     """Insert the tasks of P·A = L·U, where A becomes L and U; return where the pivots will be.
+
+    `owner` names the device of a panel's update of a block column; without it, a column is updated
+    where it is dealt to.
 
     Pivots of a panel are relative to its first row until the tasks are done: see `finish_pivots`.
     The rows of L to the left of a panel are interchanged at the end, once for each block column.
@@ -62,7 +73,8 @@ def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
             priority=a.priority(panel),
         )
         for column in a.after(panel):
-            where, priority, tile = column.tile.home, a.priority(column), column.tile
+            priority, tile = a.priority(column), column.tile
+            where = tile.home if owner is None else owner(panel, column)
             insert(interchange(column, panel.first, rows, panel), reads=[tile, found, *order],
                    writes=[tile], priority=priority, where=where)  # fmt: skip
             insert(trsm_beside(panel, lower, column), reads=[lower, tile], writes=[tile],
