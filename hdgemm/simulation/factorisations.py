@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 #: LAPACK's operation count of a square matrix of order n, as a multiple of n³.
 FLOPS: Final = {"cholesky": 1 / 3, "lu": 2 / 3, "qr": 4 / 3}
-_INSERT: Final[dict[str, Callable[[BlockColumns, Insert], object]]] = {"cholesky": cholesky, "lu": lu, "qr": qr}
+_INSERT: Final[dict[str, Callable[[BlockColumns, Insert], object]]] = {
+    "cholesky": cholesky,
+    "lu": lu,
+    "qr": qr,
+}
 #: Tasks that wait on a device beside the one that runs: their tiles are transferred meanwhile.
 _AHEAD: Final = 2
 _ROWS_PER_SECOND: Final = 1e12  # row interchanges are limited by memory, not by operations
