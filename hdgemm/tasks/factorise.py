@@ -20,7 +20,7 @@ from hdgemm.tasks.virtual_time import VirtualRun
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,7 +35,11 @@ _LATENCY: Final = 50e-6
 #: Kinds of tasks that every device runs, and those that the host alone runs.
 UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
 KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
-_ALGORITHMS: Final = {"cholesky": cholesky, "lu": lu, "qr": qr}
+_ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {
+    "cholesky": cholesky,
+    "lu": lu,
+    "qr": qr,
+}
 
 
 @dataclass(frozen=True, slots=True)
