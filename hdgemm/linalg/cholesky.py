@@ -9,6 +9,7 @@ import numpy as np
 
 from hdgemm.fortran import SingularMatrixError, gemm, potrf, rank_k, trsm
 from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
+from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
 from hdgemm.linalg.slab_journal import Command
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
@@ -221,7 +223,7 @@ class _Call:
                 self._check(slab)
         try:
             if on_devices is None:
-                _factor_panel(Slab(0, Columns(0, n, 0), array), recorder)
+                _factor_panel(array, 0, 0, recorder)
             else:
                 on_devices(recorder)
         except BaseException as error:
@@ -232,16 +234,9 @@ class _Call:
         recorder.finish(plan, {"load1": nbytes})
 
     def _factor_slabs(self, pipeline: SlabPipeline) -> None:
-        recorder = pipeline.recorder
+        method = _Elimination(pipeline)
         for slab in pipeline.slabs():
-            for number, block in enumerate(pipeline.earlier(slab), 1):
-                rows, width = slab.array.shape
-                flops = _flops(block.place.width, width, rows, slab.array.dtype)
-                with recorder.operation("mult1", slab.number, flops=flops, block=number):
-                    _update(slab.array, block)
-            _factor_panel(slab, recorder)
-            for column in range(1, slab.place.width):
-                slab.array[:column, column] = 0
+            queue_slab(pipeline, slab, method)
 
     def _clear(self, target: Destination, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
         """Store zeros above the diagonal of a matrix that existed before."""
@@ -259,37 +254,53 @@ def _flops(depth: int, width: int, rows: int, dtype: np.dtype[Any]) -> int:
     return int(flops_per_multiply_add(dtype.name) * pairs)
 
 
-def _update(slab: NDArray[Any], block: Block) -> None:
-    """Subtract the product of earlier columns with their rows at the slab's diagonal."""
-    width = slab.shape[1]
-    rank_k(-1.0, block.array[:width], slab[:width])
-    gemm(-1.0, block.array[width:], block.array[:width], slab[width:], trans_b="C")
+class _Elimination:
+    """Elimination of the lower trapezoids of slabs."""
+
+    def __init__(self, pipeline: SlabPipeline) -> None:
+        self._recorder = pipeline.recorder
+
+    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+        """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
+        top = chunk.place.first - chunk.place.top
+        _update(chunk.array[top:], block.array[top:], chunk.slab.number, self._recorder, number)
+
+    def factor(self, chunk: Chunk) -> None:
+        """Factor the trapezoid of a chunk; clear what is above it."""
+        top = chunk.place.first - chunk.place.top
+        _factor_panel(chunk.array[top:], chunk.place.first, chunk.slab.number, self._recorder)
+        for column in range(chunk.place.width):
+            chunk.array[: top + column, column] = 0
 
 
-def _factor_panel(slab: Slab, recorder: Recorder) -> None:
-    """Factor a slab in memory: recursively, so that most of the work is in large products."""
+def _update(
+    trapezoid: NDArray[Any], left: NDArray[Any], slab: int, recorder: Recorder, block: int = 0
+) -> None:
+    """Subtract L·L^H from a trapezoid; L has the rows of the trapezoid."""
+    rows, width = trapezoid.shape
+    flops = _flops(left.shape[1], width, rows, trapezoid.dtype)
+    with recorder.operation("mult1", slab, flops=flops, block=block):
+        rank_k(-1.0, left[:width], trapezoid[:width])
+        gemm(-1.0, left[width:], left[:width], trapezoid[width:], trans_b="C")
 
-    def factor(part: NDArray[Any], first: int) -> None:
-        rows, width = part.shape
-        if width > _LEAF:
-            half = width // 2
-            factor(part[:, :half], first)
-            left, right = part[half:, :half], part[half:, half:]
-            flops = _flops(half, width - half, rows - half, part.dtype)
-            with recorder.operation("mult1", slab.number, flops=flops):
-                rank_k(-1.0, left[: width - half], right[: width - half])
-                gemm(-1.0, left[width - half :], left[: width - half], right[width - half :],
-                     trans_b="C")  # fmt: skip
-            factor(right, first + half)
-            return
-        with recorder.operation("mult1", slab.number, flops=_flops(0, width, rows, part.dtype)):
-            order = potrf(part[:width])
-            if order:
-                raise SingularMatrixError(
-                    f"a is not positive definite: its leading minor of order {first + order} is "
-                    "not",
-                    order=first + order,
-                )
-            trsm(part[:width], part[width:], side="R", trans="C")
 
-    factor(slab.array, slab.place.first)
+def _factor_panel(part: NDArray[Any], first: int, slab: int, recorder: Recorder) -> None:
+    """Factor a trapezoid: recursively, so that most of the work is in large products.
+
+    Its first column is column `first` of the matrix.
+    """
+    rows, width = part.shape
+    if width > _LEAF:
+        half = width // 2
+        _factor_panel(part[:, :half], first, slab, recorder)
+        _update(part[half:, half:], part[half:, :half], slab, recorder)
+        _factor_panel(part[half:, half:], first + half, slab, recorder)
+        return
+    with recorder.operation("mult1", slab, flops=_flops(0, width, rows, part.dtype)):
+        order = potrf(part[:width])
+        if order:
+            raise SingularMatrixError(
+                f"a is not positive definite: its leading minor of order {first + order} is not",
+                order=first + order,
+            )
+        trsm(part[:width], part[width:], side="R", trans="C")

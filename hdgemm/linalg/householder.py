@@ -6,11 +6,13 @@ LAPACK's geqrt stores them; T is upper triangular, with LAPACK's tau on its diag
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.fortran import gemm, geqrt, trmm
+from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
-    from hdgemm.linalg.slabs import Slab, SlabPipeline
+    from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -77,36 +80,45 @@ class Reflectors:
 
     def factor(self, pipeline: SlabPipeline) -> None:
         """Factor the slabs of a matrix; `stored` is where the pipeline stores them."""
+        method = _Elimination(self, pipeline, "C")
         for slab in pipeline.slabs():
-            self._apply_to(slab, pipeline, "C")
-            for place in self.plan.parts(slab.place):
-                first, last = (column - slab.place.first for column in place[:2])
-                panel, rest = slab.array[place.first :, first:last], slab.array[:, last:]
-                pairs = 2 * elimination_pairs(*panel.shape)
-                with self._operation(pipeline, slab, pairs):
-                    geqrt(panel, self.t(place))
-                with self._operation(pipeline, slab, _pairs(panel, rest)):
-                    apply_reflectors(panel, self.t(place), rest[place.first :], "C")
             first, last, _ = self.plan.eliminated(slab.place)
             if first < last:
                 slab.notes["t"] = self._t[:, first:last]
+            queue_slab(pipeline, slab, method)
 
     def apply(self, pipeline: SlabPipeline, trans: str) -> None:
         """Overwrite the slabs C of a pipeline by Q·C (trans N) or Q^H·C (trans C)."""
+        method = _Elimination(self, pipeline, trans)
         for slab in pipeline.slabs():
-            self._apply_to(slab, pipeline, trans)
+            queue_slab(pipeline, slab, method)
 
-    def _apply_to(self, slab: Slab, pipeline: SlabPipeline, trans: str) -> None:
-        for number, block in enumerate(pipeline.earlier(slab), 1):
-            with self._operation(pipeline, slab, _pairs(block.array, slab.array), number):
-                t = self.t(block.place)
-                apply_reflectors(block.array, t, slab.array[block.place.first :], trans)
 
-    def _operation(
-        self, pipeline: SlabPipeline, slab: Slab, pairs: float, block: int = 0
-    ) -> AbstractContextManager[None]:
-        flops = int(flops_per_multiply_add(self.plan.dtype) * pairs)
-        return pipeline.recorder.operation("mult1", slab.number, flops=flops, block=block)
+@dataclass(frozen=True, slots=True)
+class _Elimination:
+    """Application of reflectors to the chunks of a pipeline, and their factorisation."""
+
+    reflectors: Reflectors
+    pipeline: SlabPipeline
+    trans: str
+
+    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+        """Apply the reflectors of a block of columns to a chunk."""
+        pairs = _pairs(block.array, chunk.array)
+        with self._operation(chunk, pairs, number):
+            t = self.reflectors.t(block.place)
+            apply_reflectors(block.array, t, chunk.array[block.place.first :], self.trans)
+
+    def factor(self, chunk: Chunk) -> None:
+        """Factor a chunk from its diagonal on."""
+        panel = chunk.array[chunk.place.first :]
+        with self._operation(chunk, 2 * elimination_pairs(*panel.shape), 0):
+            geqrt(panel, self.reflectors.t(chunk.place))
+
+    def _operation(self, chunk: Chunk, pairs: float, number: int) -> AbstractContextManager[None]:
+        flops = int(flops_per_multiply_add(self.reflectors.plan.dtype) * pairs)
+        recorder = self.pipeline.recorder
+        return recorder.operation("mult1", chunk.slab.number, flops=flops, block=number)
 
 
 def _pairs(v: NDArray[Any], c: NDArray[Any]) -> int:

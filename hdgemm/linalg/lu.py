@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import gemm, getrf, laswp, trsm
+from hdgemm.fortran import getrf
 from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
+from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
 from hdgemm.linalg.run import check_finite_slab, host_bytes, host_session, input_unchanged, slab_run
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import Columns, SlabPlan, elimination_pairs
+from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
 from hdgemm.linalg.tournament import LEAF, PANEL, factor_tournament
-from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -30,19 +29,16 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.checkpoint import SlabCheckpoint
-    from hdgemm.linalg.slabs import Block, SlabPipeline
+    from hdgemm.linalg.lu_elimination import Elimination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
-
-#: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
-Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
 
 
 @shows_progress
@@ -155,12 +151,12 @@ def factor(
         check = check_finite_slab if check_finite else None
         check_devices(chosen, in_memory=array is not None, what="lu_factor")
         if array is not None:
-            work = partial(_factor_panel, eliminate=eliminate)
+            work = partial(_factor_on_host, eliminate)
             if device_names(chosen):
                 work = partial(_factor_on_devices, opened, chosen, pivoting)
             pivots, zero = _factor_array(source, array, watch, work, check)
         elif (done := target.checkpoint) is not None and done.finished:
-            pivots, zero = _recorded(done)
+            pivots, zero = recorded(done)
             report_done(watch, done)
         elif pivoting == "tournament" and not slabs_fit(
             source.shape, source.dtype.name, host_bytes(chosen), chosen.tile
@@ -170,8 +166,8 @@ def factor(
             with slab_run(
                 "lu", source, target.stored, target, opened, chosen, watch, check
             ) as pipeline:
-                pivots, zero = _factor_slabs(pipeline, eliminate)
-                _interchange_stored(pipeline, pivots)
+                pivots, zero = factor_slabs(pipeline, eliminate)
+                interchange_stored(pipeline, pivots)
         save_factors(target, "lu", {"piv": pivots})
     return target.result(), pivots, zero
 
@@ -207,6 +203,12 @@ def _factor_array(
     return found
 
 
+def _factor_on_host(
+    eliminate: Elimination, slab: Slab, recorder: Recorder
+) -> tuple[NDArray[np.int64], int]:
+    return factor_panel(slab.array, 0, recorder, eliminate)
+
+
 def _factor_on_devices(
     session: Session, options: Options, pivoting: str, slab: Slab, recorder: Recorder
 ) -> tuple[NDArray[np.int64], int]:
@@ -217,74 +219,3 @@ def _factor_on_devices(
         )
     done = factor_on_devices("lu", slab.array, session, options, recorder)
     return done.pivots, next(iter(done.zeros), 0)
-
-
-def _factor_slabs(pipeline: SlabPipeline, eliminate: Elimination) -> tuple[NDArray[np.int64], int]:
-    recorder, plan = pipeline.recorder, pipeline.plan
-    slabs = [plan.eliminated(slab) for slab in plan.slabs]
-    pivots = np.zeros(plan.pivots, np.int64)
-    zero = 0
-    if pipeline.checkpoint is not None:
-        recorded, zero = _recorded(pipeline.checkpoint)
-        pivots[: len(recorded)] = recorded
-    for slab in pipeline.slabs():
-        interchanged = -1
-        for number, block in enumerate(pipeline.earlier(slab), 1):
-            place = block.place
-            flops = _flops(plan.m - place.first, place.width, slab.place.width,
-                           slab.array.dtype)  # fmt: skip
-            with recorder.operation("mult1", slab.number, flops=flops, block=number):
-                # Rows of a stored slab are in the order in which the slab was factored.
-                if block.slab != interchanged:
-                    interchanged = block.slab
-                    first, last, _ = slabs[interchanged]
-                    laswp(slab.array, pivots[first:last], first)
-                _update(slab.array, block)
-        first, last, _ = slabs[slab.number]
-        if first == last:  # right of the last pivot: U only
-            continue
-        found, info = _factor_panel(slab, recorder, eliminate)
-        pivots[first:last] = found + first
-        zero = zero or (info and info + first)
-        slab.notes.update(pivots=pivots[first:last], zero=np.array(zero))
-    return pivots, zero
-
-
-def _recorded(checkpoint: SlabCheckpoint) -> tuple[NDArray[np.int64], int]:
-    """Return the pivots of the slabs that are finished, and the first zero pivot among them."""
-    notes = [notes for notes in checkpoint.notes() if notes]
-    pivots = [np.empty(0, np.int64), *(note["pivots"] for note in notes)]
-    return np.concatenate(pivots), notes[-1]["zero"].item() if notes else 0
-
-
-def _update(slab: NDArray[Any], block: Block) -> None:
-    """Compute the rows of U beside a block of L, and subtract their product below."""
-    first, last, _ = block.place
-    width = last - first
-    trsm(block.array[:width], slab[first:last], unit=True)
-    gemm(-1.0, block.array[width:], slab[first:last], slab[last:])
-
-
-def _factor_panel(
-    slab: Slab, recorder: Recorder, eliminate: Elimination
-) -> tuple[NDArray[np.int64], int]:
-    """Factor the rows of a slab from its diagonal on; pivots are relative to the first of them."""
-    panel = slab.array[slab.place.first :]
-    flops = _flops(len(panel), slab.place.width, 0, panel.dtype)
-    with recorder.operation("mult1", slab.number, flops=flops):
-        return eliminate(panel)
-
-
-def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Count the operations of a panel's update of some columns, or (0) of its factorisation."""
-    pairs = columns * width * (rows - width / 2) if columns else elimination_pairs(rows, width)
-    return int(flops_per_multiply_add(dtype.name) * pairs)
-
-
-def _interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
-    """Apply the interchanges of later slabs to the rows of L in earlier ones."""
-    pipeline.recorder.phase = "interchange"
-    for slab in pipeline.below():
-        _, last, top = slab.place
-        with pipeline.recorder.operation("mult1", slab.number):
-            laswp(slab.array, pivots[last:] - top, last - top)

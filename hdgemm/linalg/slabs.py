@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.slab_plan import leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
@@ -32,21 +33,28 @@ if TYPE_CHECKING:
 class Slab:
     """A slab in memory: `array` has the rows from ``place.top`` on, column-major.
 
-    What the factorisation puts in `notes` (pivots, tau) a checkpoint records with the slab.
+    What the factorisation puts in `notes` (pivots, tau) a checkpoint records with the slab, which
+    is stored when its `tasks` are done.
     """
 
     number: int
     place: Columns
     array: NDArray[Any]
     notes: dict[str, NDArray[Any]] = field(default_factory=dict)
+    tasks: list[Future[None]] = field(default_factory=list)
 
 
-class Block(NamedTuple):
-    """Earlier columns in memory, a part of slab `slab`; `array` has the rows from `top` on."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Earlier columns in memory, a part of slab `slab`; `array` has the rows from ``place.top`` on.
+
+    Its memory is used again when its `tasks` are done.
+    """
 
     slab: int
     place: Columns
     array: NDArray[Any]
+    tasks: list[Future[None]] = field(default_factory=list)
 
 
 class SlabPipeline:
@@ -100,15 +108,21 @@ class SlabPipeline:
         if len(plan.slabs) > 1 or plan.reflectors:
             most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
             self._stream_buffers = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
-        # Slab loads, slab stores and the reads of the stream, at once.
-        self._pool = ThreadPoolExecutor(2 + STREAM_BUFFERS, "hdgemm-slab")
+        self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
+        self._blocks = 0
+        self._begun: list[int] = []
+        self.team = CoreTeam()
+        # Slab loads and stores and the reads of the stream, which may wait for one another.
+        self._pool = ThreadPoolExecutor(4 + STREAM_BUFFERS, "hdgemm-slab")
 
     def __enter__(self) -> Self:
+        self.team.__enter__()
         self._memory.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._memory.__exit__(None, None, None)
+        self.team.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         # Tracebacks may keep this object; its buffers are freed here.
         self._slab_buffers, self._stream_buffers = [], []
@@ -133,12 +147,14 @@ class SlabPipeline:
         self._pass_number = pass_number
         loads: dict[int, Future[Slab]] = {}
         stores = self._stores = {}
+        self._begun = []
 
         def begin_load(number: int) -> None:
             if number < len(places):
                 before = stores.get(number - self.plan.slab_buffers)
                 slab = Slab(number, places[number], self._slab_array(number, places[number]))
-                loads[number] = self._pool.submit(self._load, source, slab, before, check)
+                ahead = loads.get(number - 1)
+                loads[number] = self._pool.submit(self._load, source, slab, before, ahead, check)
 
         for number in range(start, start + self.plan.slab_buffers):
             begin_load(number)
@@ -153,7 +169,7 @@ class SlabPipeline:
     def overwritten(self, axis: str) -> str:
         """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
         name = self._out.operand.matrix.name
-        begun = [n for n, store in self._stores.items() if not store.cancelled()]
+        begun = self._begun
         if self.checkpoint is not None:
             whole = begun = list(range(self.checkpoint.done(self._pass_number)))
         else:
@@ -168,27 +184,31 @@ class SlabPipeline:
 
     def earlier(self, slab: Slab) -> Iterator[Block]:
         """Yield the stored columns left of a slab, from left to right; each until the next one."""
-        places = list(self.plan.blocks(slab.number))
         reads: deque[Future[Block]] = deque()
-        for index in range(len(places) + 1):
-            while len(reads) < STREAM_BUFFERS and index + len(reads) < len(places):
-                number = index + len(reads)
-                reads.append(
-                    self._pool.submit(self._read_block, slab.number, number, *places[number])
-                )
-            if reads:
+        for number, (earlier, place) in enumerate(self.plan.blocks(slab.number), 1):
+            if len(reads) == STREAM_BUFFERS:
                 yield reads.popleft().result()
+            buffer = self._blocks % STREAM_BUFFERS
+            self._blocks += 1
+            array = self._array(self._stream, self._stream_buffers[buffer], place)
+            block = Block(earlier, place, array)
+            before, self._block_tasks[buffer] = self._block_tasks[buffer], block.tasks
+            reads.append(self._pool.submit(self._read_block, slab.number, number, block, before))
+        while reads:
+            yield reads.popleft().result()
 
     def _load(
         self,
         source: StoredMatrix,
         slab: Slab,
         before: Future[None] | None,
+        ahead: Future[Slab] | None,
         check: Callable[[Slab], None] | None,
     ) -> Slab:
-        """Fill a slab's buffer when the slab that it held is stored."""
-        if before is not None:  # submitted earlier, so that a thread runs it already
-            before.result()
+        """Fill a slab's buffer when the slab that it held is stored, and the slab ahead is read."""
+        for future in (before, ahead):
+            if future is not None:  # submitted earlier, so that a thread runs it already
+                future.result()
         place = slab.place
         if self._fill is not None:
             self._fill(slab)
@@ -201,8 +221,11 @@ class SlabPipeline:
 
     def _store(self, slab: Slab, before: Future[None] | None) -> None:
         place, checkpoint = slab.place, self.checkpoint
+        for task in slab.tasks:
+            task.result()
         if checkpoint is not None and before is not None:
             before.result()  # slabs are recorded in order
+        self._begun.append(slab.number)
         if self._keep is not None:
             self._keep(slab)
             return
@@ -212,14 +235,16 @@ class SlabPipeline:
             else:
                 checkpoint.store(self._pass_number, slab.number, place, slab.array, slab.notes)
 
-    def _read_block(self, slab: int, number: int, earlier: int, place: Columns) -> Block:
-        if (store := self._stores.get(earlier)) is not None:
+    def _read_block(
+        self, slab: int, number: int, block: Block, before: list[Future[None]]
+    ) -> Block:
+        """Read a block when it is stored, and the block that its buffer held has been used."""
+        if (store := self._stores.get(block.slab)) is not None:
             store.result()
-        buffer = self._stream_buffers[number % STREAM_BUFFERS]
-        block = Block(earlier, place, self._array(self._stream, buffer, place))
-        with self.recorder.operation(
-            "load1", slab, nbytes=self.plan.nbytes(place), block=number + 1
-        ):
+        for task in before:
+            task.result()
+        place = block.place
+        with self.recorder.operation("load1", slab, nbytes=self.plan.nbytes(place), block=number):
             self._stream[place.top :, place.first : place.last].read(block.array)
         return block
 

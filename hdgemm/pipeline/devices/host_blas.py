@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Part of NumPy that is linked to its BLAS.
-_EXTENSION: Final = "numpy.linalg._umath_linalg"
+#: Parts of NumPy and of SciPy that are linked to their BLAS.
+_NUMPY: Final = "numpy.linalg._umath_linalg"
+_SCIPY: Final = "scipy.linalg.cython_blas"
 _NAMES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 #: Prefix and suffix of a routine's name, and the largest integer that it takes: NumPy's wheels,
 #: BLAS with 64-bit integers, and any other.
@@ -131,20 +132,20 @@ def routine_for(dtype: np.dtype[Any]) -> Routine:
 
 def _from_numpy(name: str) -> Routine | None:
     """Look the routine up in the library that NumPy is linked to."""
-    linked = _linked()
+    linked = _linked(_NUMPY)
     for prefix, suffix, largest in _SPELLINGS:
         if hasattr(linked, prefix + name + suffix):
             return Routine(_typed(linked[prefix + name + suffix]), largest)
     return None
 
 
-def _linked() -> Any:
-    """Return NumPy's extension, whose names include those of the libraries that it is linked to."""
-    extension = getattr(sys.modules.get(_EXTENSION), "__file__", None)
-    if extension is None or sys.byteorder != "little":
+def _linked(extension: str) -> Any:
+    """Return an extension, whose names include those of the libraries that it is linked to."""
+    path = getattr(sys.modules.get(extension), "__file__", None)
+    if path is None or sys.byteorder != "little":
         return None
     try:
-        return ctypes.CDLL(extension)
+        return ctypes.CDLL(path)
     except OSError:
         return None
 
@@ -176,9 +177,15 @@ class _SingleThreaded:
 
     Contexts may nest and overlap in several threads: the first one to be entered remembers the
     number of threads that BLAS is set to, the last one to be left restores it.
+
+    Parameters
+    ----------
+    extension
+        The module that is linked to the BLAS.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, extension: str) -> None:
+        self._extension = extension
         self._lock = threading.Lock()
         self._contexts = 0
         self._before: list[int] = []
@@ -188,9 +195,11 @@ class _SingleThreaded:
     def __enter__(self) -> None:
         with self._lock:
             if self._contexts == 0:
-                self._before = [setting.get() for setting in _settings()]
+                self._before = [setting.get() for setting in self._settings()]
             self._contexts += 1
-            for setting in _settings():  # each time: with OpenMP, the number is the thread's own
+            for (
+                setting
+            ) in self._settings():  # each time: with OpenMP, the number is the thread's own
                 setting.set(1)
 
     def __exit__(self, *_: object) -> None:
@@ -199,8 +208,18 @@ class _SingleThreaded:
             if self._contexts == 0:
                 self._restore()
 
+    @property
+    def threads(self) -> int:
+        """The number of threads that BLAS is set to outside of all contexts."""
+        with self._lock:
+            before = self._before if self._contexts else [x.get() for x in self._settings()]
+        return max(before, default=1)
+
+    def _settings(self) -> list[_Setting]:
+        return _settings(self._extension)
+
     def _restore(self) -> None:
-        for setting, threads in zip(_settings(), self._before, strict=True):
+        for setting, threads in zip(self._settings(), self._before, strict=True):
             setting.set(threads)
 
     def _reset(self) -> None:
@@ -211,7 +230,8 @@ class _SingleThreaded:
             self._restore()
 
 
-SINGLE_THREADED: Final = _SingleThreaded()
+SINGLE_THREADED: Final = _SingleThreaded(_NUMPY)
+SCIPY_SINGLE_THREADED: Final = _SingleThreaded(_SCIPY)
 
 
 class _Setting(NamedTuple):
@@ -222,13 +242,13 @@ class _Setting(NamedTuple):
 
 
 @cache
-def _settings() -> list[_Setting]:
-    """Return the setting of NumPy's OpenBLAS; those of all loaded BLAS where it is another one.
+def _settings(extension: str) -> list[_Setting]:
+    """Return the setting of an extension's OpenBLAS; those of all loaded BLAS where it is another.
 
     threadpoolctl is not used for OpenBLAS with threads of its own: it accepts changes from one
     Python thread only.
     """
-    linked = _linked()
+    linked = _linked(extension)
     for prefix in ("scipy_openblas_", "openblas_"):
         for suffix in ("64_", "_64", ""):
             names = [prefix + name + suffix for name in _OPENBLAS]

@@ -197,14 +197,14 @@ class Slow:
 
 def test_an_error_in_a_block_reaches_the_one_who_waits(monkeypatch):
     Slow(monkeypatch, fail=True)
-    before = [setting.get() for setting in host_blas._settings()]
+    before = [setting.get() for setting in host_blas._settings(host_blas._NUMPY)]
     x = np.ones((900, 900))
     device = HostDevice(threads=2)
     completion = device.gemm(1.0, whole(x), whole(x), 0.0, whole(np.empty_like(x)), ())
     with pytest.raises(MemoryError, match="no memory for a block"):
         completion.wait()
     device.close()
-    assert [setting.get() for setting in host_blas._settings()] == before
+    assert [setting.get() for setting in host_blas._settings(host_blas._NUMPY)] == before
 
 
 def test_an_interrupted_wait_drops_the_blocks_that_nobody_has_drawn(monkeypatch):
@@ -229,7 +229,7 @@ ON_HOST = hdgemm.Options(devices="host")
 
 
 def settings():
-    return [setting.get() for setting in host_blas._settings()]
+    return [setting.get() for setting in host_blas._settings(host_blas._NUMPY)]
 
 
 def test_concurrent_products_leave_the_callers_setting():

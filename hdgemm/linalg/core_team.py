@@ -1,0 +1,95 @@
+"""Threads that run tasks in the order of their dependencies, each with single-threaded BLAS.
+
+A core that also serves input and output runs fewer tasks, where threaded BLAS waits for the
+slowest core at the end of each call.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from hdgemm.machine.limits import thread_limit
+from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class _Task(NamedTuple):
+    run: Callable[[], None]
+    after: Sequence[Future[None]]
+    future: Future[None]
+
+
+class CoreTeam:
+    """As many threads as BLAS has; each takes the first submitted task that can begin.
+
+    Open it as a context manager: on leaving, tasks that have not begun are cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tasks: list[_Task] = []
+        self._closing = False
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        try:
+            with thread_limit():
+                for number in range(max(1, SCIPY_SINGLE_THREADED.threads)):
+                    thread = threading.Thread(target=self._work, name=f"hdgemm-core-{number}")
+                    thread.start()
+                    self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel the tasks that have not begun, and wait for those that have."""
+        with self._changed:
+            self._closing = True
+            for task in self._tasks:
+                task.future.cancel()
+            self._tasks.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, run: Callable[[], None], after: Sequence[Future[None]] = ()) -> Future[None]:
+        """Queue a task that begins when others are done, and fails where one of them failed."""
+        future: Future[None] = Future()
+        with self._changed:
+            self._tasks.append(_Task(run, after, future))
+            self._changed.notify_all()
+        return future
+
+    def _work(self) -> None:
+        with SCIPY_SINGLE_THREADED:
+            while (task := self._next()) is not None:
+                try:
+                    for before in task.after:
+                        before.result()
+                    task.run()
+                except BaseException as error:  # noqa: BLE001 - raised where the result is used
+                    task.future.set_exception(error)
+                else:
+                    task.future.set_result(None)
+                del task
+                with self._changed:
+                    self._changed.notify_all()
+
+    def _next(self) -> _Task | None:
+        """Take the next task; None when the team is closed."""
+        with self._changed:
+            while not self._closing:
+                for number, task in enumerate(self._tasks):
+                    if all(before.done() for before in task.after):
+                        return self._tasks.pop(number)
+                self._changed.wait()
+        return None

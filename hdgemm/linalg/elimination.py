@@ -1,0 +1,102 @@
+"""Left-looking elimination of slabs by tasks on chunks of their columns.
+
+A chunk is updated by each block of earlier columns, then by the chunks left of it in its slab, and
+then factored. Chunks depend on each other through their factors only, so that the panel of one
+slab is factored while other cores begin to update the next slab (lookahead).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.slabs import Block
+from hdgemm.machine.limits import cores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from hdgemm.linalg.core_team import CoreTeam
+    from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.slabs import Slab, SlabPipeline
+
+    _Span = tuple[int, int]
+
+#: Columns of a chunk: with fewer, gemm is slower; with more, it is hardly faster.
+_NARROWEST: Final = 64
+_WIDEST: Final = 512
+#: Chunks for each core, so that all cores are busy until shortly before the end of a slab.
+_PER_CORE: Final = 2
+
+
+class Chunk:
+    """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows."""
+
+    def __init__(self, team: CoreTeam, slab: Slab, first: int, last: int) -> None:
+        start = slab.place.first
+        self.slab = slab
+        self.place = Columns(first, last, slab.place.top)
+        self.array = slab.array[:, first - start : last - start]
+        self._team = team
+        #: The last task on these columns; () before the first one.
+        self.latest: tuple[Future[None], ...] = ()
+
+    def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
+        """Queue a task that follows the last one on this chunk, and others."""
+        future = self._team.submit(run, (*self.latest, *after))
+        self.latest = (future,)
+        self.slab.tasks.append(future)
+        return future
+
+    def block(self, top: int) -> Block:
+        """Return these columns from row `top` on, as they update the chunks right of them."""
+        place = self.place._replace(top=top)
+        return Block(self.slab.number, place, self.array[top - self.place.top :])
+
+
+class Method(Protocol):
+    """How one factorisation computes; the calls run in threads of the team."""
+
+    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+        """Update a chunk by earlier columns: the `number`-th block, or (0) those of its slab."""
+
+    def factor(self, chunk: Chunk) -> None:
+        """Factor a chunk that all earlier columns have updated."""
+
+
+def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
+    """Queue the updates and the factorisation of a slab; return its chunks."""
+    plan = pipeline.plan
+    own, rest = _spans(plan, slab.place)
+    chunks = [Chunk(pipeline.team, slab, *span) for span in (*own, *rest)]
+    for number, block in enumerate(pipeline.earlier(slab), 1):
+        for chunk in chunks:
+            block.tasks.append(chunk.then(partial(method.update, chunk, block, number)))
+    factored: list[tuple[Block, Future[None]]] = []
+    for chunk in chunks:
+        for block, done in factored:
+            chunk.then(partial(method.update, chunk, block, 0), done)
+        if len(factored) < len(own):
+            top = slab.place.top if plan.kind == "cholesky" else chunk.place.first
+            done = chunk.then(partial(method.factor, chunk))
+            factored.append((chunk.block(top), done))
+    return chunks
+
+
+def _spans(plan: SlabPlan, place: Columns) -> tuple[list[_Span], list[_Span]]:
+    """Cut the columns of a slab that are eliminated, and the others, into chunks."""
+    if plan.kind in ("form q", "apply q"):
+        return [], _cut(place.first, place.last)
+    own = plan.eliminated(place)
+    if plan.kind == "qr":  # each chunk is a block with a T of its own
+        return [part[:2] for part in plan.parts(place)], _cut(own.last, place.last)
+    return _cut(own.first, own.last), _cut(own.last, place.last)
+
+
+def _cut(first: int, last: int) -> list[_Span]:
+    width = last - first
+    count = max(1, -(-width // _WIDEST), min(_PER_CORE * cores(), width // _NARROWEST))
+    step = max(1, -(-width // (8 * count)) * 8)
+    return [(start, min(start + step, last)) for start in range(first, last, step)]

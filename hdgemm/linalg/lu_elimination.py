@@ -1,0 +1,129 @@
+"""LU factorisation by slabs: updates, panels and interchanges of rows on chunks of columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hdgemm.fortran import gemm, laswp, trsm
+from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.slab_plan import elimination_pairs
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.elimination import Chunk
+    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.slabs import Block, Slab, SlabPipeline
+
+#: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
+Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
+
+
+def factor_slabs(pipeline: SlabPipeline, eliminate: Elimination) -> tuple[NDArray[np.int64], int]:
+    """Factor all slabs; return the pivots, and the first zero pivot."""
+    method = _ByColumns(pipeline, eliminate)
+    for slab in pipeline.slabs():
+        method.run(slab)
+    return method.pivots, method.zero
+
+
+class _ByColumns:
+    """Elimination with pivoting; `zero` is the index of the first zero pivot.
+
+    Parameters
+    ----------
+    eliminate
+        Factors a chunk of columns.
+    """
+
+    def __init__(self, pipeline: SlabPipeline, eliminate: Elimination) -> None:
+        self._pipeline, self._eliminate = pipeline, eliminate
+        plan = pipeline.plan
+        self._slabs = [plan.eliminated(slab) for slab in plan.slabs]
+        self.pivots = np.zeros(plan.pivots, np.int64)
+        self.zero = 0
+        if pipeline.checkpoint is not None:
+            pivots, self.zero = recorded(pipeline.checkpoint)
+            self.pivots[: len(pivots)] = pivots
+
+    def run(self, slab: Slab) -> None:
+        """Queue the tasks of a slab."""
+        first, last, _ = self._slabs[slab.number]
+        if first < last:  # not right of the last pivot
+            slab.notes.update(pivots=self.pivots[first:last], zero=np.array(self.zero))
+        chunks = queue_slab(self._pipeline, slab, self)
+        own = [chunk for chunk in chunks if chunk.place.first < last]
+        for chunk in own[:-1]:
+            chunk.then(partial(self._interchange_left, chunk, last), *own[-1].latest)
+
+    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+        """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
+        their product below.
+        """
+        plan, array = self._pipeline.plan, chunk.array
+        first, last, _ = block.place
+        width = last - first
+        flops = _flops(plan.m - first, width, chunk.place.width, array.dtype)
+        with self._pipeline.recorder.operation(
+            "mult1", chunk.slab.number, flops=flops, block=number
+        ):
+            # Rows of a stored slab are in the order in which the whole slab was factored.
+            start, stop = self._slabs[block.slab][:2] if number else (first, last)
+            if start == first:
+                laswp(array, self.pivots[start:stop], start)
+            trsm(block.array[:width], array[first:last], unit=True)
+            gemm(-1.0, block.array[width:], array[first:last], array[last:])
+
+    def factor(self, chunk: Chunk) -> None:
+        """Factor the rows of a chunk from its diagonal on."""
+        first, last, _ = chunk.place
+        found, info = factor_panel(
+            chunk.array[first:], chunk.slab.number, self._pipeline.recorder, self._eliminate
+        )
+        self.pivots[first:last] = found + first
+        self.zero = self.zero or (info and info + first)
+        chunk.slab.notes["zero"][...] = self.zero
+
+    def _interchange_left(self, chunk: Chunk, last: int) -> None:
+        """Apply the interchanges of the chunks right of one, up to column `last`."""
+        first = chunk.place.last
+        with self._pipeline.recorder.operation("mult1", chunk.slab.number):
+            laswp(chunk.array, self.pivots[first:last], first)
+
+
+def recorded(checkpoint: SlabCheckpoint) -> tuple[NDArray[np.int64], int]:
+    """Return the pivots of the slabs that are finished, and the first zero pivot among them."""
+    notes = [notes for notes in checkpoint.notes() if notes]
+    pivots = [np.empty(0, np.int64), *(note["pivots"] for note in notes)]
+    return np.concatenate(pivots), notes[-1]["zero"].item() if notes else 0
+
+
+def factor_panel(
+    panel: NDArray[Any], slab: int, recorder: Recorder, eliminate: Elimination
+) -> tuple[NDArray[np.int64], int]:
+    """Factor columns; pivots are relative to their first row."""
+    rows, width = panel.shape
+    with recorder.operation("mult1", slab, flops=_flops(rows, width, 0, panel.dtype)):
+        return eliminate(panel)
+
+
+def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
+    """Count the operations of a panel's update of some columns, or (0) of its factorisation."""
+    pairs = columns * width * (rows - width / 2) if columns else elimination_pairs(rows, width)
+    return int(flops_per_multiply_add(dtype.name) * pairs)
+
+
+def interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
+    """Apply the interchanges of later slabs to the rows of L in earlier ones."""
+    pipeline.recorder.phase = "interchange"
+    for slab in pipeline.below():
+        _, last, top = slab.place
+        with pipeline.recorder.operation("mult1", slab.number):
+            laswp(slab.array, pivots[last:] - top, last - top)

@@ -1,0 +1,67 @@
+"""Tasks of a team: order, failures, the end of the team, and the threads of BLAS."""
+
+import threading
+
+import pytest
+
+from hdgemm.linalg.core_team import CoreTeam
+from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
+
+
+def test_a_task_begins_after_its_predecessors():
+    done = []
+    with CoreTeam() as team:
+        begin = threading.Event()
+        first = team.submit(begin.wait)
+        second = team.submit(lambda: done.append("second"), [first])
+        team.submit(lambda: done.append("third"), [second]).add_done_callback(lambda _: None)
+        assert not second.done()
+        begin.set()
+        team.submit(lambda: done.append("last"), [second]).result()
+    assert done.index("second") == 0
+
+
+def test_a_task_fails_with_its_predecessor():
+    def fail():
+        raise ZeroDivisionError("the task")
+
+    ran = []
+    with CoreTeam() as team:
+        failed = team.submit(fail)
+        after = team.submit(lambda: ran.append(1), [failed])
+        with pytest.raises(ZeroDivisionError, match="the task"):
+            after.result()
+        team.submit(lambda: None).result()  # the team goes on
+    assert not ran
+
+
+def test_tasks_that_have_not_begun_are_cancelled():
+    entered, go = threading.Event(), threading.Event()
+
+    def wait():
+        entered.set()
+        go.wait()
+
+    team = CoreTeam().__enter__()
+    running = team.submit(wait)
+    waiting = team.submit(lambda: None, [running])
+    entered.wait()
+    closing = threading.Thread(target=team.close)
+    closing.start()
+    while not waiting.cancelled():
+        go.wait(0.001)
+    go.set()
+    closing.join()
+    assert running.done()
+    assert not running.cancelled()
+
+
+def test_blas_has_one_thread_in_tasks_only():
+    before = SCIPY_SINGLE_THREADED.threads
+    found = []
+    with CoreTeam() as team:
+        team.submit(
+            lambda: found.extend(x.get() for x in SCIPY_SINGLE_THREADED._settings())
+        ).result()
+    assert set(found) == {1}
+    assert SCIPY_SINGLE_THREADED.threads == before
