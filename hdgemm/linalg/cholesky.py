@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.fortran import SingularMatrixError, gemm, potrf, rank_k, trsm
+from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
 from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -17,7 +17,6 @@ from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
-from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.elimination import Chunk
-    from hdgemm.linalg.slabs import Block, SlabPipeline
+    from hdgemm.linalg.slabs import SlabPipeline
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
-#: Columns that LAPACK factors at once; wider slabs are halved.
-_LEAF: Final = 512
+#: Columns that are read at a time, so that one triangle of A is read.
+_STRIP: Final = 512
 
 
 @shows_progress
@@ -213,8 +211,8 @@ class _Call:
         plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
         recorder = Recorder(self._watch, plan.flops)
         nbytes = 0
-        for first in range(0, n, _LEAF):
-            place = Columns(first, min(first + _LEAF, n), first)
+        for first in range(0, n, _STRIP):
+            place = Columns(first, min(first + _STRIP, n), first)
             slab = Slab(0, place, array[first:, first : place.last])
             with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
                 matrix[first:, first : place.last].read(slab.array)
@@ -223,7 +221,7 @@ class _Call:
                 self._check(slab)
         try:
             if on_devices is None:
-                _factor_panel(array, 0, 0, recorder)
+                factor_panel(array, 0, 0, recorder)
             else:
                 on_devices(recorder)
         except BaseException as error:
@@ -234,7 +232,7 @@ class _Call:
         recorder.finish(plan, {"load1": nbytes})
 
     def _factor_slabs(self, pipeline: SlabPipeline) -> None:
-        method = _Elimination(pipeline)
+        method = TrapezoidElimination(pipeline)
         for slab in pipeline.slabs():
             queue_slab(pipeline, slab, method)
 
@@ -243,64 +241,3 @@ class _Call:
         if self._clean and not target.new:
             for slab in slabs:
                 factor[: slab.first, slab.first : slab.last] = np.zeros((), factor.dtype)
-
-
-def _flops(depth: int, width: int, rows: int, dtype: np.dtype[Any]) -> int:
-    """Count the operations on a trapezoid: an update of some depth, or (0) its factorisation."""
-    if depth:
-        pairs = depth * (width * (rows - width) + width * (width + 1) / 2)
-    else:
-        pairs = width**3 / 6 + width**2 * (rows - width) / 2
-    return int(flops_per_multiply_add(dtype.name) * pairs)
-
-
-class _Elimination:
-    """Elimination of the lower trapezoids of slabs."""
-
-    def __init__(self, pipeline: SlabPipeline) -> None:
-        self._recorder = pipeline.recorder
-
-    def update(self, chunk: Chunk, block: Block, number: int) -> None:
-        """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
-        top = chunk.place.first - chunk.place.top
-        _update(chunk.array[top:], block.array[top:], chunk.slab.number, self._recorder, number)
-
-    def factor(self, chunk: Chunk) -> None:
-        """Factor the trapezoid of a chunk; clear what is above it."""
-        top = chunk.place.first - chunk.place.top
-        _factor_panel(chunk.array[top:], chunk.place.first, chunk.slab.number, self._recorder)
-        for column in range(chunk.place.width):
-            chunk.array[: top + column, column] = 0
-
-
-def _update(
-    trapezoid: NDArray[Any], left: NDArray[Any], slab: int, recorder: Recorder, block: int = 0
-) -> None:
-    """Subtract L·L^H from a trapezoid; L has the rows of the trapezoid."""
-    rows, width = trapezoid.shape
-    flops = _flops(left.shape[1], width, rows, trapezoid.dtype)
-    with recorder.operation("mult1", slab, flops=flops, block=block):
-        rank_k(-1.0, left[:width], trapezoid[:width])
-        gemm(-1.0, left[width:], left[:width], trapezoid[width:], trans_b="C")
-
-
-def _factor_panel(part: NDArray[Any], first: int, slab: int, recorder: Recorder) -> None:
-    """Factor a trapezoid: recursively, so that most of the work is in large products.
-
-    Its first column is column `first` of the matrix.
-    """
-    rows, width = part.shape
-    if width > _LEAF:
-        half = width // 2
-        _factor_panel(part[:, :half], first, slab, recorder)
-        _update(part[half:, half:], part[half:, :half], slab, recorder)
-        _factor_panel(part[half:, half:], first + half, slab, recorder)
-        return
-    with recorder.operation("mult1", slab, flops=_flops(0, width, rows, part.dtype)):
-        order = potrf(part[:width])
-        if order:
-            raise SingularMatrixError(
-                f"a is not positive definite: its leading minor of order {first + order} is not",
-                order=first + order,
-            )
-        trsm(part[:width], part[width:], side="R", trans="C")
