@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,8 @@ def main() -> None:
     parser.add_argument("--device", default="opencl:0")
     parser.add_argument("--save", default="linpack", help="name of the result; none: not saved")
     chosen = parser.parse_args()
+    # A killed bench ends hpcc, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     where, found = environment(), {}
     half = max(256, chosen.n // 2)
     if "host" in chosen.parts:

@@ -106,7 +106,8 @@ class Elimination:
             self._broadcast.finish()
         finally:
             if self._swaps is not None:
-                self._swaps.shutdown(cancel_futures=True)
+                # After an error, a swap may wait for messages or updates that do not come.
+                self._swaps.shutdown(wait=False, cancel_futures=True)
 
     def _step(self, step: int, ahead: int) -> None:
         """Apply panel `step` to the trailing matrix, and factor panel `ahead`.

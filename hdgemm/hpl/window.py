@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.fortran import gemm, trsm
 
 if TYPE_CHECKING:
@@ -185,10 +186,12 @@ class Window:
     def wait_only(self, start: int, stop: int, before: Strip) -> None:
         """Block until no earlier strip of these columns is pending, from a thread that swaps."""
         with self._changed:
-            while self._overlaps(start, stop, before):
+            while self._overlaps(start, stop, before) and not self._closed:
                 self._check()
                 self._changed.wait()
             self._check()
+            if self._closed:
+                raise CancelledRunError("the run ended before all rows were swapped")
 
     @contextmanager
     def failing(self) -> Iterator[None]:

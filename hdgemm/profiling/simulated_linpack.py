@@ -102,8 +102,9 @@ def _rung(run: ClusterRun) -> Rung:
 def _scaling(by_gpus: Mapping[int, ClusterRun]) -> dict[str, Rate]:
     found = {}
     for gpus, run in by_gpus.items():
-        found[f"DGEMM, {gpus} GPUs a node"] = _rate(run.cluster.dgemm / 1e9, run)
-        found[f"LINPACK, {gpus} GPUs a node"] = _rate(run.gflops, run)
+        label = f"{gpus} GPU a node" if gpus == 1 else f"{gpus} GPUs a node"
+        found[f"DGEMM, {label}"] = _rate(run.cluster.dgemm / 1e9, run)
+        found[f"LINPACK, {label}"] = _rate(run.gflops, run)
     return found
 
 
