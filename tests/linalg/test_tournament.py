@@ -33,7 +33,7 @@ def error_of(lu, pivots, a):
 
 def ratio_of(lu, pivots, a):
     """LAPACK's ratio; a power of two keeps matrices near the ends of the range apart from them."""
-    scale = np.exp2(-np.frexp(np.abs(a).max())[1])
+    scale = 2.0 ** -int(np.frexp(np.abs(a).max())[1])
     scaled = np.tril(widened(lu), -1) + np.triu(widened(lu)) * scale
     return residual_ratio(error_of(scaled, pivots, a * scale).astype(a.dtype), a * scale)
 

@@ -74,6 +74,8 @@ class HostDevice:
         machine's calibration found.
     """
 
+    panel_columns = 128
+
     def __init__(
         self,
         memory_bytes: int | None = None,
@@ -195,6 +197,30 @@ class HostDevice:
         self.synchronize()
         np.copyto(host_view(target), host_view(source))
         return DONE
+
+    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+        """Call LAPACK on a column-major copy."""
+        from hdgemm import fortran
+
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        columns = np.array(host_view(panel), order="F")
+        found = fortran.getrf(columns)
+        host_view(panel)[...] = columns
+        return found
+
+    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+        """Call LAPACK on a column-major copy."""
+        from hdgemm import fortran
+
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        columns = np.array(host_view(block), order="F")
+        order = fortran.potrf(columns)
+        host_view(block)[...] = columns
+        return order
 
     def _draws_blocks(self) -> bool:
         if self._draws is None:

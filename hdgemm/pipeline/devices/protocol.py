@@ -223,3 +223,26 @@ class FactorDevice(Device, Protocol):
         `gemm` takes A and B in the layout of their tiles: what a factorisation multiplies is first
         copied there.
         """
+
+
+class NativeDevice(FactorDevice, Protocol):
+    """A device that factors narrow panels by itself: no part of a factorisation runs on the host.
+
+    Blocks are as in `FactorDevice`. Both methods wait for their result.
+    """
+
+    #: Most columns of a panel that `getrf` and `potrf` factor.
+    panel_columns: int
+
+    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+        """Overwrite a panel, not wider than high, by its LU factors with partial pivoting.
+
+        Returns interchanges relative to its first row, and the 1-based index of the first pivot
+        that is exactly zero, 0 without one.
+        """
+
+    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+        """Overwrite the lower triangle of a square block of reals by its Cholesky factor.
+
+        Returns the order of the first leading minor that is not positive, 0 without one.
+        """

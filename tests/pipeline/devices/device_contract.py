@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hdgemm.fortran import getrf
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.reference import DTYPES, assert_close_in_eps, op
@@ -255,6 +256,47 @@ class DeviceContract:
             found = self.staged(device, taken, np.zeros((n, n)))
             device.download(target, found, [done]).wait()
             np.testing.assert_array_equal(found, wanted)
+
+    def native(self, device):
+        if not hasattr(device, "getrf"):
+            pytest.skip(f"{device.spec.name} leaves panels to the host")
+        return min(device.panel_columns, 19)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_factors_panels(self, device, taken, dtype):
+        width = self.native(device)
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        rows = 3 * width + 1
+        values = random(np.random.default_rng(8), (rows + 2, width + 3), dtype)
+        values[:, 7] = 0
+        tile, done = self.loaded(device, taken, "C", values)
+        pivots, zero = device.getrf(Block(tile, 2, 3, rows, width), [done])
+        found = self.fetched(device, taken, tile, DONE)
+        np.testing.assert_array_equal(found[:2], values[:2])
+        np.testing.assert_array_equal(found[:, :3], values[:, :3])
+        expected = np.array(values[2:, 3:], order="F")
+        wanted, wanted_zero = getrf(expected)
+        np.testing.assert_array_equal(pivots, wanted)
+        assert zero == wanted_zero == 5
+        eps = np.finfo(dtype).eps
+        assert np.abs(found[2:, 3:] - expected).max() <= 64 * width * eps * np.abs(values).max()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_factors_diagonal_blocks(self, device, taken, dtype):
+        n = self.native(device)
+        x = random(np.random.default_rng(9), (n, n), dtype)
+        values = np.pad((x @ x.T + n * np.eye(n)).astype(dtype), 2)
+        tile, done = self.loaded(device, taken, "C", values)
+        block = Block(tile, 2, 2, n, n)
+        assert device.potrf(block, [done]) == 0
+        found = np.tril(self.fetched(device, taken, tile, DONE)[2:-2, 2:-2])
+        eps = np.finfo(dtype).eps
+        assert np.abs(found @ found.T - values[2:-2, 2:-2]).max() <= 8 * n * eps * values.max()
+        values[6, 6] = -1.0
+        source = self.staged(device, taken, values)
+        done = device.upload(source, self.whole(tile), [])
+        assert device.potrf(block, [done]) == 5
 
     def test_staging_is_page_aligned(self, device, taken):
         taken.append(device.allocate_staging(10_000))

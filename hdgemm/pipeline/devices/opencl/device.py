@@ -18,6 +18,7 @@ from hdgemm.pipeline.devices.opencl.blocks import (
 from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
 from hdgemm.pipeline.devices.opencl.factoring import Factoring, Triangle
 from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
+from hdgemm.pipeline.devices.opencl.panel_factors import COLUMNS, PanelFactors
 from hdgemm.pipeline.devices.opencl.panels import kernel_width, packed_elements, panel_width
 from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs, Target
 from hdgemm.pipeline.devices.opencl.queues import open_queues
@@ -57,6 +58,8 @@ class OpenCLDevice:
         The device reads and writes staging in place, as a CPU does.
     """
 
+    panel_columns = COLUMNS
+
     def __init__(
         self,
         name: str,
@@ -85,6 +88,7 @@ class OpenCLDevice:
         self._memory = Memory(self._context, limit, most, zero_copy=zero_copy)
         self._uploads = Uploads(self._context, self._memory, self._programs, zero_copy=zero_copy)
         self._factoring = Factoring(self, self._memory, self._programs, self._compute)
+        self._panels = PanelFactors(self, self._factoring, self._programs, self._compute)
         self.spec = DeviceSpec(name, False, limit, most, _granularity(self._shapes))
         self._owner.protect(self)
 
@@ -198,6 +202,16 @@ class OpenCLDevice:
         self._owner.check()
         shape = self._dtype_shapes(target.tile.dtype).square
         return self._factoring.copy(source, target, shape, after)
+
+    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+        """Factor a narrow panel with partial pivoting; wait for the pivots."""
+        self._owner.check()
+        return self._panels.getrf(panel, after)
+
+    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+        """Factor a small diagonal block; wait for the result."""
+        self._owner.check()
+        return self._panels.potrf(block, after)
 
     def download(
         self, source: Block, target: NDArray[Any], after: Sequence[Completion]

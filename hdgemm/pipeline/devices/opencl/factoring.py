@@ -10,7 +10,7 @@ import pyopencl as cl
 from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl.blocks import bias_of, memory_of, offset_of
 from hdgemm.pipeline.devices.opencl.panels import panel_width
-from hdgemm.pipeline.devices.opencl.programs import ORDER
+from hdgemm.pipeline.devices.opencl.programs import GROUP, ORDER, groups
 from hdgemm.pipeline.devices.opencl.transfers import pack_block
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
@@ -97,7 +97,7 @@ class Factoring:
         across = block.cols if axis == 0 else block.rows
         if not (count and across):
             return self._queue.mark("permutation", after)
-        scratch = self._space("lines", count * across * tile.dtype.itemsize).memory
+        scratch = self.space("lines", count * across * tile.dtype.itemsize).memory
         lines = [self._memory.constant(each.astype(np.int32)) for each in (sources, places)]
         strides = (tile.ld, 1) if axis == 0 else (1, tile.ld)
         inside = (memory_of(tile), bias_of(tile) + offset_of(block), *strides)
@@ -105,11 +105,11 @@ class Factoring:
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
             held = (scratch, 0, across, 1)
-            grid = (across, count)
-            kernel.set_args(lines[0], 0, *inside, *held)
-            first = cl.enqueue_nd_range_kernel(queue, kernel, grid, None, wait_for=events)
-            kernel.set_args(lines[1], 1, *held, *inside)
-            return first, cl.enqueue_nd_range_kernel(queue, kernel, grid, None)
+            grid, group = (groups(across), count), (GROUP, 1)
+            kernel.set_args(across, lines[0], 0, *inside, *held)
+            first = cl.enqueue_nd_range_kernel(queue, kernel, grid, group, wait_for=events)
+            kernel.set_args(across, lines[1], 1, *held, *inside)
+            return first, cl.enqueue_nd_range_kernel(queue, kernel, grid, group)
 
         return self._queue.enqueue("permutation", work, after, (lines, scratch))
 
@@ -168,7 +168,7 @@ class Factoring:
         """Copy a block into workspace in the layout of A or B."""
         rows, cols, dtype = source.rows, source.cols, source.tile.dtype
         nbytes = self._device.slot_bytes(operand, rows, cols, dtype)
-        tile = Tile(operand, self._space(operand, nbytes), rows, cols, cols, dtype, trans)
+        tile = Tile(operand, self.space(operand, nbytes), rows, cols, cols, dtype, trans)
         target = Block(tile, 0, 0, rows, cols)
         self._device.copy(source, target, ())
         return target
@@ -178,7 +178,7 @@ class Factoring:
     ) -> tuple[Block, EventCompletion]:
         """Invert a triangular block into workspace."""
         dtype = a.tile.dtype
-        space = self._space("inverse", ORDER * ORDER * dtype.itemsize)
+        space = self.space("inverse", ORDER * ORDER * dtype.itemsize)
         kernel = self._programs.factor(dtype, "invert")
         memory, start = memory_of(a.tile), bias_of(a.tile) + offset_of(a)
 
@@ -186,7 +186,8 @@ class Factoring:
             kernel.set_args(
                 a.rows, int(form.lower), int(form.unit), memory, start, a.tile.ld, space.memory
             )
-            event = cl.enqueue_nd_range_kernel(queue, kernel, (a.rows,), None, wait_for=events)
+            grid, group = (groups(a.rows),), (GROUP,)
+            event = cl.enqueue_nd_range_kernel(queue, kernel, grid, group, wait_for=events)
             return event, event
 
         done = self._queue.enqueue("inversion of a block", work, after, (memory, space))
@@ -197,14 +198,14 @@ class Factoring:
         memory, start = memory_of(block.tile), bias_of(block.tile) + offset_of(block)
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-            kernel.set_args(memory, start, block.tile.ld)
-            grid = (block.cols, block.rows)
-            event = cl.enqueue_nd_range_kernel(queue, kernel, grid, None, wait_for=events)
+            kernel.set_args(block.cols, memory, start, block.tile.ld)
+            grid, group = (groups(block.cols), block.rows), (GROUP, 1)
+            event = cl.enqueue_nd_range_kernel(queue, kernel, grid, group, wait_for=events)
             return event, event
 
         return self._queue.enqueue("conjugation", work, after, memory)
 
-    def _space(self, name: str, nbytes: int) -> DeviceBuffer:
+    def space(self, name: str, nbytes: int) -> DeviceBuffer:
         """Return workspace, which the queue uses in order; it grows when more is needed."""
         held = self._workspace.get(name)
         if held is None or held.nbytes < nbytes:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 PACK_CHUNK: Final = 256
 #: Rows of the diagonal blocks that a triangular solve inverts.
 ORDER: Final = 64
+#: Work-items of a work-group of the kernels of factorisations. PoCL builds a kernel anew for each
+#: size of work-groups, and chooses another size for each grid where none is given.
+GROUP: Final = 64
 #: Work-items that pack one panel on a device whose work-items execute in lockstep.
 _GPU_PACK_ITEMS: Final = 128
 _BUILD_OPTIONS: Final = ["-cl-std=CL1.2"]
@@ -73,10 +76,16 @@ def pack_source(width: int, items: int, dtype: np.dtype[Any]) -> str:
     return _source("pack.cl", values, dtype)
 
 
-def factor_source(dtype: np.dtype[Any]) -> str:
-    """Return the source of the kernels of factorisations."""
-    real = "double" if real_bytes(dtype) == 8 else "float"
-    return _source("factor.cl", {"REAL": real, "CPLX": reals(dtype) - 1, "ORDER": ORDER}, dtype)
+def factor_source(items: int, dtype: np.dtype[Any]) -> str:
+    """Return the source of the kernels of factorisations; `items` work-items factor a column."""
+    values: dict[str, object] = {
+        "REAL": "double" if real_bytes(dtype) == 8 else "float",
+        "CPLX": reals(dtype) - 1,
+        "ORDER": ORDER,
+        "LANES": items,
+        "GROUP": GROUP,
+    }
+    return _source("factor.cl", values, dtype)
 
 
 def _source(name: str, values: dict[str, object], dtype: np.dtype[Any]) -> str:
@@ -143,7 +152,7 @@ class Programs:
         self._lock = threading.Lock()
         self._programs: dict[str, cl.Program] = {}
         self._kernels: dict[tuple[object, ...], cl.Kernel] = {}
-        #: Work-items of a packing kernel's work-group.
+        #: Work-items of the work-groups of kernels that pack, and of those that factor a column.
         self.pack_items = _GPU_PACK_ITEMS if lockstep else 1
 
     def gemm(self, dtype: np.dtype[Any], shape: KernelShape) -> cl.Kernel:
@@ -166,7 +175,7 @@ class Programs:
         """Return a kernel of `kernels/factor.cl`."""
         key = (name, dtype)
         return self._kernels.get(key) or self._build(
-            key, factor_source(dtype), _FACTOR_ARGUMENTS[name]
+            key, factor_source(self.pack_items, dtype), _FACTOR_ARGUMENTS[name]
         )
 
     def _build(self, key: tuple[Any, ...], source: str, arguments: Sequence[Any]) -> cl.Kernel:
@@ -182,9 +191,12 @@ class Programs:
 
 #: Arguments of the kernels in `kernels/factor.cl`.
 _FACTOR_ARGUMENTS: Final[dict[str, list[Any]]] = {
-    "move": [None, np.int32, *(None, np.int64, np.int64, np.int64) * 2],
-    "conjugate": [None, np.int64, np.int64],
+    "move": [np.int64, None, np.int32, *(None, np.int64, np.int64, np.int64) * 2],
+    "conjugate": [np.int64, None, np.int64, np.int64],
     "invert": [*(np.int32,) * 3, None, np.int64, np.int64, None],
+    "pivot": [np.int64, np.int32, np.int32, None, None],
+    "eliminate": [np.int64, np.int32, np.int32, None],
+    "cholesky": [np.int32, None, None],
 }
 #: steps, first, across; source, start, ld; target, origin, panel.
 _PACK_ARGUMENTS: Final = [*(np.int64,) * 3, *(None, np.int64, np.int64) * 2]
@@ -251,3 +263,8 @@ class GemmCall:
         return cl.enqueue_nd_range_kernel(
             queue, kernel, grid, (shape.dim_n, shape.dim_m), wait_for=list(wait_for)
         )
+
+
+def groups(elements: int) -> int:
+    """Return the work-items for so many elements, in whole work-groups."""
+    return -(-elements // GROUP) * GROUP

@@ -1,8 +1,11 @@
-/* Row gathers, and inverses of triangular blocks; ../programs.py prepends the definitions:
+/* Row gathers, inverses of triangular blocks, and factors of narrow panels; ../programs.py prepends
+ * the definitions:
  *
  *   REAL   float or double
  *   CPLX   1 where an element is a (real, imaginary) pair of REALs, else 0
  *   ORDER  most rows of a triangular block
+ *   LANES  work-items of the work-group that factors a column: 1 on a CPU
+ *   GROUP  work-items of all other work-groups; those beyond the last element do nothing
  *
  * Blocks lie in row-major tiles: `start` is the first element, `ld` the elements from row to row.
  */
@@ -24,42 +27,52 @@ ELEMENT quotient(ELEMENT x, ELEMENT y)
     return (ELEMENT)((x.s0 * r + x.s1) / d, (x.s1 * r - x.s0) / d);
 }
 #define OVER(x, y) quotient(x, y)
+#define SIZE(x) (fabs((x).s0) + fabs((x).s1))
+#define IS_ZERO(x) ((x).s0 == 0 && (x).s1 == 0)
 #else
 typedef REAL ELEMENT;
 #define ONE ((ELEMENT)1)
 #define TIMES(x, y) ((x) * (y))
 #define OVER(x, y) ((x) / (y))
+#define SIZE(x) fabs(x)
+#define IS_ZERO(x) ((x) == 0)
 #endif
 
 /* Line i of the target becomes line lines[i] of the source; with `scatter` line lines[i] becomes
  * line i. Element j of line i is at start + i * line + j * step. */
-__kernel void move(__global const int *restrict lines, const int scatter,
-                   __global const ELEMENT *source, const long source_start,
-                   const long source_line, const long source_step,
-                   __global ELEMENT *target, const long target_start,
-                   const long target_line, const long target_step)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void move(const long across, __global const int *restrict lines, const int scatter,
+          __global const ELEMENT *source, const long source_start,
+          const long source_line, const long source_step,
+          __global ELEMENT *target, const long target_start,
+          const long target_line, const long target_step)
 {
     const long j = get_global_id(0), i = get_global_id(1);
+    if (j >= across) return;
     const long from = scatter ? i : lines[i], to = scatter ? lines[i] : i;
     target[target_start + to * target_line + j * target_step] =
         source[source_start + from * source_line + j * source_step];
 }
 
 /* Conjugates a block. */
-__kernel void conjugate(__global REAL *a, const long start, const long ld)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void conjugate(const long cols, __global REAL *a, const long start, const long ld)
 {
+    if (get_global_id(0) >= cols) return;
     const long at = start + get_global_id(1) * ld + get_global_id(0);
     a[2 * at + 1] = -a[2 * at + 1];
 }
 
 /* Inverse of one triangular block of `order` rows into a row-major square of ORDER: a work-item
  * solves for one column, by substitution. */
-__kernel void invert(const int order, const int lower, const int unit,
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void invert(const int order, const int lower, const int unit,
                      __global const ELEMENT *restrict a, const long start, const long ld,
                      __global ELEMENT *restrict inverse)
 {
     const int col = get_global_id(0);
     ELEMENT x[ORDER];
+    if (col >= order) return;
     a += start;
     for (int step = 0; step < order; step++) {
         const int i = lower ? step : order - 1 - step;
@@ -73,3 +86,83 @@ __kernel void invert(const int order, const int lower, const int unit,
         inverse[i * ORDER + col] = sum;
     }
 }
+
+/* Column `col` of a dense panel of rows x width: find the pivot (IDAMAX) and interchange two rows
+ * (DSWAP). pivots[width] is the 1-based index of the first pivot that is exactly zero, or 0. */
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void pivot(const long rows, const int width, const int col,
+           __global ELEMENT *a, __global int *pivots)
+{
+    const int item = get_local_id(0);
+    __local REAL sizes[LANES];
+    __local long places[LANES];
+    REAL size = -1;
+    long place = col;
+    for (long i = col + item; i < rows; i += LANES) {
+        const REAL found = SIZE(a[i * width + col]);
+        if (found > size) {
+            size = found;
+            place = i;
+        }
+    }
+    sizes[item] = size;
+    places[item] = place;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int other = 0; other < LANES; other++)
+        if (sizes[other] > size || (sizes[other] == size && places[other] < place)) {
+            size = sizes[other];
+            place = places[other];
+        }
+    if (item == 0) {
+        const int first = col ? pivots[width] : 0;
+        pivots[col] = place;
+        pivots[width] = first == 0 && size == 0 ? col + 1 : first;
+    }
+    for (int j = item; j < width && place != col; j += LANES) {
+        const ELEMENT held = a[col * width + j];
+        a[col * width + j] = a[place * width + j];
+        a[place * width + j] = held;
+    }
+}
+
+/* Scale one row of L and update the rest of the row (DSCAL and DGER fused: the multiplier is used
+ * while it is in a register). */
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void eliminate(const long rows, const int width, const int col, __global ELEMENT *restrict a)
+{
+    __global const ELEMENT *top = a + col * width;
+    const long i = col + 1 + get_global_id(0);
+    if (i >= rows || IS_ZERO(top[col])) return;
+    __global ELEMENT *row = a + i * width;
+    const ELEMENT factor = OVER(row[col], top[col]);
+    row[col] = factor;
+    for (int j = col + 1; j < width; j++) row[j] -= TIMES(factor, top[j]);
+}
+
+#if !CPLX
+/* Cholesky factor of the lower triangle of a dense square. *order is that of the first leading
+ * minor that is not positive, or 0. */
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void cholesky(const int n, __global REAL *a, __global int *order)
+{
+    const int item = get_local_id(0);
+    int failed = 0;
+    for (int j = 0; j < n && !failed; j++) {
+        const REAL diagonal = a[j * n + j];
+        barrier(CLK_GLOBAL_MEM_FENCE);
+        if (!(diagonal > 0)) {
+            failed = j + 1;
+        } else {
+            const REAL root = sqrt(diagonal);
+            for (int i = j + item; i < n; i += LANES)
+                a[i * n + j] = i == j ? root : a[i * n + j] / root;
+        }
+        barrier(CLK_GLOBAL_MEM_FENCE);
+        if (!failed)
+            for (int i = j + 1 + item; i < n; i += LANES)
+                for (int k = j + 1; k <= i; k++) a[i * n + k] -= a[i * n + j] * a[k * n + j];
+        barrier(CLK_GLOBAL_MEM_FENCE);
+    }
+    if (item == 0) *order = failed;
+}
+#endif

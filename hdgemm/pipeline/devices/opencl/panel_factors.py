@@ -1,0 +1,114 @@
+"""LU and Cholesky factors of narrow panels on an OpenCL device (seed 001, sections 6.4 and 6.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyopencl as cl
+
+from hdgemm.errors import InputError
+from hdgemm.pipeline.devices.opencl.programs import GROUP, groups
+from hdgemm.pipeline.devices.protocol import Block, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
+    from hdgemm.pipeline.devices.opencl.factoring import Factoring
+    from hdgemm.pipeline.devices.opencl.programs import Programs
+    from hdgemm.pipeline.devices.opencl.queues import Queue
+    from hdgemm.pipeline.devices.protocol import Completion
+
+    Enqueue = Callable[[cl.CommandQueue, cl.Buffer, cl.Buffer], cl.Event]
+
+#: Most columns of a panel: with more, products of halves are faster than these kernels.
+COLUMNS: Final = 32
+
+
+class PanelFactors:
+    """Factors panels in a dense copy, which a cache holds better than rows far apart.
+
+    For each column of LU one kernel finds the pivot and interchanges two rows, and one scales the
+    column and updates the others: design D1 of the seed, with its steps fused in pairs.
+    """
+
+    def __init__(
+        self, device: OpenCLDevice, factoring: Factoring, programs: Programs, queue: Queue
+    ) -> None:
+        self._device, self._factoring = device, factoring
+        self._programs, self._queue = programs, queue
+
+    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+        """Factor a panel; see `NativeDevice.getrf`."""
+        rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
+        if not width:
+            return np.empty(0, np.int64), 0
+        if width > min(rows, COLUMNS):
+            raise InputError(
+                f"a panel of {rows}×{width} has more columns than rows, or than {COLUMNS}"
+            )
+        find = self._programs.factor(dtype, "pivot")
+        update = self._programs.factor(dtype, "eliminate")
+        items = self._programs.pack_items
+
+        def work(queue: cl.CommandQueue, dense: cl.Buffer, found: cl.Buffer) -> cl.Event:
+            for col in range(width):
+                find.set_args(rows, width, col, dense, found)
+                last = cl.enqueue_nd_range_kernel(queue, find, (items,), (items,))
+                if col + 1 < rows:
+                    update.set_args(rows, width, col, dense)
+                    grid = (groups(rows - col - 1),)
+                    last = cl.enqueue_nd_range_kernel(queue, update, grid, (GROUP,))
+            return last
+
+        found = self._run("panel factorisation", panel, work, after, width + 1)
+        return found[:width].astype(np.int64), int(found[width])
+
+    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+        """Factor a diagonal block; see `NativeDevice.potrf`."""
+        n, dtype = block.rows, block.tile.dtype
+        if not n:
+            return 0
+        if dtype.kind == "c" or block.cols != n or n > COLUMNS:
+            raise InputError(
+                f"a square of at most {COLUMNS} reals a side is needed, got {n}×{block.cols} "
+                f"{dtype.name}"
+            )
+        kernel = self._programs.factor(dtype, "cholesky")
+        items = self._programs.pack_items
+
+        def work(queue: cl.CommandQueue, dense: cl.Buffer, found: cl.Buffer) -> cl.Event:
+            kernel.set_args(n, dense, found)
+            return cl.enqueue_nd_range_kernel(queue, kernel, (items,), (items,))
+
+        return int(self._run("factorisation of a block", block, work, after, 1)[0])
+
+    def _run(
+        self, what: str, block: Block, factor: Enqueue, after: Sequence[Completion], count: int
+    ) -> NDArray[np.int32]:
+        """Copy a block to dense workspace, factor it there, copy it back, and wait.
+
+        Returns `count` integers that the kernels wrote.
+        """
+        rows, cols, dtype = block.rows, block.cols, block.tile.dtype
+        space = self._factoring.space("panel", rows * cols * dtype.itemsize)
+        integers = self._factoring.space("integers", 4 * (COLUMNS + 1))
+        dense = Block(Tile("C", space, rows, cols, cols, dtype), 0, 0, rows, cols)
+        found = np.empty(count, np.int32)
+        copied = self._device.copy(block, dense, after)
+
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
+            first = cl.enqueue_marker(queue, wait_for=events)
+            factor(queue, space.memory, integers.memory)
+            to: Any = found
+            last: Any = cl.enqueue_copy(queue, to, integers.memory, is_blocking=False)
+            return first, last
+
+        done = self._queue.enqueue(what, work, (), (found, space, integers))
+        back = self._device.copy(dense, block, ())
+        for completion in (copied, done, back):
+            completion.wait()
+        return found

@@ -1,0 +1,82 @@
+"""Products of row-major blocks on one device, and the workspace that they take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.pipeline.devices.protocol import Block, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from hdgemm.pipeline.devices.protocol import Buffer, Completion, FactorDevice
+    from hdgemm.pipeline.plan import Operand
+
+
+class Workspace:
+    """Multiplies blocks of tiles of C.
+
+    A device multiplies A and B in layouts of its own: their blocks are copied into workspace,
+    which is kept and grows on demand. All operations run in the queue of `gemm`, in order. A queue
+    goes on after a failed operation: the completion of each one is kept until `take`.
+    """
+
+    def __init__(self, device: FactorDevice) -> None:
+        self.device = device
+        self.completions: list[Completion] = []
+        self._buffers: dict[str, Buffer] = {}
+
+    def scratch(self, name: str, rows: int, cols: int, dtype: np.dtype[np.generic]) -> Block:
+        """Return a block of row-major workspace; the same name is the same memory."""
+        return self._block(name, "C", rows, cols, dtype)
+
+    def multiply(
+        self,
+        alpha: float,
+        a: Block,
+        b: Block,
+        c: Block,
+        after: Sequence[Completion] = (),
+        *,
+        beta: float = 1.0,
+        trans_a: bool = False,
+        trans_b: bool = False,
+    ) -> None:
+        """C := alpha·op(A)·op(B) + beta·C on row-major blocks."""
+        packed_a = self._packed("A", a, after, trans=trans_a)
+        packed_b = self._packed("B", b, after, trans=trans_b)
+        self.completions.append(self.device.gemm(alpha, packed_a, packed_b, beta, c, after))
+
+    def take(self) -> list[Completion]:
+        """Return the completions of all operations since the last call, in order."""
+        taken, self.completions = self.completions, []
+        return taken
+
+    def free(self) -> None:
+        """Free the workspace."""
+        while self._buffers:
+            self.device.free(self._buffers.popitem()[1])
+
+    def _packed(
+        self, operand: Operand, block: Block, after: Sequence[Completion], *, trans: bool
+    ) -> Block:
+        copied = self._block(
+            operand, operand, block.rows, block.cols, block.tile.dtype, trans=trans
+        )
+        self.completions.append(self.device.copy(block, copied, after))
+        return copied
+
+    def _block(
+        self, name: str, operand: Operand, rows: int, cols: int, dtype: np.dtype[np.generic],
+        *, trans: bool = False,
+    ) -> Block:  # fmt: skip
+        needed = self.device.slot_bytes(operand, rows, cols, dtype)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.nbytes < needed:
+            if buffer is not None:
+                self.device.synchronize()
+                self.device.free(self._buffers.pop(name))
+            buffer = self._buffers[name] = self.device.allocate(needed)
+        return Block(Tile(operand, buffer, rows, cols, cols, dtype, trans), 0, 0, rows, cols)

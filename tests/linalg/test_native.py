@@ -1,0 +1,154 @@
+"""Native mode: factorisations of which every operation runs on one device."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, InputError
+from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.native import factor_native
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.pipeline.devices.host import HostDevice
+from hdgemm.pipeline.devices.opencl import list_devices, open_device
+from hdgemm.progress import Watch
+from tests.linalg.matrices import (
+    DTYPES,
+    SOUND,
+    norm1,
+    positive_definite,
+    random_matrix,
+    residual_ratio,
+    widened,
+)
+from tests.linalg.test_growth import MATRICES
+from tests.linalg.test_tournament import ratio_of
+
+
+def pocl(**options):
+    pytest.importorskip("pyopencl")
+    for info in list_devices():
+        if "Portable" in info.description and info.usable:
+            return open_device(info.name, **options)
+    return pytest.skip("PoCL is not installed")
+
+
+@pytest.fixture(scope="module", params=["host", "pocl"])
+def device(request):
+    """Kernels of at most 8 columns, so that small matrices have panels of several levels."""
+    found = HostDevice() if request.param == "host" else pocl()
+    found.panel_columns = 8
+    yield found
+    found.close()
+
+
+def factor(name, device, a, *, panel=20, watch=None):
+    array = np.array(a, order="F")
+    found = factor_native(name, device, array, Recorder(watch or Watch(), 0), panel=panel)
+    return array, found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(75, 75), (75, 50), (50, 75), (1, 9), (9, 1)])
+def test_lu_is_sound(device, dtype, shape):
+    a = random_matrix(*shape, dtype)
+    lu, found = factor("lu", device, a)
+    assert ratio_of(lu, found.pivots, a) < SOUND
+    assert found.zeros == ()
+    assert (
+        np.abs(np.tril(lu, -1)[:, : min(shape)]).max(initial=0) <= 1 + 1e-6 or lu.dtype.kind == "c"
+    )
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_lu_of_the_gallery_is_sound(device, name):
+    a = MATRICES[name]()
+    lu, found = factor("lu", device, a)
+    assert ratio_of(lu, found.pivots, a) < SOUND
+    assert found.zeros[:1] == ((1,) if name == "zero columns" else ())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 8, 75])
+def test_cholesky_is_sound(device, dtype, n):
+    a = positive_definite(n, dtype)
+    lower, _ = factor("cholesky", device, np.tril(a))
+    found = widened(np.tril(lower))
+    assert residual_ratio((found @ found.T - a).astype(dtype), a) < SOUND
+    assert not np.triu(lower, 1).any()  # the other triangle is as it was
+
+
+def test_a_minor_that_is_not_positive_is_named(device):
+    a = positive_definite(60, "float64")
+    a[41, 41] = -1
+    with pytest.raises(SingularMatrixError, match="order 42") as caught:
+        factor("cholesky", device, a)
+    assert caught.value.order == 42
+
+
+def test_all_memory_is_freed(device):
+    if not hasattr(device, "_memory"):
+        pytest.skip("the host counts no memory")
+    factor("lu", device, random_matrix(40, 40, "float64"))
+    before = device._memory._held
+    factor("lu", device, random_matrix(40, 40, "float64"))
+    with pytest.raises(SingularMatrixError):
+        factor("cholesky", device, -np.eye(40))
+    assert device._memory._held == before
+
+
+def test_a_matrix_that_does_not_fit_is_refused_with_the_numbers():
+    device = pocl(memory_bytes=1 << 20)
+    with pytest.raises(DoesNotFitError, match="strategy='hybrid'") as caught:
+        factor("lu", device, random_matrix(400, 400, "float64"))
+    assert caught.value.missing == caught.value.requested - caught.value.available
+    device.close()
+
+
+def test_complex_cholesky_is_refused(device):
+    with pytest.raises(InputError, match="complex128 by cholesky"):
+        factor("cholesky", device, positive_definite(4, "complex128"))
+
+
+def test_a_run_can_be_cancelled(device):
+    cancel = threading.Event()
+    events = []
+
+    def observe(event):
+        events.append(event)
+        if event.stage == "mult1":
+            cancel.set()
+
+    watch = Watch(observer=observe, cancel=cancel)
+    with pytest.raises(CancelledRunError):
+        factor("lu", device, random_matrix(75, 75, "float64"), watch=watch)
+    assert sum(event.stage == "mult1" for event in events) == 1
+
+
+class Failing(HostDevice):
+    """A host of which the n-th operation fails when it is waited for."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.left = number
+        self.panel_columns = 8
+
+    def gemm(self, *args):
+        done = super().gemm(*args)
+        self.left -= 1
+        return self if self.left == 0 else done
+
+    def wait(self):
+        raise DeviceError("asked to fail")
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_failure_that_shows_late_is_raised(number):
+    with pytest.raises(DeviceError, match="asked to fail"):
+        factor("lu", Failing(number), random_matrix(75, 75, "float64"))
+
+
+def test_an_empty_matrix_has_no_factors(device):
+    _, found = factor("lu", device, np.empty((0, 4)))
+    assert len(found.pivots) == 0
+    assert norm1(np.empty((0, 4))) == 0
