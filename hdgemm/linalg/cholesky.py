@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
-from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
+from hdgemm.linalg.device_run import check_devices, strategy_of
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
@@ -46,6 +46,7 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
     *,
+    strategy: str = "hybrid",
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
@@ -74,6 +75,9 @@ def cholesky(
         factorisation that fails then leaves `a` half overwritten.
     check_finite
         Raise `InputError` at the first NaN or Inf of the triangle.
+    strategy
+        With devices: ``"hybrid"`` factors diagonal blocks on the host; ``"native"`` runs every
+        operation on the one device that `options` names, which holds the whole matrix.
     out
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major for L, row-major for U,
@@ -121,7 +125,7 @@ def cholesky(
     """
     watch = Watch.of(progress, observer, cancel, report)
     command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
-    call = _Call(lower, check_finite, clean=True, watch=watch, command=command)
+    call = _Call(lower, check_finite, clean=True, watch=watch, command=command, strategy=strategy)
     return call.run(a, out, overwrite_a, options, session)
 
 
@@ -157,10 +161,12 @@ class _Call:
     """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
 
     def __init__(
-        self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch, command: Command
-    ) -> None:
+        self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch, command: Command,
+        strategy: str = "hybrid",
+    ) -> None:  # fmt: skip
         self._lower, self._check_finite = bool(lower), check_finite
         self._clean, self._watch, self._command = clean, watch, command
+        self._strategy = strategy
 
     def run(
         self, a: Any, out: Any, overwrite_a: bool, options: Any, session: Session | None
@@ -177,10 +183,9 @@ class _Call:
             matrix, factor = self._turned(source), self._turned(target.stored)
             array = in_memory(factor, source.dtype.newbyteorder("="))
             check_devices(chosen, in_memory=array is not None, what="cholesky")
+            run = strategy_of(self._strategy, chosen)
             if array is not None:
-                on_devices = None
-                if device_names(chosen):
-                    on_devices = partial(factor_on_devices, "cholesky", array, opened, chosen)
+                on_devices = run and partial(run, "cholesky", array, opened, chosen)
                 self._factor_array(matrix, array, on_devices)
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(self._watch, done)

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.linalg.native import PANEL, factor_native
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.native import NativeFactors
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.options import Options
     from hdgemm.run.session import Session
     from hdgemm.tasks.factorise import Factorised, TaskMachine
+
+    #: Overwrites an array by its factors: name, array, session, options, recorder.
+    Strategy = Callable[[str, NDArray[Any], Session, Options, Recorder], Factorised | NativeFactors]
 
 
 def device_names(options: Options) -> tuple[str, ...]:
@@ -35,7 +42,11 @@ def check_devices(options: Options, *, in_memory: bool, what: str) -> None:
 
 
 def factor_on_devices(
-    name: str, array: NDArray[Any], session: Session, options: Options, recorder: Recorder
+    name: str,
+    array: NDArray[Any],
+    session: Session,
+    options: Options,
+    recorder: Recorder,
 ) -> Factorised:
     """Overwrite a column-major array by its factors, on the host and the devices of the options.
 
@@ -62,6 +73,32 @@ def factor_on_devices(
     except CancelledRunError:
         recorder.check_cancel()
         raise
+
+
+def factor_on_device(
+    name: str, array: NDArray[Any], session: Session, options: Options, recorder: Recorder
+) -> NativeFactors:
+    """Overwrite a column-major array by its factors, on the one device of the options.
+
+    `Options.tile` = (mb, nb, kb) forces panels of nb columns.
+    """
+    (device,) = device_names(options)
+    panel = PANEL if options.tile is None else options.tile[1]
+    return factor_native(name, session.device(device, options), array, recorder, panel=panel)
+
+
+def strategy_of(strategy: str, options: Options) -> Strategy | None:
+    """Return the factorisation on devices that a caller asked for; None for the host alone."""
+    strategies: dict[str, Strategy] = {"hybrid": factor_on_devices, "native": factor_on_device}
+    if strategy not in strategies:
+        raise InputError(f"strategy must be 'hybrid' or 'native', got {strategy!r}")
+    names = device_names(options)
+    if strategy == "native" and len(names) != 1:
+        raise InputError(
+            f"strategy='native' runs on one device, but devices is {options.devices!r}: choose "
+            "one, such as devices='opencl:0'"
+        )
+    return strategies[strategy] if names else None
 
 
 def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Options) -> TaskMachine:

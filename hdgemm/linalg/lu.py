@@ -10,7 +10,7 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
-from hdgemm.linalg.device_run import check_devices, device_names, factor_on_devices
+from hdgemm.linalg.device_run import check_devices, strategy_of
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.device_run import Strategy
     from hdgemm.linalg.lu_elimination import Elimination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -48,6 +49,7 @@ def lu_factor(
     check_finite: bool = True,
     *,
     pivoting: str = "partial",
+    strategy: str = "hybrid",
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
@@ -77,6 +79,9 @@ def lu_factor(
         ``"partial"``, or ``"tournament"``: the pivots of a panel are chosen by a binary tree of row
         blocks (CALU). It also factors matrices of which not even a few columns fit the memory, by
         blocks of rows; these runs take no `checkpoint`. Elements of L may then be larger than 1.
+    strategy
+        With devices: ``"hybrid"`` factors panels on the host; ``"native"`` runs every operation on
+        the one device that `options` names, which holds the whole matrix.
     out
         An array, a stored matrix or view, or the location of a file, which appears when it is
         complete; None for a new array. New .npy files are column-major. For a .npy or raw file
@@ -115,7 +120,7 @@ def lu_factor(
     lu, pivots, zero = factor(
         a, out, Watch.of(progress, observer, cancel, report), options, session,
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
-        command=Command("lu_factor", arguments, checkpoint, restart),
+        strategy=strategy, command=Command("lu_factor", arguments, checkpoint, restart),
     )  # fmt: skip
     if zero:
         warnings.warn(
@@ -134,6 +139,7 @@ def factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
     pivoting: str = "partial",
+    strategy: str = "hybrid",
     command: Command | None = None,
 ) -> tuple[Any, NDArray[np.int64], int]:
     """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
@@ -150,10 +156,11 @@ def factor(
         eliminate = _elimination(pivoting, chosen.tile)
         check = check_finite_slab if check_finite else None
         check_devices(chosen, in_memory=array is not None, what="lu_factor")
+        on_devices = strategy_of(strategy, chosen)
         if array is not None:
             work = partial(_factor_on_host, eliminate)
-            if device_names(chosen):
-                work = partial(_factor_on_devices, opened, chosen, pivoting)
+            if on_devices is not None:
+                work = partial(_factor_on_devices, on_devices, opened, chosen, pivoting)
             pivots, zero = _factor_array(source, array, watch, work, check)
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = recorded(done)
@@ -210,12 +217,13 @@ def _factor_on_host(
 
 
 def _factor_on_devices(
-    session: Session, options: Options, pivoting: str, slab: Slab, recorder: Recorder
-) -> tuple[NDArray[np.int64], int]:
+    factor: Strategy, session: Session, options: Options, pivoting: str, slab: Slab,
+    recorder: Recorder,
+) -> tuple[NDArray[np.int64], int]:  # fmt: skip
     if pivoting != "partial":
         raise InputError(
             f"pivoting={pivoting!r} runs on the host, but devices is {options.devices!r}: choose "
             "devices='host' or pivoting='partial'"
         )
-    done = factor_on_devices("lu", slab.array, session, options, recorder)
+    done = factor("lu", slab.array, session, options, recorder)
     return done.pivots, next(iter(done.zeros), 0)

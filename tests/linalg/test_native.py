@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+import hdgemm
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, InputError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.native import factor_native
@@ -152,3 +153,40 @@ def test_an_empty_matrix_has_no_factors(device):
     _, found = factor("lu", device, np.empty((0, 4)))
     assert len(found.pivots) == 0
     assert norm1(np.empty((0, 4))) == 0
+
+
+@pytest.fixture(scope="module")
+def native():
+    """Options that name PoCL alone, with panels of 40 columns."""
+    device = pocl()
+    name = device.spec.name
+    device.close()
+    return hdgemm.Options(devices=name, tile=(40, 40, 40))
+
+
+def test_public_calls_run_native(native):
+    a = positive_definite(100, "float64")
+    lower = hdgemm.linalg.cholesky(a, lower=True, strategy="native", options=native)
+    assert residual_ratio(lower @ lower.T - a, a) < SOUND
+    assert not np.triu(lower, 1).any()
+    upper = hdgemm.linalg.cholesky(a, strategy="native", options=native)
+    assert residual_ratio(upper.T @ upper - a, a) < SOUND
+    b = random_matrix(100, 90, "float64")
+    reports = []
+    lu, pivots = hdgemm.linalg.lu_factor(
+        b, strategy="native", options=native, report=reports.append
+    )
+    assert ratio_of(lu, pivots, b) < SOUND
+    assert reports[0].stages["load2"].nbytes == reports[0].stages["store1"].nbytes == b.nbytes
+
+
+def test_wrong_calls_are_refused(native, tmp_path):
+    a = np.eye(9)
+    with pytest.raises(InputError, match="'hybrid' or 'native', got 'other'"):
+        hdgemm.linalg.lu_factor(a, strategy="other")
+    with pytest.raises(InputError, match="runs on one device, but devices is 'host'"):
+        hdgemm.linalg.lu_factor(a, strategy="native", options=hdgemm.Options(devices="host"))
+    with pytest.raises(InputError, match="needs a result in RAM"):
+        hdgemm.linalg.lu_factor(a, strategy="native", options=native, out=tmp_path / "LU.npy")
+    with pytest.raises(InputError, match="pivoting='tournament' runs on the host"):
+        hdgemm.linalg.lu_factor(a, strategy="native", options=native, pivoting="tournament")

@@ -163,7 +163,7 @@ class Programs:
         )
 
     def pack(
-        self, dtype: np.dtype[Any], width: int, *, rows_are_steps: bool, user: str
+        self, dtype: np.dtype[Any], width: int, *, rows_are_steps: bool, user: str = "upload"
     ) -> cl.Kernel:
         """Return the packing kernel of a dtype into panels of `width`, for one queue."""
         key = ("pack_rows" if rows_are_steps else "pack_columns", dtype, width, user)
