@@ -143,7 +143,8 @@ def main() -> None:
 def _usage(error: Any) -> str:
     """Say what is wrong with a command line, and which help says more."""
     command = error.ctx.command_path if error.ctx is not None else "hdgemm"
-    return f"{error.format_message()}\nsee {command} --help"
+    message = error.format_message().replace("Value error, ", "")  # pydantic's
+    return f"{message}\nsee {command} --help"
 
 
 def log_to_stderr(level: int) -> None:

@@ -72,7 +72,7 @@ class Location:
         if self.format in ("npy", "raw") and suffix in others:
             stem = self.path.with_suffix("")
             raise InputError(
-                f"{self.path} would hold a {self.format} matrix, which its suffix denies: write "
+                f"{self.path} has the suffix of another format: write "
                 f"{stem}.npy, {stem}.h5::/C, {stem}.zarr::C or {stem}.bin::ROWSxCOLS:DTYPE"
             )
 
