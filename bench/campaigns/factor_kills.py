@@ -1,10 +1,11 @@
-"""Durable factorisations killed at random moments go on with the same command, to the same bits.
+"""Durable factorisations and solves killed at random moments go on, to the same bits.
 
 python -m bench.campaigns.factor_kills [--kills 50] [--routine lu_factor --routine cholesky ...]
 
-For each routine, half of the kills hit a run into a new file, half one in place of A. SIGKILL comes
-at moments spread evenly over the run; the same command goes on (every second time it is killed
-once more), and the SHA-256 of the factors is compared with that of a run that was not killed.
+Half of the kills of a factorisation hit a run into a new file, half one in place of A; those of
+`solve` (with as many right-hand sides) and of `qr` with Q and R hit runs into new files. SIGKILL
+comes at moments spread evenly over the run. The same command goes on (every second time it is
+killed once more), and the SHA-256 of the result is compared with that of a run that was not killed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from hdgemm.report import Report
 
-ROUTINES = ("lu_factor", "cholesky", "qr")
+ROUTINES = ("lu_factor", "cholesky", "qr", "solve", "economic")
+IN_PLACE = ("lu_factor", "cholesky", "qr")
 #: Order of the matrix; columns of a slab and of a block.
 N, SLAB, BLOCK = 900, 64, 32
 
@@ -51,18 +53,25 @@ class FactorSubject:
     def prepare(self) -> None:
         """Bring back the state before any run."""
         for name in ("F", "A"):
-            for path in [*self.folder.glob(f".{name}.npy*"), *self.folder.glob(f"{name}.*")]:
-                path.unlink()
+            for pattern in (f"..{name}.npy*", f".{name}.npy*", f"{name}.*"):
+                for path in self.folder.glob(pattern):
+                    path.unlink()
         shutil.copy(self.folder / "A0.npy", self.folder / "A.npy")
 
     def run(self, *, checkpoint: bool = True) -> int:
         """Factor A, or what is left of it; return the slabs that were there already."""
         reports: list[Report] = []
         given: dict[str, Any] = {"out": self.out} if self.mode == "new" else {"overwrite_a": True}
-        if self.device == "qr":
+        name, operands = self.device, [self.folder / "A.npy"]
+        if name == "solve":
+            operands.append(self.folder / "A0.npy")
+        elif name == "economic":
+            name, given["mode"] = "qr", "economic"
+            given["out"] = (self.out, self.folder / "F.r.npy")
+        elif name == "qr":
             given["mode"] = "raw"
-        getattr(linalg, self.device)(
-            self.folder / "A.npy", checkpoint=checkpoint, report=reports.append,
+        getattr(linalg, name)(
+            *operands, checkpoint=checkpoint, report=reports.append,
             options=Options(tile=(1, SLAB, BLOCK), host_memory="60MB"), **given,
         )  # fmt: skip
         found = reports[-1].resumption
@@ -71,7 +80,7 @@ class FactorSubject:
     def sha(self) -> str:
         """SHA-256 of the factors, and of the pivots or tau beside them."""
         digest = hashlib.sha256(self.out.read_bytes())
-        for suffix in (".piv.npy", ".tau.npy"):
+        for suffix in (".piv.npy", ".tau.npy", ".r.npy"):
             if (path := self.out.with_suffix(suffix)).exists():
                 digest.update(path.read_bytes())
         return digest.hexdigest()
@@ -93,9 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         x = np.random.default_rng(0).standard_normal((N, N))
         np.save(folder / "A0.npy", np.asfortranarray(x + x.T + 4 * N * np.eye(N)))
         for seed, routine in enumerate(asked.routine or ROUTINES):
-            for mode in ("new", "in place"):
+            modes = ("new", "in place") if routine in IN_PLACE else ("new",)
+            for mode in modes:
                 subject = FactorSubject(mode, routine, folder)
-                kill_often(subject, -(-asked.kills // 2), seed, tally)
+                kill_often(subject, -(-asked.kills // len(modes)), seed, tally)
     return tally.end("factor_kills", asked)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
+from hdgemm.pipeline.devices.recording import RecordingDevice
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op
 
@@ -378,3 +379,17 @@ def test_a_cancelled_or_failed_call_publishes_nothing(tmp_path):
     with pytest.raises(hdgemm.InputError, match="truncated"):
         hdgemm.syrk(1, a, out=out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "I.npy"]
+
+
+def test_rectangles_beside_the_diagonal_run_on_the_device(monkeypatch):
+    a = random_matrix(40, 9, "float64")
+    device = RecordingDevice(10**7, name="opencl:0")
+    options = hdgemm.Options(devices="opencl:0", tile=(8, 16, 4))
+    with hdgemm.Session(options) as session:
+        monkeypatch.setattr(session, "device", lambda name, options: device)
+        c = hdgemm.syrk(1.0, a, lower=1, session=session)
+        session.free_slots()
+    assert any(call.kind == "gemm" for call in device.calls)
+    assert device.buffers == 0
+    np.testing.assert_allclose(c, np.tril(a @ a.T), atol=1e-12)
+    device.close()
