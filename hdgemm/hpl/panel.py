@@ -170,6 +170,7 @@ class _Factoring:
         self._positions = positions[len(positions) - len(a) :]
         # Local rows that are not above the diagonal, for each row of the diagonal block.
         self._active = np.searchsorted(self._positions, first + np.arange(width + 1)).tolist()
+        self._owners = [rows.owner(row) for row in range(first, first + width)]
         self._message = np.zeros(2 + 2 * width)
         self.top: Columns = np.zeros((width, width), a.dtype, order="F")
         self.pivots = np.zeros(width, np.int64)
@@ -194,10 +195,12 @@ class _Factoring:
         Columns are updated when their turn comes, rows of U when they are interchanged.
         """
         a, top = self._a, self.top
-        column = a[self._active[col] :, col]
-        column -= a[self._active[col] :, start:col] @ top[start:col, col]
+        if col > start:
+            column = a[self._active[col] :, col]
+            column -= a[self._active[col] :, start:col] @ top[start:col, col]
         self._interchange(col)
-        top[col, col + 1 : stop] -= top[col, start:col] @ top[start:col, col + 1 : stop]
+        if start < col < stop - 1:
+            top[col, col + 1 : stop] -= top[col, start:col] @ top[start:col, col + 1 : stop]
         pivot = top[col, col]
         if pivot != 0:
             a[self._active[col + 1] :, col] /= pivot
@@ -205,28 +208,29 @@ class _Factoring:
     def _interchange(self, col: int) -> None:
         """Exchange the row of the pivot with the diagonal's; every process learns the former."""
         a, row, message = self._a, self._first + col, self._message
-        width, active = a.shape[1], self._active[col]
+        width, active, place = a.shape[1], self._active[col], 0
         message[:2] = -1.0, row
         if active < len(a):
             sizes = np.abs(a[active:, col])
-            place = int(sizes.argmax())
-            message[:2] = sizes[place], self._positions[active + place]
-            message[2 : 2 + width] = a[active + place]
-        owner = self._rows.owner(row)
-        if owner == self._rows.process:
+            place = active + int(sizes.argmax())
+            message[:2] = sizes[place - active], self._positions[place]
+            message[2 : 2 + width] = a[place]
+        owner, own = self._owners[col], self._rows.process
+        if owner == own:
             message[2 + width :] = a[active]
         found = self._processes.gather(message)
         # The largest element, of equal ones that of the lowest row, as LAPACK takes it; NaN first.
-        winner = max(
-            range(len(found)),
-            key=lambda process: (_nan_first(found[process, 0]), -found[process, 1]),
+        candidates = found[:, :2].tolist()
+        _, lowest, winner = max(
+            (_nan_first(size), -position, process)
+            for process, (size, position) in enumerate(candidates)
         )
-        pivot = int(found[winner, 1])
+        pivot = int(-lowest)
         self.pivots[col] = pivot
         self.top[col] = found[winner, 2 : 2 + width]
-        if winner == self._rows.process and pivot != row:
-            a[np.searchsorted(self._positions, pivot)] = found[owner, 2 + width :]
-        if owner == self._rows.process:
+        if winner == own and pivot != row:
+            a[place] = found[owner, 2 + width :]
+        if owner == own:
             a[active] = self.top[col]
 
 
