@@ -2,9 +2,10 @@
 
 python -m bench.campaigns.memory_limits [--limit 60000000] [--case TEXT]
 
-Each product runs in a process of its own, whose anonymous and shared pages are read from outside
-every 2 ms. What the run adds must not exceed the limit. The process computes small products first:
-libraries, threads and BLAS's buffers belong to no run.
+Each product runs in a process of its own. Its anonymous and shared pages are read from outside
+every 2 ms; the pages that the run adds must not exceed the limit. An OpenCL device on the CPU has
+its memory in the process, so that `device_memory` is added to the limit there. The process computes
+small products first: libraries, threads and BLAS's buffers belong to no run.
 """
 
 from __future__ import annotations
@@ -129,6 +130,11 @@ def combinations(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             call["options"] = {"verify": check}
         name = f"{form}, beta {beta}, {'transposed' if trans else 'as is'}, check {check}"
         yield name, call | {"trans_a": trans, "trans_b": trans, "out": f"{folder}/out.npy"}
+    outputs = {"HDF5": "out.h5::C", "Zarr": "out.zarr", "raw": f"out.bin::{N}x{N}:float32"}
+    for (form, out), beta in itertools.product(outputs.items(), (0.0, 0.5)):
+        call = {"a": f"{folder}/x4.npy", "b": f"{folder}/x4.npy", "out": f"{folder}/{out}"}
+        old = {"beta": beta, "c": f"{folder}/x4.npy"} if beta else {}
+        yield f"to {form}, beta {beta}", call | old
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

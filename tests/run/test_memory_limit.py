@@ -37,6 +37,7 @@ CASES = {
     "checked tiles": {"a": "x.npy", "b": "y.npy", "options": {"verify": "tiles"}},
     "gzip in HDF5": {"a": "x.h5::/x", "b": "x.h5::/x"},
     "Zarr": {"a": "x.zarr", "b": "x.zarr"},
+    "to Zarr": {"a": "x4.npy", "b": "x4.npy", "out": "out.zarr"},
 }
 
 
@@ -44,7 +45,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_stays_within_host_memory(folder, peak, case):
     call = dict(CASES[case])
-    for name in ("a", "b", "c"):
+    call.setdefault("out", "out.npy")
+    for name in ("a", "b", "c", "out"):
         if name in call:
             call[name] = f"{folder}/{call[name]}"
-    assert peak(**call, out=f"{folder}/out.npy") <= LIMIT
+    assert peak(**call) <= LIMIT
