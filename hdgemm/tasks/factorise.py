@@ -93,7 +93,7 @@ class TaskMachine:
 
     def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
         """Return the weights by which block columns are dealt; None for no dealing."""
-        if self.dealing == "dynamic" or not self.devices:
+        if self.dealing == "dynamic" or not self.devices or not width * shape[0]:
             return None
         if self.dealing == "uniform":
             return dict.fromkeys(self.devices, 1.0)
@@ -128,14 +128,15 @@ class TaskMachine:
         self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
     ) -> float:
         """Return the time of a factorisation in virtual time; infinite where it does not fit."""
-        weights = self.weights(name, shape, max(widths, default=1))
+        weights = self.weights(name, shape, max(widths, default=0))
         columns = BlockColumns.cut(
             shape, widths, dtype=dtype, lower=name == "cholesky", weights=weights
         )
-        run = VirtualRun(
-            self.without_workspace(shape[0], widths, np.dtype(dtype)), priorities=self.priorities
-        )
         try:
+            run = VirtualRun(
+                self.without_workspace(shape[0], widths, np.dtype(dtype)),
+                priorities=self.priorities,
+            )
             _ALGORITHMS[name](columns, run.insert, lookahead=self.lookahead)
             return run.finish().seconds
         except DoesNotFitError:
@@ -163,7 +164,7 @@ class TaskMachine:
         dealt = self.dealt(name, (shape, widths, array.dtype))
         cut = BlockColumns.cut(
             shape, widths, array=array, lower=name == "cholesky",
-            weights=dealt.weights(name, shape, max(widths, default=1)),
+            weights=dealt.weights(name, shape, max(widths, default=0)),
         )  # fmt: skip
         with Runtime(
             dealt.without_workspace(shape[0], widths, array.dtype), dealt.devices,
@@ -247,6 +248,13 @@ class TaskMachine:
             workspace += device.slot_bytes("B", width, rows, dtype)
             workspace += 4 * max(128, width) ** 2 * dtype.itemsize
             if each.memory_bytes is not None:
-                each = replace(each, memory_bytes=max(0, each.memory_bytes - workspace))
+                if each.memory_bytes <= workspace:
+                    raise DoesNotFitError(
+                        f"{each.name}: kernels on panels of {width} columns need {workspace:,} "
+                        f"bytes of workspace, and it has {each.memory_bytes:,}; choose narrower "
+                        "panels",
+                        requested=workspace, available=each.memory_bytes,
+                    )  # fmt: skip
+                each = replace(each, memory_bytes=each.memory_bytes - workspace)
             found.append(each)
         return found

@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg
 
 import hdgemm
-from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.linalg import SingularMatrixError, cho_factor, cholesky, lu_factor, qr
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.run.session import Session
@@ -151,4 +151,23 @@ def test_the_model_takes_the_dealing_that_is_the_fastest_in_virtual_time():
     for name in ("cholesky", "lu", "qr"):
         assert with_rate(1e5).dealt(name, cut).dealing != "devices"
         assert with_rate(1e13).dealt(name, cut).dealing != "host"
+    devices["d"].close()
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (5, 0), (0, 5), (1, 1)])
+def test_empty_matrices_and_one_element(session, shape):
+    a = np.ones(shape)
+    assert lu_factor(a, session=session)[0].shape == shape
+    assert qr(a, mode="r", session=session)[0].shape == shape
+    if shape[0] == shape[1]:
+        assert cholesky(a, session=session).shape == shape
+
+
+def test_workspace_that_does_not_fit():
+    devices = {"d": RecordingDevice(1000)}
+    machine = TaskMachine.of(devices)
+    a = np.asfortranarray(random_matrix(N, N, "float64"))
+    with pytest.raises(DoesNotFitError, match="bytes of workspace, and it has 1,000"):
+        replace(machine, dealing="devices").factor("lu", a, widths=[10] * 5)
+    assert machine.dealt("lu", ((N, N), [10] * 5, "float64")).dealing == "host"
     devices["d"].close()
