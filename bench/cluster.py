@@ -5,13 +5,15 @@ python -m bench.cluster load [--blocks 100000]
 python -m bench.cluster virtual [--n 1000000]
 
 `efficiency` compares workers of one thread with one engine that has as many threads and as much
-memory as all of them, by turns. `load` sends blocks that compute nothing. Kills are a campaign:
+memory as all of them, by turns. `load` sends blocks that compute nothing, and empty tasks of Dask's
+own for comparison. Kills are a campaign:
 `python -m bench.campaigns.cluster_kills`.
 """
 
 from __future__ import annotations
 
 import argparse
+import queue
 import statistics
 import time
 from pathlib import Path
@@ -28,6 +30,9 @@ from hdgemm.options import Options, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Bare submits that are measured beside the blocks.
+_BARE_SUBMITS = 5000
 
 
 def efficiency(args: argparse.Namespace) -> dict[str, Any]:
@@ -81,8 +86,9 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the processor time of client and scheduler, one process here, for a block."""
     from distributed import Client, LocalCluster
 
+    # So many blocks of equal size, drawn 64 at a time.
     blocks.LEAST_SECONDS = 1e-9
-    blocks.MOST = 8 / args.blocks
+    blocks.MOST = 2 / args.blocks
     n = 64 * int(args.blocks**0.5)
     with data_folder(args.data) as folder:
         random_matrix(folder / "A.npy", n, 1, 0, "float64")
@@ -94,6 +100,7 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
             Client(cluster) as client,
         ):
             client.run(_do_nothing)
+            bare = _bare_submits(client, min(args.blocks, _BARE_SUBMITS))
             began, worked = time.perf_counter(), time.process_time()
             report = multiply_on_cluster(
                 folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client
@@ -102,9 +109,35 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
     count = report.plan["blocks"]
     print(
         f"{count} blocks in {took:.1f} s; client and scheduler compute {1e3 * worked / count:.3f} "
-        "ms each"
+        f"ms each; a bare Dask submit takes them {1e3 * bare:.3f} ms"
     )
-    return {"blocks": count, "seconds": took, "processor_milliseconds_each": 1e3 * worked / count}
+    return {
+        "blocks": count, "seconds": took, "processor_milliseconds_each": 1e3 * worked / count,
+        "bare_submit_milliseconds": 1e3 * bare,
+    }  # fmt: skip
+
+
+def _bare_submits(client: Any, count: int) -> float:
+    """Return the processor seconds of `Client.submit` of an empty task, two at a time a worker."""
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = list(client.nthreads())
+    held = set()
+
+    def submit(number: int) -> None:
+        future = client.submit(
+            int, number, workers=[workers[number % len(workers)]], pure=False, priority=-number
+        )
+        held.add(future)
+        future.add_done_callback(ended.put)
+
+    window = 2 * len(workers)
+    worked = time.process_time()
+    for number in range(count + window):
+        if number >= window:
+            held.discard(ended.get())
+        if number < count:
+            submit(number)
+    return (time.process_time() - worked) / count
 
 
 def _do_nothing() -> None:
@@ -114,12 +147,12 @@ def _do_nothing() -> None:
     from hdgemm.cluster import task
     from hdgemm.cluster.receipts import Receipt
 
-    def compute_block(job: Any, number: int, block: Any) -> None:
+    def compute_block(topic: str, number: int, block: Any, _share: float) -> None:
         receipt = Receipt(
             number=number, block=block, pieces=[(block, 0)], began=time.time(), seconds=1e-3,
             gflops=1.0, stages={}, events=[], peak_memory=0,
         )  # fmt: skip
-        get_worker().log_event(job.topic, receipt.to_message())
+        get_worker().log_event(topic, receipt.to_message())
 
     task.compute_block = compute_block
 

@@ -41,6 +41,10 @@ class InputTypeError(InputError, TypeError):
     """An operand's dtype or kind cannot be multiplied."""
 
 
+class NotFiniteError(InputError):
+    """An operand holds a NaN or an infinity: `row` and `col`."""
+
+
 class DoesNotFitError(HdgemmError, MemoryError):
     """No plan fits: `requested`, `available` and `missing` are in bytes."""
 

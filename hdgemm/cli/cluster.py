@@ -1,10 +1,7 @@
-"""`--cluster`: the scheduler that an option names, and the map of C by worker on the terminal."""
+"""`--cluster`: products on a cluster, and the map of C by worker on the terminal."""
 
 from __future__ import annotations
 
-import re
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -12,12 +9,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from hdgemm.cluster.connection import open_cluster
 from hdgemm.cluster.report import ClusterProgress
-from hdgemm.errors import InputError
 from hdgemm.progress_view import PlainLines, ProgressView, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from pathlib import Path
     from typing import Self
 
     from hdgemm.cli.output import Outputs
@@ -31,61 +29,6 @@ _MAP_COLS: Final = 48
 #: Okabe and Ito's colours, as in the pictures; more workers than colours begin again.
 _COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-
-@contextmanager
-def open_cluster(where: str) -> Iterator[Any]:
-    """Yield a Dask client.
-
-    Parameters
-    ----------
-    where
-        The address of a scheduler, ``tcp://host:8786``; the file that a scheduler has written; or
-        ``local:4``, which starts four workers on this machine and stops them at the end.
-
-    Raises
-    ------
-    InputError
-        When it is none of these, or no scheduler answers.
-    """
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError as error:
-        raise InputError(
-            "--cluster needs distributed, which is not installed: pip install 'hdgemm[dask]'"
-        ) from error
-    with ExitStack() as stack:
-        try:
-            client = _client(where, stack, Client, LocalCluster)
-        except (OSError, ValueError, TimeoutError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"--cluster {where}: no scheduler answers ({error})") from error
-        yield client
-
-
-def _client(where: str, stack: ExitStack, client: Any, local_cluster: Any) -> Any:
-    if match := re.fullmatch(r"local:(\d+)", where):
-        from hdgemm.machine.limits import cores
-
-        count = int(match[1])
-        if not 1 <= count <= 1024:
-            raise InputError(f"--cluster {where}: give 1 to 1024 workers")
-        cluster = stack.enter_context(
-            local_cluster(
-                n_workers=count, threads_per_worker=max(1, cores() // count), processes=True,
-                dashboard_address="127.0.0.1:0",
-            )
-        )  # fmt: skip
-        return stack.enter_context(client(cluster))
-    if re.match(r"\w+://", where):
-        return stack.enter_context(client(where, timeout="10s"))
-    if not Path(where).is_file():
-        raise InputError(
-            f"--cluster {where}: give a scheduler's address (tcp://host:8786), the file that it "
-            "has written, or local:4"
-        )
-    return stack.enter_context(client(scheduler_file=where, timeout="10s"))
 
 
 def multiply_on_cluster(
@@ -116,18 +59,25 @@ def multiply_on_cluster(
 
 def plan_on_cluster(
     where: str,
-    a: str | Path,
-    b: str | Path,
+    what: Sequence[str | Path | int],
     product: dict[str, Any],
     *,
     storage: str | None,
     as_json: bool,
 ) -> None:
-    """Print the plan of a product on the workers that `where` names."""
-    from hdgemm.cluster import plan
+    """Print the plan of a product on the workers that `where` names.
+
+    Parameters
+    ----------
+    what, product
+        The files A and B and the other arguments of `hdgemm.cluster.plan`; or the extents m, n
+        and k, and those of `hdgemm.cluster.plan_shape`.
+    """
+    from hdgemm.cluster import plan, plan_shape
 
     with open_cluster(where) as client:
-        found = plan(a, b, **product, client=client, storage=storage)
+        planned: Any = plan if len(what) == 2 else plan_shape
+        found = planned(*what, **product, client=client, storage=storage)
     typer.echo(found.to_json() if as_json else str(found))
 
 

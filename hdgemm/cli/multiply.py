@@ -91,7 +91,7 @@ def command(
         from hdgemm.cli.cluster import multiply_on_cluster, plan_on_cluster
 
         if dry_run:
-            plan_on_cluster(cluster, a, b, product, storage=storage, as_json=as_json)
+            plan_on_cluster(cluster, (a, b), product, storage=storage, as_json=as_json)
         else:
             multiply_on_cluster(cluster, a, b, product, outputs, storage=storage, restart=restart)
         return

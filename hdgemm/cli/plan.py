@@ -90,11 +90,15 @@ def command(
     if cluster is not None:
         from hdgemm.cli.cluster import plan_on_cluster
 
+        if len(what) == 3:
+            shape = {"dtype": dtype, "options": options}
+            plan_on_cluster(cluster, _extents(what), shape, storage=storage, as_json=as_json)
+            return
         if len(what) != 2:
-            raise InputError(f"plan --cluster takes the files A B, got {len(what)} arguments")
+            raise InputError(f"plan --cluster takes M N K or A B, got {len(what)} arguments")
         product = {"beta": parse_scalar(beta), "c": c, "out": out or "C.npy",
                    "trans_a": trans_a, "trans_b": trans_b, "options": options}  # fmt: skip
-        plan_on_cluster(cluster, what[0], what[1], product, storage=storage, as_json=as_json)
+        plan_on_cluster(cluster, what, product, storage=storage, as_json=as_json)
         return
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)

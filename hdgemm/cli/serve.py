@@ -31,7 +31,14 @@ DatabaseUrl = Annotated[
         help="SQLAlchemy URL, as HDGEMM_DATABASE_URL; default: SQLite in the data folder."
     ),
 ]
-
+ClusterOfJobs = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Dask cluster that computes products, as HDGEMM_CLUSTER: tcp://HOST:PORT, the "
+        "scheduler's file, or local:N.",
+    ),
+]
 Retention = Annotated[
     float | None,
     typer.Option(min=0, help="Days after which finished jobs are deleted; default: never."),
@@ -61,13 +68,14 @@ def command(
         Path | None, typer.Option(help="The certificate's private key, if in a file of its own.")
     ] = None,
     retention: Retention = None,
+    cluster: ClusterOfJobs = None,
 ) -> None:
     """Serve multiplications as jobs over HTTP, with a page at /."""
     from hdgemm.server.http_server import Listener, serve
 
     settings = make_settings(
         data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
-        public_url=public_url, retention=retention,
+        public_url=public_url, retention=retention, cluster=cluster,
     )  # fmt: skip
     if worker:
         check_devices(settings.devices)
@@ -83,6 +91,7 @@ def make_settings(
     database_url: str | None = None,
     public_url: str | None = None,
     retention: float | None = None,
+    cluster: str | None = None,
 ) -> Settings:
     """Make settings of the options given; the environment and defaults fill in the rest."""
     from pydantic import ValidationError
@@ -101,6 +110,7 @@ def make_settings(
         "devices": tuple(devices) if devices else None,
         "database_url": database_url,
         "public_url": public_url,
+        "cluster": cluster,
         "retention_seconds": None if retention is None else 86400 * retention,
     }
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Typer reads the annotations when the command is built.
 from hdgemm.cli.serve import (
+    ClusterOfJobs,
     DatabaseUrl,
     DataDir,
     Device,
@@ -22,6 +23,7 @@ def command(
     device: Device = None,
     database_url: DatabaseUrl = None,
     retention: Retention = None,
+    cluster: ClusterOfJobs = None,
 ) -> None:
     """Run the jobs of a service until told to stop.
 
@@ -32,7 +34,7 @@ def command(
 
     settings = make_settings(
         data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
-        retention=retention,
+        retention=retention, cluster=cluster,
     )  # fmt: skip
     check_devices(settings.devices)
     run_worker(settings)

@@ -1,7 +1,10 @@
 """One product over several machines: Dask workers compute blocks of C from shared storage."""
 
-from hdgemm.cluster.product import multiply, plan
+from hdgemm.cluster.cholesky import cholesky
+from hdgemm.cluster.preflight import plan, plan_shape
+from hdgemm.cluster.product import multiply
+from hdgemm.cluster.syrk import syrk
 from hdgemm.hpl import Settings as LinpackSettings
 from hdgemm.hpl import linpack
 
-__all__ = ["LinpackSettings", "linpack", "multiply", "plan"]
+__all__ = ["LinpackSettings", "cholesky", "linpack", "multiply", "plan", "plan_shape", "syrk"]

@@ -15,7 +15,7 @@ from hdgemm.pipeline.plan import Rect
 from hdgemm.run.regions import area, remainder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 #: A worker draws at most this part of its share of the elements that are left.
 _PART_OF_REST: Final = 1 / 3
@@ -25,8 +25,16 @@ MOST: Final = 1 / 8
 LEAST_SECONDS: Final = 0.25
 #: Columns of C are cut into so many blocks at most, or into those of square blocks.
 _MOST_CUTS: Final = 16
+#: A worker's queue holds blocks of so many seconds, and three blocks at least: one that becomes
+#: durable, one that it computes, one that waits there.
+_QUEUE_SECONDS: Final = 0.25
+_SHALLOWEST: Final = 3
+#: Blocks in a worker's queue at most.
+_DEEPEST: Final = 64
 #: Weight of the earlier blocks in a worker's speed at each new one (exponential average).
 _FADING: Final = 0.5
+#: Squares on the diagonal of a triangle: computed whole, they add one such part to the work.
+_DIAGONAL_BLOCKS: Final = 64
 #: Extents of a free rectangle relative to those wanted, below which it is taken whole.
 _WHOLE: Final = 1.5
 
@@ -86,6 +94,8 @@ class BlockPool:
         Rows and columns of which the extents of blocks are multiples: the chunks of C's storage.
     done
         Disjoint rectangles of C that are stored already.
+    region
+        Disjoint rectangles that are computed; None for all of C.
     """
 
     def __init__(
@@ -96,12 +106,16 @@ class BlockPool:
         bandwidth: float = 1e9,
         quantum: tuple[int, int] = (1, 1),
         done: Sequence[Rect] = (),
+        region: Sequence[Rect] | None = None,
     ) -> None:
         self.shape = shape
         self._costs = costs
         self.bandwidth = bandwidth
         self._quantum = quantum
-        self._free = _remainder_of(Rect(0, 0, *shape), done)
+        whole = [Rect(0, 0, *shape)] if region is None else region
+        #: Elements of C that are computed, those done before included.
+        self.total = sum(map(area, whole))
+        self._free = [part for rect in whole for part in _remainder_of(rect, done)]
         self._workers: dict[str, _Worker] = {}
         self._total_rate = 0.0
         self.undrawn = sum(map(area, self._free))
@@ -156,6 +170,22 @@ class BlockPool:
         worker.out.append(block)
         return block
 
+    def refill(self, name: str) -> list[Rect]:
+        """Draw blocks for a worker's queue; a deep one only once it is half empty."""
+        worker = self._workers.get(name)
+        if worker is None:
+            return []
+        deep = _SHALLOWEST
+        if worker.out and worker.rate > 0:
+            seconds = area(worker.out[-1]) / worker.rate
+            deep = max(deep, min(_DEEPEST, round(_QUEUE_SECONDS / seconds)))
+        drawn: list[Rect] = []
+        if len(worker.out) > max(deep // 2, _SHALLOWEST - 1):
+            return drawn
+        while len(worker.out) < deep and (block := self.draw(name)) is not None:
+            drawn.append(block)
+        return drawn
+
     def finished(self, name: str, block: Rect, seconds: float) -> None:
         """Record that a worker has stored a block, and the seconds that it took."""
         worker = self._workers[name]
@@ -178,7 +208,7 @@ class BlockPool:
 
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
-        share, total = worker.rate / self._total_rate, math.prod(self.shape)
+        share, total = worker.rate / self._total_rate, self.total
         wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * len(self._workers) * self._served_extent() ** 2
@@ -244,3 +274,22 @@ def _remainder_of(whole: Rect, done: Sequence[Rect]) -> list[Rect]:
         else:
             merged.append(rect)
     return merged
+
+
+def triangle_region(n: int, quantum: tuple[int, int], *, lower: bool) -> list[Rect]:
+    """Return one triangle of a square C: the rectangles that halving C leaves beside the diagonal,
+    and the squares on it, which are computed whole.
+    """
+    step = math.lcm(*quantum)
+
+    def halves(first: int, last: int) -> Iterator[Rect]:
+        middle = first + round((last - first) / 2 / step) * step
+        if last - first <= -(-n // _DIAGONAL_BLOCKS) or not first < middle < last:
+            yield Rect(first, first, last - first, last - first)
+            return
+        rect = Rect(middle, first, last - middle, middle - first)
+        yield rect if lower else Rect(rect.col, rect.row, rect.cols, rect.rows)
+        yield from halves(first, middle)
+        yield from halves(middle, last)
+
+    return list(halves(0, n))

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.cluster.references import Reference, StoreReference
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
 from hdgemm.durable.identity import Identity
@@ -19,12 +20,15 @@ from hdgemm.matrices.stores import create_matrix
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from hdgemm.cluster.receipts import Receipt
     from hdgemm.durable.run import Checkpointing
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.draft import Draft
+    from hdgemm.matrices.location import Location
     from hdgemm.pipeline.plan import Rect
     from hdgemm.product.product import Product
 
@@ -36,9 +40,23 @@ class ClusterCheckpoint(Checkpoint):
     ----------
     beside
         The journal lies beside C, in the storage that the workers reach.
+    triangle
+        ``"lower"`` or ``"upper"`` where one triangle of C is computed; else None.
     """
 
     beside = False
+
+    def __init__(
+        self,
+        identity: Identity,
+        destination: Destination,
+        journal: Path,
+        *,
+        restart: bool = False,
+        triangle: str | None = None,
+    ) -> None:
+        self.triangle = triangle
+        super().__init__(identity, destination, journal, restart=restart)
 
     def begin_blocks(self) -> list[Rect]:
         """Prepare the journal; return the pieces of C that an earlier run has finished."""
@@ -63,6 +81,20 @@ class ClusterCheckpoint(Checkpoint):
     def run(self) -> str:
         """The run's name, in the journal's first record."""
         return str(self._journal.records[0]["begin"]["run"])
+
+    @property
+    def stored_lower(self) -> bool | None:
+        """The triangle that is computed, in C as it is stored, row-major; None for all of C."""
+        if self.triangle is None:
+            return None
+        return (self.triangle == "lower") != self.c.trans
+
+    def reference(self, c: Operand) -> Reference:
+        """Refer to C, or to its transpose; it may be an array that readers do not find yet."""
+        where = self._destination.where
+        if not where.url or self._destination.in_place is not None:
+            return Reference.of(c, "out")
+        return Reference(StoreReference(where, (0, 0), c.matrix.shape, c.matrix.dtype.str), c.trans)
 
     @property
     def resumed(self) -> bool:
@@ -115,7 +147,11 @@ class ObjectDestination(Destination):
 
 
 def open_checkpoint(
-    product: Product, journal: Checkpointing, *, restart: bool = False
+    product: Product,
+    journal: Checkpointing,
+    *,
+    restart: bool = False,
+    triangle: str | None = None,
 ) -> ClusterCheckpoint:
     """Open the durable run of a product, or the one that an earlier client left.
 
@@ -123,6 +159,8 @@ def open_checkpoint(
     ----------
     journal
         True for a journal beside C, or its path.
+    triangle
+        ``"lower"`` or ``"upper"`` where one triangle of C is computed; None for all of C.
 
     Raises
     ------
@@ -130,24 +168,65 @@ def open_checkpoint(
         When C cannot be made durable, is read and overwritten in place, or another client holds
         the journal.
     """
-    if journal is False:
-        raise InputError("a product of a cluster always keeps a journal: leave checkpoint out")
     if product.updates:
         raise InputError(
             "a cluster cannot update C in place: a block whose worker dies is computed again, and "
             "its old values would be gone. Give out as a path; it may be the path of c"
         )
-    destination: Destination
     if product.c is not None:
         destination = Destination.of_existing(product.c, updates=False)
-    elif product.target.url:
-        destination = ObjectDestination(product.target, product.shape, product.dtype)
     else:
-        destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
-    path = destination.journal() if journal is True else Path(journal).absolute()
+        destination = _new(product.target, product.shape, product.dtype, product.old)
+    target = destination.target() | ({} if triangle is None else {"triangle": triangle})
     identity = Identity.of(
-        product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
+        product.alpha, product.beta, product.dtype.name, product.inputs(), target
     )
-    opened = ClusterCheckpoint(identity, destination, path, restart=restart)
+    return _opened(identity, destination, journal, restart=restart, triangle=triangle)
+
+
+def open_factor(
+    a: Operand,
+    out: Location,
+    dtype: np.dtype[Any],
+    call: Mapping[str, Any],
+    journal: Checkpointing,
+    *,
+    restart: bool,
+) -> ClusterCheckpoint:
+    """Open the durable run of a Cholesky factorisation, or the one that an earlier client left.
+
+    Parameters
+    ----------
+    call
+        The routine and its arguments, as plain values.
+    """
+    destination = _new(out, a.shape, dtype, None)
+    identity = Identity.of(
+        1.0, 0.0, dtype.name, {"A": a}, destination.target() | {"routine": dict(call)}
+    )
+    triangle = "lower" if call["lower"] else "upper"
+    return _opened(identity, destination, journal, restart=restart, triangle=triangle)
+
+
+def _new(
+    where: Location, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
+) -> Destination:
+    if where.url:
+        return ObjectDestination(where, shape, dtype)
+    return Destination.aside(where, shape, dtype, old)
+
+
+def _opened(
+    identity: Identity,
+    destination: Destination,
+    journal: Checkpointing,
+    *,
+    restart: bool,
+    triangle: str | None,
+) -> ClusterCheckpoint:
+    if journal is False:
+        raise InputError("a run on a cluster always keeps a journal: leave checkpoint out")
+    path = destination.journal() if journal is True else Path(journal).absolute()
+    opened = ClusterCheckpoint(identity, destination, path, restart=restart, triangle=triangle)
     opened.beside = journal is True and not isinstance(destination, ObjectDestination)
     return opened

@@ -1,8 +1,9 @@
 """The client's loop: blocks go out to workers, receipts come back to the journal.
 
-The loop runs in the caller's thread. Dask's thread puts what it hears into one queue. Nothing is
-asked of a worker's memory: a receipt is an event, and a finished task only says that its receipt
-has come.
+The loop runs in the caller's thread; Dask's thread puts receipts into a queue. A receipt is an
+event of the scheduler, so that nothing is asked of a worker's memory. Blocks of one worker that are
+submitted together are one message, and the states of tasks are looked at now and then, not awaited
+one by one: both keep the cost of a block below a millisecond.
 """
 
 from __future__ import annotations
@@ -13,41 +14,36 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from numpy.linalg import LinAlgError
+
 from hdgemm.cluster.receipts import Receipt
-from hdgemm.cluster.task import compute_block
+from hdgemm.cluster.task import UnknownJobError
+from hdgemm.cluster.tasks import Task, Tasks
 from hdgemm.cluster.workers import ClusterError, Workers
-from hdgemm.errors import CancelledRunError
+from hdgemm.errors import CancelledRunError, NotFiniteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hdgemm.cluster.blocks import BlockPool
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
-    from hdgemm.cluster.job import Job
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.cluster.job import AnyJob
     from hdgemm.progress import Watch
 
-#: Blocks that a worker has at a time: one that it computes, one that waits there.
-_DEPTH: Final = 2
-#: Seconds between two looks at the list of workers.
+#: Seconds between two looks at the list of workers and at the states of tasks.
 _LOOK_SECONDS: Final = 0.5
 #: Longest wait for the scheduler's list of workers, in seconds.
 _ANSWER_SECONDS: Final = 2.0
-#: Longest sleep of the loop, in seconds: how late it sees a cancel.
+#: Longest sleep of the loop, in seconds: how late it sees a cancel; while workers are asked for
+#: their descriptions, how late it sees an answer.
 _SLEEP_SECONDS: Final = 0.1
+_ASKING_SECONDS: Final = 0.01
 #: A worker that fails so many blocks in a row takes no further part.
 _MOST_FAILURES: Final = 2
+#: Errors of a block that say something of the matrix: another worker would meet them too.
+_FATAL: Final = (LinAlgError, NotFiniteError)
 #: Workers lost in a row, without a finished block between, beside those that a cluster has.
 _MOST_LOSSES: Final = 10
-
-
-@dataclass
-class _Task:
-    """A block on its way."""
-
-    worker: str
-    block: Rect
-    future: Any
 
 
 @dataclass
@@ -55,62 +51,76 @@ class Tally:
     """What has happened so far."""
 
     receipts: list[Receipt] = field(default_factory=list)
-    submitted: int = 0
     lost: int = 0
     failed: int = 0
 
 
 class Coordinator:
-    """One product on its way through a cluster.
+    """Pools of blocks on their way through a cluster, one after the other.
 
     Parameters
     ----------
-    flops_per_element
-        Flop of an element of C.
     itemsize
-        Bytes of an element of C.
+        Bytes of memory that an element of a block takes of C's part of a worker's.
     measures_storage
         Take the bandwidth of the storage from what the workers measure.
     shown
-        Called with the tally after each change.
+        Called with the coordinator after each change.
     """
+
+    pool: BlockPool
 
     def __init__(
         self,
         client: Any,
-        job: Job,
-        pool: BlockPool,
+        job: AnyJob,
         checkpoint: ClusterCheckpoint,
         watch: Watch,
         *,
-        flops_per_element: int,
         itemsize: int,
         measures_storage: bool = False,
         shown: Callable[[Coordinator], None] = lambda _: None,
     ) -> None:
-        self.pool = pool
         self.workers = Workers(client, job)
         self.tally = Tally()
         #: `time.time` at the start of the run.
-        self.began = 0.0
+        self.began = time.time()
+        #: Elements of all pools so far.
+        self.elements = 0
+        #: Rows and columns of C as it is stored.
+        self.shape = checkpoint.c.matrix.shape
+        #: The part of all work that an earlier run had done.
+        self.part_before = math.nan
+        self._span = 0.0, 1.0
         self._client = client
         self._job = job
         self._checkpoint = checkpoint
         self._watch = watch
-        self._flops_per_element = flops_per_element
+        self._flops_per_element = 1
         self._itemsize = itemsize
         self._measures_storage = measures_storage
         self._shown = shown
-        self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._tasks: dict[int, _Task] = {}
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._tasks = Tasks(client, job)
+        #: Workers whose queues may have room.
+        self._idle: set[str] = set()
         self._failures: dict[str, int] = {}
         self._looked = -math.inf
         self._present: set[str] = set()
         self._losses = 0
         self._last_error: BaseException | None = None
 
-    def run(self) -> None:
-        """Return when every block of C is durable and recorded.
+    def run(
+        self, pool: BlockPool, flops_per_element: int, span: tuple[float, float] = (0.0, 1.0)
+    ) -> None:
+        """Return when every block of a pool is durable and recorded.
+
+        Parameters
+        ----------
+        flops_per_element
+            Flop of an element of C.
+        span
+            The parts of all work that are done before and after the pool.
 
         Raises
         ------
@@ -119,27 +129,37 @@ class Coordinator:
         CancelledRunError
             When the caller asked for it.
         HdgemmError
-            What the last worker reported, when all have failed.
+            What the last worker reported, when all have failed; at once what says something of the
+            matrix.
         """
-        self.began = time.time()
-        self._client.subscribe_topic(self._job.topic, self._hear)
+        self.pool, self._flops_per_element, self._span = pool, flops_per_element, span
+        self.elements += pool.total
+        if math.isnan(self.part_before):
+            self.part_before = self.part_done
+        for address in self.workers.joined:
+            self._join(address)
+        # Dask's thread calls it with the time and the message.
+        self._client.subscribe_topic(self._job.topic, lambda event: self._heard.put(event[1]))
         try:
             while self.pool.left:
                 self._check()
-                self._look()
+                ended = self._look()
                 self._submit()
                 self._take(self._listen())
+                self._drop(ended)
         finally:
             self._stop()
+
+    @property
+    def part_done(self) -> float:
+        """The part of all work that is done."""
+        first, last = self._span
+        return first + (last - first) * (1 - self.pool.left / max(1, self.pool.total))
 
     @property
     def on_the_way(self) -> int:
         """Blocks that are computed or wait at a worker."""
         return len(self._tasks)
-
-    def _hear(self, event: Any) -> None:
-        """Queue a receipt; called by Dask's thread."""
-        self._heard.put(("receipt", event[1]))
 
     def _check(self) -> None:
         if self._watch.cancelled:
@@ -150,20 +170,29 @@ class Coordinator:
                 f"{self._checkpoint.path}, and the same command goes on with a new scheduler"
             )
 
-    def _look(self) -> None:
-        """Compare the workers that are there with those that take part."""
+    def _look(self) -> list[int]:
+        """Compare the workers that are there with those that take part; return the tasks that have
+        ended, whose receipts are in the queue already.
+        """
+        ended = []
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
             for address in self.workers.update(self._addresses()):
                 self._lose(address)
                 self._losses += 1
+            ended = self._tasks.ended()
         for address in self.workers.answers():
-            info = self.workers.joined[address]
-            rate = info.flop_rate / self._flops_per_element
-            self.pool.join(address, rate, info.most_elements(self._itemsize))
-            if self._measures_storage:
-                self.pool.bandwidth = info.disk_read
+            self._join(address)
         self._give_up()
+        return ended
+
+    def _join(self, address: str) -> None:
+        info = self.workers.joined[address]
+        rate = info.flop_rate / self._flops_per_element
+        self.pool.join(address, rate, info.most_elements(self._itemsize))
+        self._idle.add(address)
+        if self._measures_storage:
+            self.pool.bandwidth = info.disk_read
 
     def _addresses(self) -> set[str]:
         try:
@@ -190,70 +219,72 @@ class Coordinator:
 
     def _lose(self, address: str) -> None:
         """Give the blocks of a worker that is gone to the others."""
-        if address in self.pool.workers:
+        if address in self.pool:
             self.tally.lost += len(self.pool.leave(address))
-        for number in [n for n, task in self._tasks.items() if task.worker == address]:
-            self._tasks.pop(number).future.cancel()
+        self._tasks.cancel(address)
         self._failures.pop(address, None)
+        self._idle = set(self.pool.workers)
 
     def _submit(self) -> None:
         if self._checkpoint.resumed and self.workers.waiting:
             # Tasks of the client before this one may still run; a worker answers after them.
             return
-        for address in self.pool.workers:
-            while len(self.pool.out(address)) < _DEPTH:
-                block = self.pool.draw(address)
-                if block is None:
-                    return
-                self._send(address, block)
+        while self._idle and self.pool.undrawn:
+            address = self._idle.pop()
+            blocks = self.pool.refill(address)
+            if blocks:
+                share = self.pool.bandwidth / len(self.pool.workers)
+                self._tasks.send(address, blocks, share)
 
-    def _send(self, address: str, block: Rect) -> None:
-        number = self.tally.submitted
-        self.tally.submitted += 1
-        future = self._client.submit(
-            compute_block, self._job, number, block, workers=[address], pure=False, retries=0,
-            key=f"hdgemm-{self._job.run}-{self._job.topic[-8:]}-{number}", priority=-number,
-        )  # fmt: skip
-        self._tasks[number] = _Task(address, block, future)
-        future.add_done_callback(lambda _: self._heard.put(("done", number)))
-
-    def _listen(self) -> list[tuple[str, Any]]:
-        """Wait a moment for news; return all there is."""
+    def _listen(self) -> list[Receipt]:
+        """Wait a moment for receipts; return all there are."""
         heard = []
         try:
-            heard.append(self._heard.get(timeout=_SLEEP_SECONDS))
+            wait = _ASKING_SECONDS if self.workers.waiting else _SLEEP_SECONDS
+            heard.append(self._heard.get(timeout=wait))
             while True:
                 heard.append(self._heard.get_nowait())
         except queue.Empty:
-            return heard
+            return [Receipt.from_message(message) for message in heard]
 
-    def _take(self, heard: Iterable[tuple[str, Any]]) -> None:
+    def _take(self, heard: Iterable[Receipt]) -> None:
         receipts = []
-        for kind, what in heard:
-            if kind == "receipt":
-                receipt = Receipt.from_message(what)
-                if receipt.number in self._tasks:
-                    receipts.append(receipt)
-                    task = self._tasks.pop(receipt.number)
-                    self.pool.finished(task.worker, task.block, receipt.seconds)
-                    self._failures.pop(task.worker, None)
-            elif what in self._tasks:
-                self._fail(self._tasks.pop(what))
+        for receipt in heard:
+            task = self._tasks.pop(receipt.number)
+            if task is not None:
+                receipts.append(receipt)
+                self.pool.finished(task.worker, task.block, receipt.seconds)
+                self._failures.pop(task.worker, None)
+                self._idle.add(task.worker)
         if receipts:
             self._losses = 0
             self._checkpoint.record(receipts)
             self.tally.receipts += receipts
             self._shown(self)
 
-    def _fail(self, task: _Task) -> None:
-        """Take a task that ended without a receipt: it failed, or Dask gave it up."""
-        if task.worker not in self.pool.workers:
+    def _drop(self, ended: Iterable[int]) -> None:
+        """Return the blocks of tasks that ended without a receipt: failed, or given up by Dask."""
+        for number in ended:
+            task = self._tasks.pop(number)
+            if task is not None:
+                self._fail(task)
+
+    def _fail(self, task: Task) -> None:
+        if task.worker not in self.pool:
             return
         self.pool.failed(task.worker, task.block)
+        self._idle = set(self.pool.workers)
         self.tally.failed += 1
         if task.future.status != "error":
             return
-        self._last_error = error = task.future.exception()
+        error = task.future.exception()
+        if isinstance(error, _FATAL):
+            raise error
+        if isinstance(error, UnknownJobError):  # another process has the address now
+            self._lose(task.worker)
+            self.workers.forget(task.worker)
+            return
+        self._last_error = error
         failures = self._failures[task.worker] = self._failures.get(task.worker, 0) + 1
         if failures >= _MOST_FAILURES:
             self._lose(task.worker)
@@ -262,8 +293,7 @@ class Coordinator:
     def _stop(self) -> None:
         """Cancel what is on its way; the workers stop after at most one operation per lane."""
         try:
-            for task in self._tasks.values():
-                task.future.cancel()
+            self._tasks.cancel()
             self._client.unsubscribe_topic(self._job.topic)
         except (OSError, ValueError, RuntimeError):
             return  # the scheduler is gone

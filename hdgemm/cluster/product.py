@@ -6,16 +6,13 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.cluster.blocks import BlockPool, Costs
+from hdgemm.cluster.blocks import BlockPool, Costs, triangle_region
 from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
-from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.job import Job
 from hdgemm.cluster.references import Reference
 from hdgemm.cluster.report import ProgressOf, merged_report
 from hdgemm.cluster.task import free_memory
-from hdgemm.cluster.virtual_time import VirtualWorker
-from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
@@ -101,7 +98,7 @@ def multiply(
     CancelledRunError
         When `cancel` was set.
     """
-    _check_client(client)
+    check_client(client)
     options = check_options(options)
     watch = Watch.of(progress, observer, cancel)
     bandwidth = None if storage is None else float(parse_size(storage, "storage"))
@@ -110,67 +107,39 @@ def multiply(
     )
     if not product.reads_product:
         return compute(product, options, watch)
-    _check_reachable(product)
-    with open_checkpoint(product, checkpoint, restart=restart) as durable:
-        if durable.finished:
-            return merged_report(product, None, durable)
-        with unchanged(product.inputs(), durable.c.matrix):
-            coordinator, seconds = _run(product, durable, client, options, watch, bandwidth)
-        durable.finish()
-        return merged_report(product, coordinator, durable, seconds)
-
-
-def plan(
-    a: Any,
-    b: Any,
-    *,
-    client: Any,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    c: Any = None,
-    trans_a: int = False,
-    trans_b: int = False,
-    out: Any,
-    options: Options | None = None,
-    storage: float | str | None = None,
-) -> ClusterPlan:
-    """Return what `multiply` would do for the same arguments; nothing is written.
-
-    The workers that are there now describe themselves: they measure their rates where the product
-    is worth it, and check that they reach A and B.
-
-    Raises
-    ------
-    InputError
-        Arguments that do not fit together.
-    ClusterError
-        When no worker can take part.
-    """
-    _check_client(client)
-    product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
-    )
-    if not product.reads_product:
-        raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")
-    if product.c is not None:
-        product = product.row_major()
-    infos = list(ask(client, make_job(product, None, check_options(options))).values())
-    m, n = product.shape
-    flops = product.flops // (m * n)
-    itemsize = product.dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
-    bandwidth = min(info.disk_read for info in infos)
-    return plan_cluster(
-        (m, n, product.k), product.dtype.name,
-        [VirtualWorker(f"{i}", info.flop_rate, most_elements=info.most_elements(itemsize))
-         for i, info in enumerate(infos)],
-        costs=costs_of(product),
-        bandwidth=bandwidth if storage is None else float(parse_size(storage, "storage")),
-        itemsize=itemsize, flops_per_element=flops,
-        quantum=(1, 1) if product.c is None else quantum_of(product.c.matrix),
+    return run_product(
+        product, client, options, watch, bandwidth=bandwidth, checkpoint=checkpoint,
+        restart=restart,
     )  # fmt: skip
 
 
-def _check_client(client: Any) -> None:
+def run_product(
+    product: Product,
+    client: Any,
+    options: Options,
+    watch: Watch,
+    *,
+    bandwidth: float | None,
+    checkpoint: Checkpointing,
+    restart: bool,
+    lower: bool | None = None,
+) -> Report:
+    """Compute a product, or the triangle of its C that `lower` names; see `multiply`."""
+    for letter, operand in product.inputs().items():
+        Reference.of(operand, letter)  # refuses what other machines cannot reach
+    extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype.name}
+    triangle = None if lower is None else "lower" if lower else "upper"
+    with open_checkpoint(product, checkpoint, restart=restart, triangle=triangle) as durable:
+        if durable.finished:
+            return merged_report(extents, None, durable)
+        with unchanged(product.inputs(), durable.c.matrix):
+            coordinator, seconds = _run(product, durable, client, options, watch, bandwidth)
+        durable.finish()
+        return merged_report(extents, coordinator, durable, seconds)
+
+
+def check_client(client: Any) -> None:
+    """Refuse what is no Dask client."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -182,11 +151,6 @@ def _check_client(client: Any) -> None:
             f"client must be a distributed.Client, got {type(client).__name__}: "
             "write client=distributed.Client('tcp://scheduler:8786')"
         )
-
-
-def _check_reachable(product: Product) -> None:
-    for letter, operand in product.inputs().items():
-        Reference.of(operand, letter)
 
 
 def _run(
@@ -201,20 +165,21 @@ def _run(
     done = durable.begin_blocks()
     stored = product.stored_in(durable.c).row_major()
     job = make_job(stored, durable, options)
-    c = durable.c.matrix
+    c, quantum = durable.c.matrix, quantum_of(durable.c.matrix)
     pool = BlockPool(
-        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=quantum_of(c), done=done
-    )
+        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=quantum, done=done,
+        region=None if job.lower is None else triangle_region(stored.m, quantum, lower=job.lower),
+    )  # fmt: skip
     flops = stored.flops // (c.shape[0] * c.shape[1])
     coordinator = Coordinator(
-        client, job, pool, durable, watch, flops_per_element=flops, itemsize=c.dtype.itemsize,
-        measures_storage=bandwidth is None, shown=ProgressOf(product, watch),
+        client, job, durable, watch, itemsize=c.dtype.itemsize,
+        measures_storage=bandwidth is None, shown=ProgressOf(watch),
     )  # fmt: skip
     start = time.perf_counter()
     try:
-        coordinator.run()
+        coordinator.run(pool, flops)
     finally:
-        _free_memory(client, coordinator, job.run)
+        free_workers(client, coordinator, job.run)
     return coordinator, time.perf_counter() - start
 
 
@@ -228,12 +193,13 @@ def make_job(product: Product, durable: ClusterCheckpoint | None, options: Optio
         journal=durable.path if durable is not None and durable.beside else None,
         a=Reference.of(product.a, "A"),
         b=Reference.of(product.b, "B"),
-        c=None if durable is None else Reference.of_target(product),
+        c=None if durable is None else durable.reference(product.destination),
         old=None if old is None else Reference.of(old, "C"),
         alpha=product.alpha,
         beta=product.beta,
         dtype=product.dtype,
         options=options,
+        lower=None if durable is None else durable.stored_lower,
     )
 
 
@@ -256,7 +222,7 @@ def costs_of(product: Product) -> Costs:
     return Costs(product.k, a, b)
 
 
-def _free_memory(client: Any, coordinator: Coordinator, run: str) -> None:
+def free_workers(client: Any, coordinator: Coordinator, run: str) -> None:
     """Let the workers free what they keep for the run; a lost scheduler is no error."""
     from distributed import fire_and_forget
 

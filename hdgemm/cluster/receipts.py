@@ -11,6 +11,8 @@ from hdgemm.pipeline.timeline import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from hdgemm.report import Report
+
 #: Events of one stage of one device that a receipt carries at most.
 _MOST_EVENTS: Final = 16
 
@@ -51,6 +53,24 @@ class Receipt:
     events: Sequence[Event]
     peak_memory: int
     worker: str = ""
+
+    @classmethod
+    def of(
+        cls, number: int, block: Rect, pieces: Sequence[tuple[Rect, int]], report: Report
+    ) -> Receipt:
+        """Make a receipt of a run's report; its times are filled in later."""
+        return cls(
+            number=number, block=block, pieces=pieces, began=0.0, seconds=0.0,
+            gflops=report.gflops,
+            stages={name: stage.to_dict() for name, stage in report.stages.items()},
+            events=coalesce(report.timeline.events),
+            peak_memory=report.peak_memory_bytes or 0,
+        )  # fmt: skip
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the block."""
+        return int(self.stages.get("mult1", {}).get("flops", 0))
 
     @property
     def bytes_read(self) -> int:

@@ -17,8 +17,6 @@ from hdgemm.matrices.stores import create_matrix, open_location
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hdgemm.product.product import Product
-
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
@@ -91,15 +89,6 @@ class Reference:
             When it lies in this process's memory or was passed as an object of a library.
         """
         return cls(_stored(operand.matrix, what), operand.trans, operand.conj)
-
-    @classmethod
-    def of_target(cls, product: Product) -> Reference:
-        """Refer to the C of a product, which may be an array that readers do not find yet."""
-        c, place = product.destination, product.target
-        if not isinstance(place, Location) or not place.url:
-            return cls.of(c, "out")
-        new = StoreReference(place, (0, 0), c.matrix.shape, c.matrix.dtype.str)
-        return cls(new, c.trans)
 
     def __str__(self) -> str:
         return str(self.stored)

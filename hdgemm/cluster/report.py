@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
+from hdgemm.pipeline.plan import STAGES
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.progress import Progress
 from hdgemm.report import Report, StageReport, versions
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hdgemm.cluster.receipts import Receipt
     from hdgemm.pipeline.plan import Rect, Stage
     from hdgemm.pipeline.timeline import Event
-    from hdgemm.product.product import Product
     from hdgemm.progress import Watch
 
 
@@ -57,14 +56,10 @@ def label_of(address: str, workers: Mapping[str, WorkerInfo]) -> str:
 class ProgressOf:
     """Turns the state of a coordinator into snapshots, and events into calls of the observer."""
 
-    def __init__(self, product: Product, watch: Watch) -> None:
-        m, n = product.shape
-        self._elements = m * n
-        self._flops = product.flops
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._began = time.perf_counter()
-        self._shown = 0
-        self._left: int | None = None
+        self._shown = self._flops = 0
 
     def __call__(self, coordinator: Coordinator) -> None:
         """Show what has been finished since the last call."""
@@ -77,19 +72,19 @@ class ProgressOf:
                     self._watch.observer(event)
         if self._watch.progress is None:
             return
-        done = sum(receipt.block.rows * receipt.block.cols for receipt in receipts)
-        elapsed = time.perf_counter() - self._began
-        left, rate = coordinator.pool.left, coordinator.pool.rate
+        self._flops += sum(receipt.flops for receipt in new)
+        elapsed, part = time.perf_counter() - self._began, coordinator.part_done
+        own = part - coordinator.part_before
         self._watch.progress(
             ClusterProgress(
-                percent=100.0 * (1 - left / self._elements),
-                gflops=self._flops * done / self._elements / elapsed / 1e9 if elapsed else 0.0,
+                percent=100.0 * part,
+                gflops=self._flops / elapsed / 1e9 if elapsed else 0.0,
                 elapsed=elapsed,
-                eta=left / rate if rate > 0 else None,
+                eta=elapsed * (1 - part) / own if own > 0 else None,
                 limit=None,
                 steps=len(receipts),
                 total_steps=len(receipts) + coordinator.on_the_way,
-                shape=coordinator.pool.shape,
+                shape=coordinator.shape,
                 workers=tuple(label_of(address, known) for address in coordinator.pool.workers),
                 blocks=tuple((label_of(r.worker, known), r.block) for r in new),
             )
@@ -97,12 +92,15 @@ class ProgressOf:
 
 
 def merged_report(
-    product: Product,
+    extents: Mapping[str, Any],
     coordinator: Coordinator | None,
     durable: ClusterCheckpoint,
     seconds: float = 0.0,
 ) -> Report:
-    """Return the report of a run on a cluster; without a coordinator, of one finished before."""
+    """Return the report of a run on a cluster; without a coordinator, of one finished before.
+
+    `extents` are m, n, k and dtype of the product.
+    """
     receipts = coordinator.tally.receipts if coordinator is not None else []
     known = coordinator.workers.known if coordinator is not None else {}
     labels = {receipt.worker: label_of(receipt.worker, known) for receipt in receipts}
@@ -118,12 +116,12 @@ def merged_report(
         gflops=flops / seconds / 1e9 if seconds > 0 else 0.0,
         stages=MappingProxyType(stages),
         peak_memory_bytes=_peaks(receipts),
-        plan=MappingProxyType(_summary(product, receipts, known)),
+        plan=MappingProxyType(_summary(extents, receipts, known)),
         devices=tuple(dict.fromkeys(labels.values())),
         versions=MappingProxyType(versions()),
         timeline=Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds),
         resumption=durable.resumption,
-        split=None if coordinator is None else _split(coordinator, product, labels, seconds),
+        split=None if coordinator is None else _split(coordinator, labels, seconds),
     )
 
 
@@ -165,14 +163,11 @@ def _peaks(receipts: Sequence[Receipt]) -> int | None:
 
 
 def _summary(
-    product: Product, receipts: Sequence[Receipt], known: Mapping[str, WorkerInfo]
+    extents: Mapping[str, Any], receipts: Sequence[Receipt], known: Mapping[str, WorkerInfo]
 ) -> dict[str, Any]:
     took_part = {receipt.worker for receipt in receipts}
     return {
-        "m": product.m,
-        "n": product.n,
-        "k": product.k,
-        "dtype": product.dtype.name,
+        **extents,
         "strategy": "cluster",
         "in_place": False,
         "workers": len(took_part),
@@ -181,9 +176,7 @@ def _summary(
     }
 
 
-def _split(
-    coordinator: Coordinator, product: Product, labels: Mapping[str, str], seconds: float
-) -> SplitReport:
+def _split(coordinator: Coordinator, labels: Mapping[str, str], seconds: float) -> SplitReport:
     """Describe which worker computed which blocks, and how evenly the run ended."""
     by_label: dict[str, list[Receipt]] = {}
     for receipt in coordinator.tally.receipts:
@@ -191,7 +184,6 @@ def _split(
     known = coordinator.workers.known
     total = sum(known[address].flop_rate for address in labels) or 1.0
     present = set(coordinator.pool.workers)
-    per_element = product.k * flops_per_multiply_add(product.dtype.name)
     shares = {}
     for label, own in by_label.items():
         address = own[-1].worker
@@ -199,13 +191,14 @@ def _split(
         began = min(receipt.began for receipt in own) + offset
         finished = max(receipt.began + receipt.seconds for receipt in own) + offset
         elements = sum(receipt.block.rows * receipt.block.cols for receipt in own)
+        flops = sum(receipt.flops for receipt in own)
         busy = sum(receipt.stages.get("mult1", {}).get("seconds", 0.0) for receipt in own)
         shares[label] = Share(
             planned=known[address].flop_rate / total,
-            used=elements / (product.m * product.n),
+            used=elements / coordinator.elements,
             elements=elements,
-            flop_rate=elements * per_element / (finished - began) if finished > began else 0.0,
-            kernel_rate=elements * per_element / busy if busy > 0 else 0.0,
+            flop_rate=flops / (finished - began) if finished > began else 0.0,
+            kernel_rate=flops / busy if busy > 0 else 0.0,
             began=began,
             finished=finished,
             tiles=tuple(receipt.block for receipt in own),
@@ -213,7 +206,7 @@ def _split(
         )
     ends = [share.finished for share in shares.values() if not share.failed]
     kernels = sum(share.kernel_rate for share in shares.values())
-    done = sum(share.elements for share in shares.values()) * per_element
+    done = sum(receipt.flops for receipt in coordinator.tally.receipts)
     return SplitReport(
         shares,
         imbalance=(max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,

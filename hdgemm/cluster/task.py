@@ -15,31 +15,30 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.cluster.job import Job, WorkerInfo
-from hdgemm.cluster.receipts import Receipt, coalesce
-from hdgemm.durable.checksums import as_stored, checksum
+from hdgemm.cluster.job import AnyJob, Described, Extents, WorkerInfo
 from hdgemm.durable.journal import read_journal
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.machine.limits import default_host_bytes
-from hdgemm.matrices.base import Matrix, Operand, Wrapper
-from hdgemm.pipeline.plan import Rect
 from hdgemm.progress import Watch
-from hdgemm.run.compute import compute
-from hdgemm.run.members import device_names
+from hdgemm.run.members import names_for
 from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from hdgemm.options import Options
-    from hdgemm.product.product import Product
+    from hdgemm.pipeline.plan import Rect
 
 #: Part of Dask's memory limit that a run may take where the options name no limit.
 _MEMORY_PART: Final = 0.6
+#: Jobs that a worker knows at a time; one that was forgotten is asked for again.
+_MOST_JOBS: Final = 64
 #: Seconds between two questions whether Dask still wants the block.
 _ASK_SECONDS: Final = 0.25
+
+
+class UnknownJobError(HdgemmError):
+    """A block came to a process that was not asked for its description: it was started again."""
 
 
 class _Kept:
@@ -50,7 +49,7 @@ class _Kept:
         self._session: Session | None = None
         self._key: Any = None
 
-    def session(self, job: Job, worker: Any) -> Session:
+    def session(self, job: AnyJob | Extents, worker: Any) -> Session:
         """Return the session of a run, opened at its first block."""
         if self._session is None or self._key != job.run:
             self.close()
@@ -66,6 +65,8 @@ class _Kept:
 
 
 _KEPT: Final = _Kept()
+#: The jobs of which this process has described itself, by topic: a block then names its job only.
+_JOBS: Final[dict[str, AnyJob]] = {}
 
 
 def _local_options(options: Options, worker: Any) -> Options:
@@ -79,7 +80,7 @@ def _local_options(options: Options, worker: Any) -> Options:
     return replace(options, threads=options.threads or worker.state.nthreads, host_memory=memory)
 
 
-def inspect(job: Job) -> WorkerInfo:
+def inspect(job: AnyJob | Extents) -> WorkerInfo:
     """Return what the planner must know of this worker; check that it reaches the storage.
 
     Raises
@@ -91,24 +92,34 @@ def inspect(job: Job) -> WorkerInfo:
 
     worker = get_worker()
     with _KEPT.lock, ExitStack() as stack:
-        product = job.open(stack)
-        _check_same_storage(job)
         session = _KEPT.session(job, worker)
+        session.disk_share = math.inf
+        rates = _rates(session, job.described(stack))
+        if not isinstance(job, Extents):
+            _check_same_storage(job)
+            _JOBS[job.topic] = job
+            for topic in list(_JOBS)[:-_MOST_JOBS]:  # of clients that were killed
+                del _JOBS[topic]
         options = session.options
-        rate, disk = 0.0, math.inf
-        for name in device_names(options, product):
-            device = session.device(name, options)
-            problem = product.problem(device.spec)
-            machine = session.machine(device.spec, problem, product.folder, options.threads)
-            rate += machine.flop_rate(product.dtype.name)
-            disk = min(disk, machine.disk_read)
     return WorkerInfo(
         socket.gethostname(), str(worker.name), options.threads or 1, options.host_bytes or 0,
-        rate, disk, time.time(),
+        *rates, time.time(),
     )  # fmt: skip
 
 
-def _check_same_storage(job: Job) -> None:
+def _rates(session: Session, described: Described) -> tuple[float, float]:
+    """Return the flop/s of all devices together, and the bytes/s of the disk."""
+    options = session.options
+    rate, disk = 0.0, math.inf
+    for name in names_for(options, described.flops):
+        spec = session.device(name, options).spec
+        machine = session.machine(spec, described.problem(spec), described.folder, options.threads)
+        rate += machine.flop_rate(described.dtype)
+        disk = min(disk, machine.disk_read)
+    return rate, disk
+
+
+def _check_same_storage(job: AnyJob) -> None:
     """Compare the journal beside C with the client's."""
     if job.journal is None:
         return
@@ -118,89 +129,48 @@ def _check_same_storage(job: Job) -> None:
         raise InputError(f"{job.journal} is another file here than it is for the client")
 
 
-def compute_block(job: Job, number: int, block: Rect) -> None:
+def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
     """Compute one block of C with the local engine, make it durable, send its receipt.
+
+    Parameters
+    ----------
+    share
+        Bytes/s of the storage that this worker may count on while all workers read: its plans then
+        read little more than once what the disk would serve to it alone.
 
     Raises
     ------
+    UnknownJobError
+        When this process has not described itself for the job.
     HdgemmError
         When the engine fails, as `hdgemm.multiply` does.
     """
-    from distributed import get_worker
+    from distributed import get_worker, secede
 
     worker = get_worker()
-    with _KEPT.lock, _cancelled_with_task(worker) as cancel, ExitStack() as stack:
-        clock, began = time.time(), time.perf_counter()
-        product = job.open(stack)
-        recorder = _Recorder(product.destination.matrix)
-        part = _block_of(product, block, recorder)
-        session = _KEPT.session(job, worker)
-        report = compute(part, session.options, Watch(cancel=cancel), session=session)
-        recorder.flush()
-        receipt = Receipt(
-            number=number, block=block, pieces=recorder.pieces(block), began=clock,
-            seconds=time.perf_counter() - began, gflops=report.gflops,
-            stages={name: stage.to_dict() for name, stage in report.stages.items()},
-            events=coalesce(report.timeline.events),
-            peak_memory=report.peak_memory_bytes or 0,
-        )  # fmt: skip
+    job = _JOBS.get(topic)
+    if job is None:
+        raise UnknownJobError(f"this process does not know the job {topic}")
+    with ExitStack() as stack:
+        with _KEPT.lock, _cancelled_with_task(worker) as cancel:
+            clock, began = time.time(), time.perf_counter()
+            session = _KEPT.session(job, worker)
+            session.disk_share = share
+            receipt, c = job.compute(number, block, session, Watch(cancel=cancel), stack)
+            receipt = replace(receipt, began=clock, seconds=time.perf_counter() - began)
+        # The worker computes its next block while this one becomes durable.
+        secede()  # type: ignore[no-untyped-call]
+        c.flush()
     worker.log_event(job.topic, receipt.to_message())
 
 
 def free_memory(run: str) -> None:
-    """Close the session that this worker kept for a run."""
+    """Close the session that this worker kept for a run, and forget the run's jobs."""
     with _KEPT.lock:
+        for topic in [topic for topic, job in _JOBS.items() if job.run == run]:
+            del _JOBS[topic]
         if _KEPT._key == run:  # noqa: SLF001
             _KEPT.close()
-
-
-def _block_of(product: Product, block: Rect, recorder: _Recorder) -> Product:
-    """Return the product of a block's rows of op(A) and columns of op(B)."""
-    k = product.k
-    old = product.old
-    return replace(
-        product,
-        a=_part(product.a, block.row, 0, (block.rows, k)),
-        b=_part(product.b, 0, block.col, (k, block.cols)),
-        c=Operand(recorder.part(block.row, block.col, (block.rows, block.cols))),
-        old=None if old is None else _part(old, *block[:2], (block.rows, block.cols)),
-    )
-
-
-def _part(operand: Operand, row: int, col: int, shape: tuple[int, int]) -> Operand:
-    """Return a rectangle of op(X)."""
-    if operand.trans:
-        row, col, shape = col, row, shape[::-1]
-    return replace(operand, matrix=operand.matrix.part(row, col, shape))
-
-
-class _Recorder(Wrapper):
-    """C with the checksum of each rectangle that is written, in the order of C's rows."""
-
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix)
-        self._pieces: dict[Rect, int] = {}
-
-    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
-        """Write a rectangle and record its checksum."""
-        stored = as_stored(tile, self.dtype)
-        self._matrix.write(row, col, stored)
-        self._pieces[Rect(row, col, *tile.shape)] = checksum(stored)
-
-    def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
-        """Return the rectangles written and their checksums.
-
-        Raises
-        ------
-        HdgemmError
-            When they are not all of the block.
-        """
-        elements = sum(rect.rows * rect.cols for rect in self._pieces)
-        if elements != block.rows * block.cols:
-            raise HdgemmError(
-                f"{elements} of the {block.rows * block.cols} elements of {block} were stored"
-            )
-        return sorted(self._pieces.items())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hdgemm.cluster.task import inspect
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
-    from hdgemm.cluster.job import Job, WorkerInfo
+    from hdgemm.cluster.job import AnyJob, Extents, WorkerInfo
 
 _LOG: Final = logging.getLogger(__name__)
 #: Seconds between two looks at answers.
@@ -43,10 +43,11 @@ class Workers:
     A worker takes part as soon as it has answered; workers that come later are asked then.
     """
 
-    def __init__(self, client: Any, job: Job) -> None:
+    def __init__(self, client: Any, job: AnyJob | Extents) -> None:
         self._client = client
         self._job = job
         self._asked: dict[str, _Asked] = {}
+        self._pending: set[str] = set()
         self._start: Any = None
         #: Workers that take part, and all that ever did.
         self.joined: dict[str, WorkerInfo] = {}
@@ -60,12 +61,11 @@ class Workers:
         """Take the addresses of all workers that are there; return the members that are gone."""
         gone = [address for address in self.joined if address not in present]
         for address in self._asked.keys() - present:
-            del self._asked[address]
-            self.joined.pop(address, None)
-            self.refused.pop(address, None)
+            self.forget(address)
         for address in present - self._asked.keys():
             # A function of the standard library: it needs no hdgemm there.
             self._asked[address] = _Asked(self._submit(address, version, "hdgemm"))
+            self._pending.add(address)
         if not present and self._start is None:
             # Without a task, a cluster that scales itself starts no worker.
             self._start = self._client.submit(version, "hdgemm", pure=False)
@@ -74,13 +74,19 @@ class Workers:
     @property
     def waiting(self) -> bool:
         """Whether a worker that is there has not answered yet."""
-        return any(
-            address not in self.joined and address not in self.refused for address in self._asked
-        )
+        return bool(self._pending)
+
+    def forget(self, address: str) -> None:
+        """Ask a worker again where it is there at the next update."""
+        del self._asked[address]
+        self._pending.discard(address)
+        self.joined.pop(address, None)
+        self.refused.pop(address, None)
 
     def exclude(self, address: str, reason: str) -> None:
         """Let a worker take no further part."""
         self.joined.pop(address, None)
+        self._pending.discard(address)
         self.refused[address] = reason
         _LOG.warning("%s takes no part: %s", address, reason)
 
@@ -93,15 +99,15 @@ class Workers:
     def answers(self) -> list[str]:
         """Return the workers that take part from now on."""
         new = []
-        for address, asked in self._asked.items():
-            if address in self.joined or address in self.refused:
-                continue
+        for address in tuple(self._pending):
+            asked = self._asked[address]
             try:
                 if asked.info is None and asked.version.done():
                     self._check_version(address, asked.version.result())
                     asked.info = self._submit(address, inspect, self._job)
                 if asked.info is not None and asked.info.done():
                     self._join(address, asked.info.result())
+                    self._pending.discard(address)
                     new.append(address)
             except PackageNotFoundError:
                 self.exclude(address, "hdgemm is not installed there")
@@ -128,7 +134,7 @@ class Workers:
         return "; ".join(f"{address}: {why}" for address, why in sorted(self.refused.items()))
 
 
-def ask(client: Any, job: Job) -> dict[str, WorkerInfo]:
+def ask(client: Any, job: AnyJob | Extents) -> dict[str, WorkerInfo]:
     """Return the workers that are there and can take part in a job, by address.
 
     Raises

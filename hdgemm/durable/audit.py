@@ -94,7 +94,7 @@ def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = No
     if earlier is None:
         raise InputError(f"{path} has no records")
     target, here = earlier.identity["target"], place.target()
-    known = set(target) - {"name", "updates", "replaces", "in_place"}
+    known = set(target) - {"name", "updates", "replaces", "in_place", "triangle", "routine"}
     if any(target[field] != here[field] for field in known):
         raise InputError(f"{path} is the journal of another matrix than {c}")
     found = damaged(operand.matrix, earlier.done)

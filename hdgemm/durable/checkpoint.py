@@ -171,8 +171,7 @@ class Checkpoint:
         found = recover(self._journal, earlier, self.c.matrix, self._destination)
         self._done, self._damaged = dict(found.done), len(found.damaged)
         if self._draft is None and self._destination.in_place is None:
-            rows, cols = self._destination.shape
-            if sum(rect.rows * rect.cols for rect in self._done) < rows * cols:
+            if self._damaged:  # all pieces were recorded before the rename
                 raise InputError(
                     f"{self._destination.path} was published, and has changed since; {BEGIN_AGAIN}"
                 )

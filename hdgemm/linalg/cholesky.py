@@ -17,6 +17,7 @@ from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
+from hdgemm.product.target import result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -50,6 +51,7 @@ def cholesky(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
+    client: Any = None,
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
@@ -90,6 +92,8 @@ def cholesky(
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
+    client
+        A `distributed.Client`, whose workers compute the factor: see `hdgemm.cluster.cholesky`.
     report
         Called with the `hdgemm.Report` when the factor is complete; ``report=reports.append``
         collects it. `phases` has the seconds of load, update, panel, store and interchange, and
@@ -123,6 +127,16 @@ def cholesky(
     --------
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
+    if client is not None:
+        from hdgemm.cluster import cholesky as on_cluster
+
+        found = on_cluster(
+            a, lower, check_finite, client=client, out=out, options=options, progress=progress,
+            observer=observer, cancel=cancel, checkpoint=checkpoint or True, restart=restart,
+        )  # fmt: skip
+        if report is not None:
+            report(found)
+        return result_at(out)
     watch = Watch.of(progress, observer, cancel, report)
     command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, clean=True, watch=watch, command=command, strategy=strategy)

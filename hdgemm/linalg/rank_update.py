@@ -12,6 +12,7 @@ from hdgemm.linalg.triangle_update import TriangleUpdate
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
+from hdgemm.product.target import result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 from hdgemm.run.scaling import run_scaling
@@ -38,6 +39,7 @@ def syrk(
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
+    client: Any = None,
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
@@ -72,6 +74,9 @@ def syrk(
         As in `hdgemm.matmul`.
     report
         As in `hdgemm.linalg.cholesky`.
+    client
+        A `distributed.Client`: its workers compute C, from storage to storage. The arguments are
+        then those of `hdgemm.cluster.syrk`, which returns the report.
 
     Returns
     -------
@@ -92,6 +97,16 @@ def syrk(
     --------
     >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
     """
+    if client is not None:
+        from hdgemm.cluster import syrk as syrk_on_cluster
+
+        done = syrk_on_cluster(
+            alpha, a, beta, c, trans, lower, client=client, out=out,
+            options=options, progress=progress, observer=observer, cancel=cancel,
+        )  # fmt: skip
+        if report is not None:
+            report(done)
+        return result_at(out)
     call = _Call("syrk", lower, hermitian=False)
     return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
                     (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip

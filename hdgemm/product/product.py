@@ -13,7 +13,6 @@ from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
-from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.pipeline.slots import Operands
@@ -31,6 +30,7 @@ from hdgemm.product.target import (
     file_of,
     is_location,
     open_target,
+    result_at,
     single,
 )
 
@@ -241,11 +241,7 @@ class Product:
         """Return C as the caller gave it; a .npy file as a read-only memmap, a matrix at any other
         location as a stored matrix that is open for reading.
         """
-        if not isinstance(self.target, Location):
-            return self.target
-        if self.target.format == "npy":
-            return np.load(self.target.path, mmap_mode="r")
-        return open_stored(self.target)
+        return result_at(self.target)
 
 
 def check_product(

@@ -6,8 +6,11 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hdgemm.errors import InputError
 from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import check_out_dtype, check_shape
@@ -36,6 +39,18 @@ def open_target(out: Any) -> Operand | None:
     if out is None or is_location(out):
         return None
     return open_operand(out, what="out", writable=True)
+
+
+def result_at(target: Any) -> Any:
+    """Return a result as the caller gave it; a .npy file as a read-only memmap, a matrix at any
+    other location as a stored matrix that is open for reading.
+    """
+    if not is_location(target):
+        return target
+    where = parse_location(target)
+    if where.format == "npy":
+        return np.load(where.path, mmap_mode="r")
+    return open_stored(where)
 
 
 def file_of(target: Location | None) -> pathlib.Path | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
@@ -63,6 +65,8 @@ class Session:
         self._devices: dict[_DeviceKey, Device] = {}
         self._slots: dict[Device, SlotCache] = {}
         self._machines: dict[tuple[object, ...], Machine] = {}
+        #: Bytes/s of the disk that plans may count on, where others read from it too.
+        self.disk_share = math.inf
         self._running = threading.RLock()
         self._closed = False
         #: Measured capabilities of the host and devices for factorisations by tasks.
@@ -145,7 +149,11 @@ class Session:
                 problem, device, folder, threads=threads, progress=meter, cancel=meter.cancel
             )
             self.calibration_seconds += meter.seconds
-        return self._machines[key]
+        found = self._machines[key]
+        share = self.disk_share
+        return replace(
+            found, disk_read=min(found.disk_read, share), disk_write=min(found.disk_write, share)
+        )
 
     def _close_device(self, key: _DeviceKey) -> None:
         device = self._devices.pop(key, None)

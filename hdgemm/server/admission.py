@@ -11,8 +11,14 @@ import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.server import jobs, paths, quotas
-from hdgemm.server.backend import LinpackCall
-from hdgemm.server.computations import job_options, library_options, product_of, routine_of
+from hdgemm.server.backend import Demand, LinpackCall, Problem
+from hdgemm.server.computations import (
+    job_options,
+    library_options,
+    on_cluster,
+    product_of,
+    routine_of,
+)
 from hdgemm.server.jobs import Admission
 from hdgemm.server.models import (
     GemmInputs,
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.options import Options
-    from hdgemm.server.backend import Library, Problem, RoutineProblem
+    from hdgemm.server.backend import Library, RoutineProblem
     from hdgemm.server.database import Database
     from hdgemm.server.models import Output
     from hdgemm.server.settings import Settings
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
 Inputs = GemmInputs | VerifyInputs | ProfileInputs | LinpackInputs | LinalgInputs
 #: Room for a result's header.
 _HEADER = 4096
+#: Memory of a job whose product a cluster computes: Python, Dask's client and receipts.
+_CLIENT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class Examiner:
         ProblemError
             404 and 409 for references.
         """
-        options = self._options(job_options(inputs))
+        options = self._options(process, job_options(inputs))
         sources = {
             name: look_up(self._database, reference, account, self._settings)
             for name in ("a", "b", "c")
@@ -138,7 +146,7 @@ class Examiner:
             What does not fit, and a cancelled planning.
         """
         inputs, problem = candidate.inputs, candidate.problem
-        demand = self._library.plan(problem, candidate.options, cancel)
+        demand = self._demand(candidate, cancel)
         sources = candidate.sources.items()
         itemsize = np.dtype(problem.dtype).itemsize
         disk = 0 if candidate.output is None else problem.m * problem.n * itemsize + _HEADER
@@ -154,15 +162,24 @@ class Examiner:
             reads=frozenset(source.reads for _, source in sources if source.reads),
         )  # fmt: skip
 
+    def _demand(self, candidate: Candidate, cancel: threading.Event) -> Demand:
+        """Return what a job takes of its worker's machine: of a cluster's job, its client."""
+        product = candidate.problem
+        if not isinstance(product, Problem) or not on_cluster(self._settings, candidate.process):
+            return self._library.plan(product, candidate.options, cancel)
+        extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype}
+        return Demand(_CLIENT_BYTES, {**extents, "strategy": "cluster"})
+
     def _largest_memory(self, devices: tuple[str, ...]) -> int:
         with self._database.read() as conn:
             return quotas.largest_memory(conn, devices, self._settings)
 
-    def _options(self, wanted: JobOptions) -> Options:
+    def _options(self, process: Process, wanted: JobOptions) -> Options:
         memory = self._largest_memory(_devices(wanted))
-        options = library_options(wanted, self._settings.model_copy(update={"memory": memory}))
+        settings = self._settings.model_copy(update={"memory": memory})
+        options = library_options(wanted, settings, process)
         asked = options.host_bytes or 0
-        if asked > memory:
+        if asked > memory and not on_cluster(settings, process):
             raise DoesNotFitError(
                 f"options.host_memory asks for {asked} bytes; the largest worker has {memory}",
                 requested=asked, available=memory, missing=asked - memory,

@@ -24,7 +24,7 @@ from hdgemm.server.backend import (
     RoutineCall,
     Watch,
 )
-from hdgemm.server.computations import given_options, host_options, library_options
+from hdgemm.server.computations import given_options, host_options, library_options, on_cluster
 from hdgemm.server.documents import finite
 from hdgemm.server.models import JobOptions
 from hdgemm.server.operand_files import OperandFiles
@@ -76,7 +76,8 @@ class Attempt:
         self._folder = settings.job_dir(job.id)
         self._roots = (*settings.roots, self._folder)
         self._journal = self._folder / JOURNAL
-        self._files = OperandFiles(settings, database, self._folder)
+        self._cluster = on_cluster(settings, job.process)
+        self._files = OperandFiles(settings, database, self._folder, shared=bool(self._cluster))
 
     def run(self) -> None:
         """Compute, publish and note the result.
@@ -94,7 +95,7 @@ class Attempt:
             given = given_options(self._job.process, self._job.inputs)
             routine = self._job.process in ROUTINES
             wanted = host_options(given) if routine else JobOptions.model_validate(given)
-            options = library_options(wanted, self._settings)
+            options = library_options(wanted, self._settings, self._job.process)
             watch = Watch(self._heartbeat.note, self._heartbeat.cancel)
             if self._job.process == "profile":
                 self._enter("profiling")
@@ -167,7 +168,9 @@ class Attempt:
 
     @property
     def _durable(self) -> bool:
-        """Whether the job has a journal: a product that is long enough, a durable routine."""
+        """Whether the job has a journal: on a cluster, of a long product, of a durable routine."""
+        if self._cluster:
+            return True
         if self._job.process in ROUTINES:
             return ROUTINES[self._job.process]
         plan = self._job.plan or {}
@@ -190,7 +193,7 @@ class Attempt:
             a=operands["a"], b=operands["b"], c=operands.get("c"), out=out,
             alpha=inputs["alpha"], beta=inputs.get("beta", 0.0),
             trans_a=inputs["trans_a"], trans_b=inputs["trans_b"],
-            journal=self._journal if self._durable and not checks else None,
+            journal=self._journal if self._durable and not checks else None, cluster=self._cluster,
         )  # fmt: skip
 
     def _open_routine(self, stack: ExitStack) -> RoutineCall:

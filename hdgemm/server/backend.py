@@ -117,7 +117,8 @@ class RoutineCall:
 class GemmCall:
     """A product of .npy files, and the path of its result.
 
-    With a `journal` the run is durable: a later call with the same journal continues it.
+    With a `journal` the run is durable: a later call with the same journal continues it. With a
+    `cluster` its workers compute the product; a journal is needed then.
     """
 
     a: Path
@@ -129,6 +130,7 @@ class GemmCall:
     trans_a: bool = False
     trans_b: bool = False
     journal: Path | None = None
+    cluster: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

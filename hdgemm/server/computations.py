@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from hdgemm.server.references import Source
     from hdgemm.server.settings import Settings
+
+#: The processes whose jobs a service with a cluster runs there.
+_ON_CLUSTER: Final = frozenset({"gemm"})
 
 
 def product_of(
@@ -109,17 +112,26 @@ def host_options(options: Mapping[str, Any]) -> JobOptions:
     return JobOptions.model_validate({**options, "devices": ["host"]})
 
 
-def library_options(wanted: JobOptions, settings: Settings) -> Options:
+def on_cluster(settings: Settings, process: str) -> str:
+    """Return the cluster that computes the jobs of a process; empty where a worker does."""
+    return settings.cluster if process in _ON_CLUSTER else ""
+
+
+def library_options(wanted: JobOptions, settings: Settings, process: str = "") -> Options:
     """Turn a request's options into the library's.
 
     Memory is what a worker has by default; "auto" is its first accelerator, or else the host: a
-    job never touches a device that its worker was not given.
+    job never touches a device that its worker was not given. The workers of a cluster fill in
+    their own.
     """
     accelerators = [name for name in settings.devices if name != "host"]
-    best = accelerators[0] if accelerators else "host"
+    best: str = accelerators[0] if accelerators else "host"
+    memory: int | str | None = settings.memory
+    if on_cluster(settings, process):
+        best, memory = "auto", None
     return Options(
-        devices=(best,) if wanted.devices == "auto" else tuple(wanted.devices),
-        host_memory=settings.memory if wanted.host_memory is None else wanted.host_memory,
+        devices=best if wanted.devices == "auto" else tuple(wanted.devices),
+        host_memory=memory if wanted.host_memory is None else wanted.host_memory,
         device_memory=wanted.device_memory,
         threads=wanted.threads,
         strategy=wanted.strategy,

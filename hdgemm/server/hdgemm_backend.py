@@ -51,6 +51,8 @@ class HdgemmLibrary:
 
     def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
         """Compute a product, file to file."""
+        if call.cluster:
+            return _multiply_on_cluster(call, options, watch)
         from hdgemm.blas import multiply
 
         def progress(snapshot: Progress) -> None:
@@ -134,6 +136,23 @@ def _linpack_settings(call: LinpackCall) -> LinpackSettings:
     from hdgemm.hpl.settings import Settings
 
     return Settings(call.n, call.nb, depth=call.depth)
+
+
+def _multiply_on_cluster(call: GemmCall, options: Options, watch: Watch) -> Outcome:
+    from hdgemm.cluster import multiply
+    from hdgemm.cluster.connection import open_cluster
+
+    def progress(snapshot: Progress) -> None:
+        shown = asdict(snapshot)
+        watch.progress(shown | {"workers": len(shown["workers"]), "blocks": len(shown["blocks"])})
+
+    with open_cluster(call.cluster) as client:
+        report = multiply(
+            call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
+            trans_b=call.trans_b, out=call.out, options=options, progress=progress,
+            cancel=watch.cancel, checkpoint=call.journal or True, client=client,
+        )  # fmt: skip
+    return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 
 def plan_problem(problem: Problem | RoutineProblem, options: Options) -> Demand:

@@ -16,12 +16,24 @@ if TYPE_CHECKING:
 
 
 class OperandFiles:
-    """Opens the matrices that a job refers to; `folder` is the job's own."""
+    """Opens the matrices that a job refers to.
 
-    def __init__(self, settings: Settings, database: Database, folder: Path) -> None:
+    Parameters
+    ----------
+    folder
+        The job's own.
+    shared
+        Name files by their real paths, which processes on other machines can open; otherwise by
+        links to the open files, which no change of a folder can exchange.
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, folder: Path, *, shared: bool = False
+    ) -> None:
         self._settings = settings
         self._database = database
         self._folder = folder
+        self._shared = shared
 
     def open(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
         """Open a reference's file, and return a name for the open file itself."""
@@ -49,7 +61,9 @@ class OperandFiles:
         return fd
 
     def name(self, name: str, fd: int) -> Path:
-        """Give an open file a name in the job's folder."""
+        """Give an open file a name in the job's folder, or return its real path."""
+        if self._shared:
+            return Path(f"/proc/self/fd/{fd}").readlink()
         link = self._folder / name
         link.unlink(missing_ok=True)
         link.symlink_to(f"/proc/self/fd/{fd}")

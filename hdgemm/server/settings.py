@@ -44,6 +44,9 @@ class Settings(BaseSettings):
         Bytes of host memory that the jobs of one worker may hold together.
     devices
         Devices of one worker; each runs one job at a time.
+    cluster
+        The Dask cluster that computes products: a scheduler's address, its file, or ``"local:4"``;
+        empty where the worker computes them itself.
     library
         ``module:Class`` of the `Library` that plans and multiplies.
     lease_seconds, beat_seconds
@@ -76,6 +79,7 @@ class Settings(BaseSettings):
     roots: Annotated[tuple[Path, ...], NoDecode] = ()
     memory: int = Field(default_factory=default_memory, ge=1 << 20)
     devices: Annotated[tuple[str, ...], NoDecode] = ("host",)
+    cluster: str = ""
     library: str = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
     lease_seconds: float = 20.0
     beat_seconds: float = 2.0

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from hdgemm.cli.cluster import BlockMap, LiveMap, open_cluster, show_cluster_progress
+from hdgemm.cli.cluster import BlockMap, LiveMap, show_cluster_progress
+from hdgemm.cluster.connection import open_cluster
 from hdgemm.cluster.report import ClusterProgress
 from hdgemm.errors import InputError
 from hdgemm.pipeline.plan import Rect

@@ -54,7 +54,7 @@ def wait_for(condition, seconds=60):
 
 def hold(moment, file):
     """Make this process's next block stop for ever at a moment, and write its pid to `file`."""
-    from hdgemm.cluster import task
+    from hdgemm.cluster import job, receipts, recorder
 
     def wait():
         Path(file).write_text(str(os.getpid()))
@@ -69,11 +69,11 @@ def hold(moment, file):
         return call
 
     if moment == "before":
-        task._block_of = stop_after(task._block_of)
+        job._block_of = stop_after(job._block_of)
     elif moment == "during":
-        task._Recorder.write = stop_after(task._Recorder.write)
+        recorder.Recorder.write = stop_after(recorder.Recorder.write)
     else:
-        task.coalesce = stop_after(task.coalesce)
+        receipts.coalesce = stop_after(receipts.coalesce)
 
 
 def pieces(journal):

@@ -96,3 +96,22 @@ def test_a_slow_storage_gets_square_blocks_a_fast_one_whole_rows(bandwidth):
     pool.join("a", 1e6)
     block = pool.draw("a")
     assert (block.cols == 4096) == (bandwidth > 1e9)
+
+
+def test_queues_hold_three_long_blocks_or_many_short_ones(monkeypatch):
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 1000)
+    long, short = pool_of((640, 640), {"w": 1.0}), pool_of((640, 640), {"w": 1e9})
+    assert len(long.refill("w")) == 3
+    assert long.refill("w") == []
+    long.finished("w", long.out("w")[0], 400.0)
+    assert len(long.refill("w")) == 1
+    assert len(short.refill("w")) == 3
+    assert len(short.out("w")) == 3
+    short.finished("w", short.out("w")[0], 1e-6)
+    drawn = short.refill("w")
+    assert len(drawn) + 2 == len(short.out("w")) == 64
+    for block in drawn[:30]:
+        short.finished("w", block, 1e-6)
+        assert short.refill("w") == []
+    assert short.refill("gone") == []

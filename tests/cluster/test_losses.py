@@ -221,6 +221,27 @@ def test_an_error_of_every_worker_reaches_the_caller(plain, case):
         run(plain[0], folder, progress=cut_short)
 
 
+def test_a_process_that_has_a_lost_workers_address_is_asked_again(plain, case):
+    folder, *_ = case
+    client, _ = plain
+    forgot = []
+
+    def forget(_):
+        if not forgot:
+            forgot.append(client.run(clear_jobs))
+
+    run(client, folder, progress=forget)
+    check(case)
+    assert forgot
+
+
+def clear_jobs():
+    """Make this process one that was started a moment ago."""
+    from hdgemm.cluster import task
+
+    task._JOBS.clear()
+
+
 def test_a_cluster_that_scales_itself(tmp_path, case, own_cache):
     with (
         distributed.LocalCluster(

@@ -112,6 +112,11 @@ def test_the_command_line(cluster, case):
     assert planned.exit_code == 0, planned.output
     assert "workers: 2" in planned.output
     assert "2.00 GB/s for all" in planned.output
+    extents = CliRunner().invoke(app, ["plan", "130", "140", "90", *where, "--json"])
+    assert extents.exit_code == 0, extents.output
+    shape = json.loads(extents.stdout)
+    assert (shape["m"], shape["n"], shape["k"], shape["workers"]) == (130, 140, 90, 2)
+    assert shape["bytes_read"] >= shape["most_bytes_read"] > 0
     run = CliRunner().invoke(app, ["multiply", *files, *where, "--json", "--alpha", "2",
                                    "--tilemap", f"{folder}/t.png", "--gantt", f"{folder}/g.png",
                                    "--trace", f"{folder}/t.json"])  # fmt: skip

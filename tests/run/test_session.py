@@ -9,6 +9,7 @@ import hdgemm
 from hdgemm.machine import calibration
 from hdgemm.machine.calibration import Figures
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run import engine
 from hdgemm.run import session as sessions
 from tests.reference import assert_close_in_eps
@@ -118,3 +119,15 @@ def test_a_run_deletes_figures_that_it_shows_to_be_too_low(tmp_path, monkeypatch
     options = hdgemm.Options(devices="host", tile=(16, 24, 32))
     hdgemm.multiply(A, B, out=tmp_path / "C.npy", options=options)
     assert calibration.calibrate(tmp_path).source == ("cached" if kept else "measured")
+
+
+def test_plans_count_on_a_share_of_the_disk(tmp_path):
+    spec = OperandSpec(False, "file", "staged", 8)
+    problem = Problem(64, 64, 64, "float64", spec, spec, spec)
+    with hdgemm.Session(hdgemm.Options(devices="host")) as session:
+        alone = session.machine(DeviceSpec(), problem, None, 1)
+        session.disk_share = alone.disk_read / 8
+        shared = session.machine(DeviceSpec(), problem, None, 1)
+    assert shared.disk_read == alone.disk_read / 8
+    assert shared.disk_write <= shared.disk_read
+    assert shared.flop_rate("float64") == alone.flop_rate("float64")

@@ -1,0 +1,220 @@
+"""Cholesky factorisation on a cluster: `hdgemm.cluster.cholesky`.
+
+Left-looking slabs of columns, as on one machine. Of each slab one worker computes the diagonal
+block; then all workers compute the rows below it, each block from the stored A and the stored
+earlier columns of L.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.cluster.blocks import BlockPool, Costs
+from hdgemm.cluster.checkpoint import open_factor
+from hdgemm.cluster.coordinator import Coordinator
+from hdgemm.cluster.panel_job import PanelJob
+from hdgemm.cluster.product import check_client, free_workers, quantum_of
+from hdgemm.cluster.references import Reference
+from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.errors import InputError
+from hdgemm.linalg.storage import check_square
+from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.operands import open_operand
+from hdgemm.options import parse_size
+from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
+from hdgemm.progress import Watch
+from hdgemm.progress_view import shows_progress
+from hdgemm.run.regions import area
+from hdgemm.run.session import check_options
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from hdgemm.cluster.checkpoint import ClusterCheckpoint
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.matrices.base import Operand
+    from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import ProgressCallback
+    from hdgemm.report import Report
+
+#: Slabs of a large matrix: a worker alone factors a diagonal block while the others wait.
+_SLABS: Final = 48
+#: Columns of a slab, at least and at most; the largest diagonal block takes 134 MB of float64.
+_LEAST_WIDTH: Final = 512
+_MOST_WIDTH: Final = 4096
+#: Part of the bytes that a worker has for a block of C: beside it lie the slab's diagonal block
+#: and the tiles of the update.
+_BLOCKS_IN_MEMORY: Final = 2
+
+
+@shows_progress
+def cholesky(
+    a: Any,
+    lower: bool = False,
+    check_finite: bool = True,
+    *,
+    client: Any,
+    out: Any,
+    options: Options | None = None,
+    storage: float | str | None = None,
+    progress: ProgressCallback | bool | None = None,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+    checkpoint: Checkpointing = True,
+    restart: bool = False,
+) -> Report:
+    """Compute the Cholesky factor of a Hermitian positive definite matrix on a Dask cluster.
+
+    Parameters
+    ----------
+    a, lower, check_finite
+        As in `hdgemm.linalg.cholesky`, in storage that every worker reaches.
+    out
+        The location of a new file or array for the factor; zero in the other triangle.
+    options
+        As in `hdgemm.cluster.multiply`; ``tile=(mb, nb, kb)`` forces slabs of nb columns.
+    client, storage, progress, observer, cancel, checkpoint, restart
+        As in `hdgemm.cluster.multiply`.
+
+    Returns
+    -------
+    Report
+        As `hdgemm.cluster.multiply`.
+
+    Raises
+    ------
+    LinAlgError
+        When A is not positive definite: `order` is that of the leading minor.
+    InputError
+        When A is not square or not finite, or for operands that other machines cannot reach.
+    ClusterError
+        When the scheduler is lost, or no worker can take part.
+    CancelledRunError
+        When `cancel` was set.
+    """
+    check_client(client)
+    options, watch = check_options(options), Watch.of(progress, observer, cancel)
+    bandwidth = None if storage is None else float(parse_size(storage, "storage"))
+    matrix = open_operand(a, what="a")
+    check_square(matrix.shape)
+    Reference.of(matrix, "A")
+    try:
+        place = parse_location(out)
+    except (InputError, TypeError) as error:
+        raise InputError(
+            f"out must be the location of a new file or array, got {type(out).__name__}"
+        ) from error
+    dtype = matrix.matrix.dtype.newbyteorder("=")
+    if not matrix.shape[0] or dtype.kind not in "fc":
+        raise InputError(f"a {matrix.shape[0]}×{matrix.shape[0]} {dtype} has no factor")
+    call = {"name": "cholesky", "lower": bool(lower), "tile": options.tile and options.tile[1]}
+    with open_factor(matrix, place, dtype, call, checkpoint, restart=restart) as durable:
+        n = matrix.shape[0]
+        extents = {"m": n, "n": n, "k": n, "dtype": dtype.name}
+        if durable.finished:
+            return merged_report(extents, None, durable)
+        with unchanged({"A": matrix}, durable.c.matrix):
+            run = _Run(matrix, lower, durable, client, options, bandwidth)
+            coordinator, seconds = run.factor(watch, check_finite)
+        durable.finish()
+        return merged_report(extents, coordinator, durable, seconds)
+
+
+class _Run:
+    """The slabs of one factorisation; for U, of the transpose of A."""
+
+    def __init__(
+        self,
+        a: Operand,
+        lower: bool,
+        durable: ClusterCheckpoint,
+        client: Any,
+        options: Options,
+        bandwidth: float | None,
+    ) -> None:
+        self._a = a if lower else a.transposed()
+        self._factor = durable.c if lower else durable.c.transposed()
+        self._durable, self._client, self._options = durable, client, options
+        self._bandwidth = bandwidth
+        self._n = a.shape[0]
+        quantum = quantum_of(durable.c.matrix)
+        self._quantum = quantum[::-1] if self._factor.trans else quantum
+
+    def factor(self, watch: Watch, check_finite: bool) -> tuple[Coordinator, float]:
+        """Compute all blocks that are left; return the coordinator and the seconds it took."""
+        durable = self._durable
+        done = [self._turned(rect) for rect in durable.begin_blocks()]
+        dtype = durable.c.matrix.dtype.newbyteorder("=")
+        job = self._job(dtype, check_finite)
+        coordinator = Coordinator(
+            self._client, job, durable, watch, itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
+            measures_storage=self._bandwidth is None, shown=ProgressOf(watch),
+        )  # fmt: skip
+        start, total, before = time.perf_counter(), self._n**3 / 3, 0.0
+        try:
+            for region in self._regions():
+                # Multiply-adds of an element: the update, and half a slab's width of the solve.
+                depth = region.col + region.cols // 2
+                work = 2.0 * depth * area(region) / (2 if region.row == region.col else 1)
+                pool = self._pool(region, done, dtype.itemsize)
+                span = before / total, min(1.0, (before + work) / total)
+                if pool.left:
+                    flops = flops_per_multiply_add(dtype.name) * max(1, depth)
+                    coordinator.run(pool, flops, span)
+                before += work
+        finally:
+            free_workers(self._client, coordinator, job.run)
+        return coordinator, time.perf_counter() - start
+
+    def _job(self, dtype: np.dtype[Any], check_finite: bool) -> PanelJob:
+        durable = self._durable
+        return PanelJob(
+            run=durable.run,
+            topic=f"hdgemm-{durable.run}-{secrets.token_hex(4)}",
+            journal=durable.path if durable.beside else None,
+            n=self._n,
+            a=Reference.of(self._a, "A"),
+            factor=durable.reference(self._factor),
+            dtype=dtype,
+            options=self._options,
+            check_finite=check_finite,
+        )
+
+    def _regions(self) -> Iterator[Rect]:
+        """Yield of each slab the diagonal block, and the rows below it."""
+        width = self._width()
+        for first in range(0, self._n, width):
+            last = min(first + width, self._n)
+            yield Rect(first, first, last - first, last - first)
+            if last < self._n:
+                yield Rect(last, first, self._n - last, last - first)
+
+    def _width(self) -> int:
+        """Return the columns of a slab, whole chunks and pages of the factor."""
+        width = min(_MOST_WIDTH, max(_LEAST_WIDTH, -(-self._n // _SLABS)))
+        if self._options.tile is not None:
+            width = self._options.tile[1]
+        step = math.lcm(*self._quantum)
+        return min(self._n, -(-width // step) * step)
+
+    def _pool(self, region: Rect, done: list[Rect], itemsize: int) -> BlockPool:
+        # A diagonal block is one block; below it, blocks have all columns of the slab.
+        rows = region.rows if region.row == region.col else self._quantum[0]
+        return BlockPool(
+            (region.rows, region.cols), Costs(max(1, region.col), itemsize, itemsize),
+            bandwidth=self._bandwidth or 1e9, quantum=(rows, region.cols), done=done,
+            region=[region],
+        )  # fmt: skip
+
+    def _turned(self, rect: Rect) -> Rect:
+        if not self._factor.trans:
+            return rect
+        return Rect(rect.col, rect.row, rect.cols, rect.rows)

@@ -1,0 +1,245 @@
+"""One block of a Cholesky factor on a worker: the job that all slabs of a factorisation share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.cluster.job import Described, describe
+from hdgemm.cluster.receipts import Receipt, coalesce
+from hdgemm.cluster.recorder import Recorder
+from hdgemm.errors import NotFiniteError
+from hdgemm.fortran import SingularMatrixError, potrf, trsm
+from hdgemm.linalg.blockwise import rectangle
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.matrices.operands import open_operand
+from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
+from hdgemm.pipeline.timeline import Event
+from hdgemm.product.product import Product
+from hdgemm.run.engine import run_product
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.cluster.references import Reference
+    from hdgemm.matrices.base import Operand
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class PanelJob:
+    """The blocks of L in A = L·L^H.
+
+    A block lies in one slab of columns. A diagonal block is updated by the earlier columns of its
+    rows and factored; a block below it is updated too, and solved with the slab's diagonal block.
+
+    Parameters
+    ----------
+    run, topic, journal, options
+        As in `Job`.
+    n
+        Order of A.
+    a, factor
+        References to A and L; for U, to A^T and U^T.
+    check_finite
+        Raise at NaN and Inf.
+    """
+
+    run: str
+    topic: str
+    journal: Path | None
+    n: int
+    a: Reference
+    factor: Reference
+    dtype: np.dtype[Any]
+    options: Options
+    check_finite: bool
+
+    def described(self, stack: ExitStack) -> Described:
+        """Open A and L, and describe the products of the updates to the planner."""
+        self._open(stack)
+        home = self.factor.stored
+        folder = getattr(home, "path", None)
+        extents = self.n, max(1, self.n // 16), max(1, self.n // 3)
+        return describe(extents, self.dtype.name, None if folder is None else folder.parent)
+
+    def compute(
+        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
+    ) -> tuple[Receipt, Recorder]:
+        """Compute and store one block of L; return the matrix to flush, which `stack` closes."""
+        work = _Work()
+        a, factor = self._open(stack)
+        bar = np.empty((block.rows, block.cols), self.dtype, "F")
+        diagonal = block.row == block.col
+        solver = bar[:0, :0] if diagonal else self._diagonal_block(factor, block, work)
+        self._update(a, factor, block, bar, (session, watch, work, solver.nbytes))
+        if self.check_finite:
+            _check_finite(bar, block)
+        with work.doing("mult1", flops=_flops(block, diagonal=diagonal, dtype=self.dtype)):
+            if diagonal:
+                _factor(bar, block)
+            else:
+                trsm(solver, bar, side="R", trans="C")
+        return self._store(number, block, bar, factor, work)
+
+    def _open(self, stack: ExitStack) -> tuple[Operand, Operand]:
+        a, factor = self.a.open(), self.factor.open(writable=True)
+        stack.callback(a.matrix.close)
+        stack.callback(factor.matrix.close)
+        return a, factor
+
+    def _diagonal_block(self, factor: Operand, block: Rect, work: _Work) -> NDArray[Any]:
+        """Read the factored diagonal block of a block's slab."""
+        solver = np.empty((block.cols, block.cols), self.dtype, "F")
+        slab = slice(block.col, block.col + block.cols)
+        with work.doing("load1", nbytes=solver.nbytes):
+            _read(rectangle(factor, slab, slab), solver)
+        return solver
+
+    def _update(
+        self,
+        a: Operand,
+        factor: Operand,
+        block: Rect,
+        bar: NDArray[Any],
+        how: tuple[Session, Watch, _Work, int],
+    ) -> None:
+        """Fill `bar` with A's block less the product of the earlier columns of L."""
+        session, watch, work, held = how
+        rows = slice(block.row, block.row + block.rows)
+        slab = slice(block.col, block.col + block.cols)
+        old, earlier = rectangle(a, rows, slab), slice(0, block.col)
+        if not block.col:
+            with work.doing("load1", nbytes=bar.nbytes):
+                _read(old, bar)
+            return
+        other = rectangle(factor, slab, earlier).transposed()
+        product = Product(
+            rectangle(factor, rows, earlier),
+            replace(other, conj=other.conj != (self.dtype.kind == "c")),
+            open_operand(bar, what="out", writable=True),
+            old, -1.0, 1.0, self.dtype,
+        )  # fmt: skip
+        memory = session.options.host_bytes or default_host_bytes()
+        options = replace(session.options, host_memory=max(1, memory - bar.nbytes - held))
+        began = work.now()
+        with session.running(options):
+            report = run_product(product, options, session, watch)
+        work.add(began, report)
+
+    def _store(
+        self, number: int, block: Rect, bar: NDArray[Any], factor: Operand, work: _Work
+    ) -> tuple[Receipt, Recorder]:
+        recorder = Recorder(factor.matrix)
+        stored = Rect(block.col, block.row, block.cols, block.rows) if factor.trans else block
+        with work.doing("store2", nbytes=bar.nbytes):
+            recorder.write(stored.row, stored.col, bar.T if factor.trans else bar)
+        flops = work.stages["mult1"]["flops"]
+        receipt = Receipt(
+            number=number, block=stored, pieces=recorder.pieces(stored), began=0.0, seconds=0.0,
+            gflops=flops / work.now() / 1e9, stages=work.stages, events=coalesce(work.events),
+            peak_memory=work.peak + bar.nbytes,
+        )  # fmt: skip
+        return receipt, recorder
+
+
+@dataclass
+class _Work:
+    """Events and sums by stage of one block."""
+
+    events: list[Event] = field(default_factory=list)
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    peak: int = 0
+    began: float = field(default_factory=time.perf_counter)
+
+    def now(self) -> float:
+        """Return the seconds since the block was begun."""
+        return time.perf_counter() - self.began
+
+    def doing(self, stage: Any, *, nbytes: int = 0, flops: int = 0) -> _Operation:
+        """Return a context that records one operation."""
+        return _Operation(self, stage, nbytes, flops)
+
+    def record(self, event: Event) -> None:
+        """Add an event to the sums."""
+        self.events.append(event)
+        sums = self.stages.setdefault(
+            event.stage,
+            {"operations": 0, "bytes": 0, "planned_bytes": 0, "flops": 0, "seconds": 0.0},
+        )
+        sums["operations"] += 1
+        sums["bytes"] += event.nbytes
+        sums["planned_bytes"] += event.nbytes
+        sums["flops"] += event.flops
+        sums["seconds"] += event.end - event.start
+
+    def add(self, began: float, report: Any) -> None:
+        """Add a product's events; its C stays in memory."""
+        self.peak = max(self.peak, report.peak_memory_bytes or 0)
+        for event in report.timeline.events:
+            if event.stage in ("load1", "mult1"):
+                self.record(event._replace(start=event.start + began, end=event.end + began))
+
+
+@dataclass
+class _Operation:
+    work: _Work
+    stage: Any
+    nbytes: int
+    flops: int
+    start: float = 0.0
+
+    def __enter__(self) -> None:
+        self.start = self.work.now()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            end = self.work.now()
+            self.work.record(
+                Event("host", self.stage, 0, 0, 0, self.start, end, self.nbytes, self.flops)
+            )
+
+
+def _read(operand: Operand, out: NDArray[Any]) -> None:
+    operand.matrix.read(0, 0, out.T if operand.trans else out)
+    if operand.conj and out.dtype.kind == "c":
+        np.conjugate(out, out=out)
+
+
+def _check_finite(bar: NDArray[Any], block: Rect) -> None:
+    finite = np.isfinite(bar)
+    if block.row == block.col:
+        finite |= ~np.tri(block.rows, dtype=bool)
+    if not finite.all():
+        row, col = (int(index[0]) for index in np.nonzero(~finite))
+        raise NotFiniteError(
+            f"a has a NaN or an Inf at row {block.row + row}, column {block.col + col} (of its "
+            "transpose for U): it must not contain infs or NaNs",
+            row=block.row + row, col=block.col + col,
+        )  # fmt: skip
+
+
+def _factor(bar: NDArray[Any], block: Rect) -> None:
+    """Factor a diagonal block in memory, zero above the diagonal."""
+    order = potrf(bar)
+    if order:
+        raise SingularMatrixError(
+            f"a is not positive definite: its leading minor of order {block.row + order} is not",
+            order=block.row + order,
+        )
+    for column in range(1, block.cols):
+        bar[:column, column] = 0
+
+
+def _flops(block: Rect, *, diagonal: bool, dtype: np.dtype[Any]) -> int:
+    """Count the operations of a factorisation, or of a triangular solve."""
+    pairs = block.cols**3 / 6 if diagonal else block.rows * block.cols**2 / 2
+    return int(flops_per_multiply_add(dtype.name) * pairs)

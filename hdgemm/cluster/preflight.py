@@ -1,0 +1,114 @@
+"""Plans of products on a cluster before they run: `hdgemm.cluster.plan` and `plan_shape`."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.cluster.blocks import Costs
+from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
+from hdgemm.cluster.job import Extents
+from hdgemm.cluster.product import check_client, costs_of, make_job, quantum_of
+from hdgemm.cluster.virtual_time import VirtualWorker
+from hdgemm.cluster.workers import ask
+from hdgemm.errors import InputError
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.options import parse_size
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.product.product import Product
+from hdgemm.run.session import check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hdgemm.cluster.job import WorkerInfo
+    from hdgemm.options import Options
+
+
+def plan(
+    a: Any,
+    b: Any,
+    *,
+    client: Any,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    out: Any,
+    options: Options | None = None,
+    storage: float | str | None = None,
+) -> ClusterPlan:
+    """Return what `hdgemm.cluster.multiply` would do for the same arguments; nothing is written.
+
+    The workers that are there now describe themselves: they measure their rates where the product
+    is worth it, and check that they reach A and B.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together.
+    ClusterError
+        When no worker can take part.
+    """
+    check_client(client)
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    if not product.reads_product:
+        raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")
+    if product.c is not None:
+        product = product.row_major()
+    infos = ask(client, make_job(product, None, check_options(options))).values()
+    m, n = product.shape
+    itemsize = product.dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
+    return plan_cluster(
+        (m, n, product.k), product.dtype.name, _workers(infos, itemsize),
+        costs=costs_of(product), bandwidth=_bandwidth(infos, storage), itemsize=itemsize,
+        flops_per_element=product.flops // (m * n),
+        quantum=(1, 1) if product.c is None else quantum_of(product.c.matrix),
+    )  # fmt: skip
+
+
+def plan_shape(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    client: Any,
+    dtype: str = "float64",
+    options: Options | None = None,
+    storage: float | str | None = None,
+) -> ClusterPlan:
+    """Return the plan of C (m×n) := A (m×k) · B (k×n) on the workers that are there now.
+
+    The matrices are row-major files that the workers need not have yet. Errors are those of `plan`.
+    """
+    check_client(client)
+    kind = np.dtype(dtype)
+    check_dtype(kind, "the product")
+    if min(m, n, k) < 1:
+        raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
+    extents = Extents(secrets.token_hex(8), m, n, k, kind.name, check_options(options))
+    infos = ask(client, extents).values()
+    return plan_cluster(
+        (m, n, k), kind.name, _workers(infos, kind.itemsize),
+        costs=Costs(k, kind.itemsize, kind.itemsize), bandwidth=_bandwidth(infos, storage),
+        itemsize=kind.itemsize, flops_per_element=k * flops_per_multiply_add(kind.name),
+    )  # fmt: skip
+
+
+def _workers(infos: Iterable[WorkerInfo], itemsize: int) -> list[VirtualWorker]:
+    return [
+        VirtualWorker(f"{number}", info.flop_rate, most_elements=info.most_elements(itemsize))
+        for number, info in enumerate(infos)
+    ]
+
+
+def _bandwidth(infos: Iterable[WorkerInfo], storage: float | str | None) -> float:
+    """Return the bytes/s of the storage: those given, or what the slowest worker measures."""
+    if storage is not None:
+        return float(parse_size(storage, "storage"))
+    return min(info.disk_read for info in infos)

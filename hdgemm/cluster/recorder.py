@@ -1,0 +1,70 @@
+"""C as a worker writes it: checksums of the pieces of a block; of one triangle of C too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.durable.checksums import as_stored, checksum
+from hdgemm.errors import HdgemmError
+from hdgemm.matrices.base import Matrix, Wrapper
+from hdgemm.pipeline.plan import Rect
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Recorder(Wrapper):
+    """C with the checksum of each rectangle that is written, in the order of C's rows."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(matrix)
+        self._pieces: dict[Rect, int] = {}
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Write a rectangle and record its checksum."""
+        stored = as_stored(tile, self.dtype)
+        self._matrix.write(row, col, stored)
+        self._pieces[Rect(row, col, *tile.shape)] = checksum(stored)
+
+    def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
+        """Return the rectangles written and their checksums.
+
+        Raises
+        ------
+        HdgemmError
+            When they are not all of the block.
+        """
+        elements = sum(rect.rows * rect.cols for rect in self._pieces)
+        if elements != block.rows * block.cols:
+            raise HdgemmError(
+                f"{elements} of the {block.rows * block.cols} elements of {block} were stored"
+            )
+        return sorted(self._pieces.items())
+
+
+class TriangleRecorder(Recorder):
+    """One triangle of C; elements of the other one keep their values.
+
+    Parameters
+    ----------
+    lower
+        The triangle that is written, as C is stored.
+    """
+
+    def __init__(self, matrix: Matrix, *, lower: bool) -> None:
+        super().__init__(matrix)
+        self._lower = lower
+
+    def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Write the triangle's part of a rectangle; the checksum is of all of the rectangle."""
+        rows, cols = tile.shape
+        crosses = row < col + cols - 1 if self._lower else col < row + rows - 1
+        if crosses:
+            written = np.tri(rows, cols, row - col - (not self._lower), bool) == self._lower
+            stored = np.empty((rows, cols), self.dtype)
+            self._matrix.read(row, col, stored)
+            np.copyto(stored, tile, where=written, casting="same_kind")
+            tile = stored
+        super().write(row, col, tile)
