@@ -11,6 +11,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST, Capability, update_weights
 from hdgemm.tasks.cholesky import cholesky
+from hdgemm.tasks.column_split import host_share, split_columns
 from hdgemm.tasks.lu import finish_pivots, lu
 from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.qr import qr
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.timeline import Observer, Timeline
+    from hdgemm.tasks.block_columns import BlockColumn
 
 #: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
 _PROBE: Final = 768
@@ -79,7 +81,8 @@ class TaskMachine:
         ``"proportional"`` deals block columns by capability (HGDD), to the host too;
         ``"devices"`` so but not to the host, ``"uniform"`` in turn to the devices; ``"dynamic"``
         leaves each task to the scheduler; ``"host"`` uses no device. ``"model"`` takes the fastest
-        of "proportional", "devices" and "host" in virtual time.
+        of "proportional", "devices" and "host" in virtual time. ``"moving"``, for LU on the host
+        and one device, keeps a share of the columns right of each panel on the host (seed 003).
     lookahead, priorities
         Whether panels run beside earlier updates, and before later ones.
     """
@@ -93,7 +96,7 @@ class TaskMachine:
 
     def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
         """Return the weights by which block columns are dealt; None for no dealing."""
-        if self.dealing == "dynamic" or not self.devices or not width * shape[0]:
+        if self.dealing in ("dynamic", "moving") or not self.devices or not width * shape[0]:
             return None
         if self.dealing == "uniform":
             return dict.fromkeys(self.devices, 1.0)
@@ -142,6 +145,22 @@ class TaskMachine:
         except DoesNotFitError:
             return float("inf")
 
+    def owner(
+        self, name: str, rows: int, widths: Sequence[int]
+    ) -> Callable[[BlockColumn, BlockColumn], str] | None:
+        """Return which device updates a column, for the dealing "moving"; otherwise None.
+
+        The host's share is the one with which both take equally long at their measured rates.
+        """
+        if self.dealing != "moving" or name != "lu" or not self.devices or not rows * len(widths):
+            return None
+        (device,) = self.devices
+        width = max(widths, default=1)
+        update = Kernel("gemm", 2 * rows * width**2, width)
+        rates = {x.name: x.lanes * update.flops / x.seconds(update) for x in self.capabilities}
+        share = host_share(rates[HOST], rates[device])
+        return split_columns(round(share * len(widths)), device)
+
     def factor(
         self,
         name: str,
@@ -171,7 +190,9 @@ class TaskMachine:
             priorities=self.priorities, blas_threads=self.blas_threads, observer=observer,
             cancel=cancel,
         ) as runtime:  # fmt: skip
-            found: Any = _ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead)
+            owner = dealt.owner(name, shape[0], widths)
+            how = {} if owner is None else {"owner": owner}
+            found: Any = _ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead, **how)
             timeline = runtime.finish()
         if name == "lu":
             finish_pivots(cut, found)
