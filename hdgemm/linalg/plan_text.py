@@ -19,6 +19,8 @@ def slab_plan_text(plan: SlabPlan) -> str:
     slabs = (
         f"{len(plan.slabs)} slabs of {widest} columns at most, {plan.slab_buffers} in memory; "
         f"earlier columns stream in blocks of {plan.block}"
+        if len(plan.slabs) > 1
+        else f"1 slab of {widest} columns"
     )
     phases = Table(
         ("phase", "expected"),

@@ -1,4 +1,4 @@
-"""LU with tournament pivoting: CALU (Grigori, Demmel and Xiang, 2011; seed 003, section II.B).
+"""LU with tournament pivoting: CALU (Donfack et al., section II.B).
 
 TSLU chooses the pivot rows of a panel by a binary tree of row blocks: each block proposes the rows
 that partial pivoting would take from it, and of two proposals one more factorisation takes the

@@ -113,6 +113,6 @@ class BlockColumns:
         """Return the priority of tasks that write a block column: the left ones come first.
 
         Its tasks unlock the panel of that column, so that panels are factored as early as their
-        updates allow (seed 000, section 6.4).
+        updates allow (Dongarra et al., section 6.4).
         """
         return len(self.columns) - column.number

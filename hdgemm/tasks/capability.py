@@ -16,7 +16,7 @@ HOST: Final = "host"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One device, as the scheduler sees it (seed 000, section 6.2).
+    """One device, as the scheduler sees it (Dongarra et al., section 6.2).
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Capability:
 
 
 def deal(columns: int, weights: Mapping[str, float]) -> list[str]:
-    """Deal block columns in proportion to weights (HGDD; seed 000, section 6.6).
+    """Deal block columns in proportion to weights (HGDD; Dongarra et al., section 6.6).
 
     Each column goes to the device with the largest remaining weight, so that devices alternate.
     Equal weights give the uniform block-cyclic distribution.

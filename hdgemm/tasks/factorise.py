@@ -82,7 +82,8 @@ class TaskMachine:
         ``"devices"`` so but not to the host, ``"uniform"`` in turn to the devices; ``"dynamic"``
         leaves each task to the scheduler; ``"host"`` uses no device. ``"model"`` takes the fastest
         of "proportional", "devices" and "host" in virtual time. ``"moving"``, for LU on the host
-        and one device, keeps a share of the columns right of each panel on the host (seed 003).
+        and one device, keeps a share of the columns right of each panel on the host
+        (Donfack et al.).
     lookahead, priorities
         Whether panels run beside earlier updates, and before later ones.
     """
@@ -217,7 +218,7 @@ class TaskMachine:
         """Return this machine with the rates that it reaches on a small matrix.
 
         Each device runs all updates of one factorisation, and another one before it, in which
-        its kernels are compiled (seed 000, section 6.2: estimated from the elapsed time).
+        its kernels are compiled (Dongarra et al., section 6.2: estimated from the elapsed time).
         """
         found = []
         for each in self.capabilities:

@@ -23,7 +23,7 @@ class _Accesses:
 
 
 class Graph:
-    """Unfinished tasks and their dependencies (seed 000, section 5.1).
+    """Unfinished tasks and their dependencies (Dongarra et al., section 5.1).
 
     A task waits for the last writer of each tile that it reads (read after write), and for the
     last writer of each tile that it writes and its readers since then (write after write, write

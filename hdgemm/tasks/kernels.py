@@ -58,7 +58,7 @@ def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
     """Return SYRK on one block column: C -= P·P_j^H.
 
     A device updates the whole block column by one GEMM, the unused triangle of the diagonal block
-    included (seed 000, section 6.7.1).
+    included (Dongarra et al., section 6.7.1).
     """
     first, last, rows = column.first, column.last, column.below(column.first)
 
@@ -190,7 +190,7 @@ def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
 
 
 def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
-    """Return LARFB: C := (I - V·T^H·V^H)·C, in three GEMMs (seed 000, section 6.7.4)."""
+    """Return LARFB: C := (I - V·T^H·V^H)·C, in three GEMMs (Dongarra et al., section 6.7.4)."""
     rows = panel.below(panel.first)
     width = min(panel.width, rows)
 

@@ -32,7 +32,7 @@ def panel_widths(
 
     Panels are factored beside the update, so that a step takes as long as the longer of both. Wide
     panels make updates deep and few, narrow ones end early: as the rest of the matrix shrinks, the
-    panels get narrower (seed 000, section 6.7.3).
+    panels get narrower (Dongarra et al., section 6.7.3).
     """
     m, n = shape
     widths = []

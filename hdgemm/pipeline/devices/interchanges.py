@@ -1,4 +1,4 @@
-"""Row interchanges as one permutation (XIPIV of seed 001, section 6.6).
+"""Row interchanges as one permutation (XIPIV of Abdelfattah et al., section 6.6).
 
 LAPACK's pivots are interchanges to be applied one after another, by which a row may move several
 times. As a permutation, each row that changes is moved once, and all rows at the same time.

@@ -1,4 +1,8 @@
-"""LU and Cholesky factors of narrow panels on an OpenCL device (seed 001, sections 6.4 and 6.5)."""
+"""LU and Cholesky factors of narrow panels on an OpenCL device.
+
+The kernels follow Abdelfattah et al., "Analysis and Design Techniques towards High-Performance and
+Energy-Efficient Dense Linear Solvers on GPUs", sections 6.4 and 6.5.
+"""
 
 from __future__ import annotations
 
