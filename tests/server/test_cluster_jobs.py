@@ -84,6 +84,7 @@ def test_a_scheduler_that_does_not_answer_fails_the_job_by_name(tmp_path, operan
     assert nowhere in job["message"]
 
 
+@pytest.mark.campaign
 def test_a_killed_jobs_product_goes_on(service, operands):
     server, settings = service
     rng = np.random.default_rng(3)

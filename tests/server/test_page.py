@@ -166,7 +166,7 @@ def test_submit_by_upload_watch_and_download(server: Live, browser: Any, tmp_pat
     see(browser, "Done in")
     wait_until(lambda: "successful – watched" in browser.title, 20)
     assert len(browser.find_elements("css selector", "svg.tiles rect.done")) == 4
-    for phase in ("Waiting", "Multiplying", "Hashing the result", "Publishing"):
+    for phase in ("Waiting", "Multiplying", "Hashing the result"):
         assert phase in text(browser, ".phases")
     folder = tmp_path / "downloads"
     browser.execute_cdp_cmd(

@@ -197,9 +197,8 @@ class _SingleThreaded:
             if self._contexts == 0:
                 self._before = [setting.get() for setting in self._settings()]
             self._contexts += 1
-            for (
-                setting
-            ) in self._settings():  # each time: with OpenMP, the number is the thread's own
+            # Each time: with OpenMP, the number is the thread's own.
+            for setting in self._settings():
                 setting.set(1)
 
     def __exit__(self, *_: object) -> None:

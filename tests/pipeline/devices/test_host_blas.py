@@ -21,16 +21,16 @@ def searched_anew():
 
 
 def blas_threads():
-    return [setting.get() for setting in host_blas._settings()]
+    return [setting.get() for setting in host_blas._settings(host_blas._NUMPY)]
 
 
 @pytest.fixture
 def two_threads():
     before = blas_threads()
-    for setting in host_blas._settings():
+    for setting in host_blas._settings(host_blas._NUMPY):
         setting.set(2)
     yield
-    for setting, threads in zip(host_blas._settings(), before, strict=True):
+    for setting, threads in zip(host_blas._settings(host_blas._NUMPY), before, strict=True):
         setting.set(threads)
 
 
@@ -49,9 +49,9 @@ def product(dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("extension", [host_blas._EXTENSION, "numpy.no_such_extension"])
+@pytest.mark.parametrize("extension", [host_blas._NUMPY, "numpy.no_such_extension"])
 def test_gemm_accumulates_into_views(dtype, extension, monkeypatch):
-    monkeypatch.setattr(host_blas, "_EXTENSION", extension)
+    monkeypatch.setattr(host_blas, "_NUMPY", extension)
     found, expected = product(dtype)
     eps = np.finfo(dtype).eps
     assert np.max(np.abs(found - expected)) <= 4 * 9 * eps * np.max(np.abs(expected))
