@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import Rect
 from hdgemm.run.regions import area, remainder
 
@@ -51,12 +52,16 @@ class Costs:
         Bytes of an element of A and of B.
     request_seconds
         Time of one request of a row that is not contiguous with the next.
+    row_bytes
+        Bytes of a stored row of B in a row-major file: the gaps between parts of rows are read,
+        too, up to `GAP`. 0 for other storage.
     """
 
     k: int
     a_bytes: int = 8
     b_bytes: int = 8
     request_seconds: float = 20e-6
+    row_bytes: int = 0
 
     def nbytes(self, rows: int, cols: int) -> int:
         """Return the bytes of A and B that a block needs, each read once."""
@@ -64,6 +69,8 @@ class Costs:
 
     def seconds(self, rows: int, cols: int, bandwidth: float, *, whole_rows: bool) -> float:
         """Return the seconds that reading a block's A and B takes at so many bytes/s."""
+        if self.row_bytes and self.row_bytes - cols * self.b_bytes <= GAP:
+            return self.k * (rows * self.a_bytes + self.row_bytes) / bandwidth
         requests = 0 if whole_rows else self.k
         return self.nbytes(rows, cols) / bandwidth + requests * self.request_seconds
 
@@ -212,6 +219,9 @@ class BlockPool:
         wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * len(self._workers) * self._served_extent() ** 2
+        if 0 < self._costs.row_bytes <= GAP:  # each block reads all of B
+            seconds = self._costs.seconds(0, self.shape[1], self.bandwidth, whole_rows=True)
+            served = max(served, worker.rate * len(self._workers) * seconds)
         least = max(LEAST_SECONDS * worker.rate, min(served, 2 * MOST * share * total))
         return max(1.0, min(max(wanted, least), worker.most_elements))
 

@@ -218,8 +218,9 @@ def quantum_of(c: Matrix) -> tuple[int, int]:
 
 def costs_of(product: Product) -> Costs:
     """Return what reading a block costs a worker."""
-    a, b = product.a.matrix.dtype.itemsize, product.b.matrix.dtype.itemsize
-    return Costs(product.k, a, b)
+    a, b = product.a.matrix.dtype.itemsize, product.b.matrix
+    pitch = b.pitch if isinstance(b, FileMatrix) and not product.b.trans else 0
+    return Costs(product.k, a, b.dtype.itemsize, row_bytes=pitch)
 
 
 def free_workers(client: Any, coordinator: Coordinator, run: str) -> None:

@@ -115,3 +115,13 @@ def test_queues_hold_three_long_blocks_or_many_short_ones(monkeypatch):
         short.finished("w", block, 1e-6)
         assert short.refill("w") == []
     assert short.refill("gone") == []
+
+
+def test_blocks_of_whole_rows_where_all_of_a_row_major_b_is_read_for_each():
+    pool = BlockPool((8192, 8192), Costs(k=8192, row_bytes=8 * 8192))
+    for name in "ab":
+        pool.join(name, 3e6)
+    blocks = [pool.draw(name) for name in "abab"]
+    assert all(block.cols == 8192 for block in blocks)
+    # Reading B takes no longer than both workers compute on their blocks.
+    assert all(block.rows * 8192 / 3e6 >= 2 * 8192**2 * 8 / pool.bandwidth for block in blocks)
