@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.regions import area, remainder
+from hdgemm.run.regions import area, joined_remainder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +122,7 @@ class BlockPool:
         whole = [Rect(0, 0, *shape)] if region is None else region
         #: Elements of C that are computed, those done before included.
         self.total = sum(map(area, whole))
-        self._free = [part for rect in whole for part in _remainder_of(rect, done)]
+        self._free = [part for rect in whole for part in joined_remainder(rect, done)]
         self._workers: dict[str, _Worker] = {}
         self._total_rate = 0.0
         self.undrawn = sum(map(area, self._free))
@@ -272,18 +272,6 @@ def _part(extent: int, wanted: int, quantum: int) -> int:
         return extent
     part = extent / max(1, round(extent / wanted))
     return min(extent, math.ceil(part / quantum) * quantum)
-
-
-def _remainder_of(whole: Rect, done: Sequence[Rect]) -> list[Rect]:
-    """Return the free rectangles, those that lie below each other joined."""
-    merged: list[Rect] = []
-    for rect in sorted(remainder(whole, done), key=lambda r: (r.col, r.cols, r.row)):
-        last = merged[-1] if merged else None
-        if last and last[1::2] == rect[1::2] and last.row + last.rows == rect.row:
-            merged[-1] = last._replace(rows=last.rows + rect.rows)
-        else:
-            merged.append(rect)
-    return merged
 
 
 def triangle_region(n: int, quantum: tuple[int, int], *, lower: bool) -> list[Rect]:

@@ -78,3 +78,15 @@ def fixed_regions(
         regions[name] = Rect(row, 0, last - row, n)
         row = last
     return regions
+
+
+def joined_remainder(whole: Rect, done: Sequence[Rect]) -> list[Rect]:
+    """Return the rest of a rectangle; parts that lie below each other are joined."""
+    merged: list[Rect] = []
+    for rect in sorted(remainder(whole, done), key=lambda r: (r.col, r.cols, r.row)):
+        last = merged[-1] if merged else None
+        if last and last[1::2] == rect[1::2] and last.row + last.rows == rect.row:
+            merged[-1] = last._replace(rows=last.rows + rect.rows)
+        else:
+            merged.append(rect)
+    return merged
