@@ -149,8 +149,11 @@ def formats(result: dict[str, Any]) -> list[str]:
 
 def overhead(result: dict[str, Any]) -> list[str]:
     """Return the rows of what the engine itself costs."""
-    alike = result["us_per_operation"]["recording"]["all five stages alike"]["elapsed"]
-    rows = [f"| executor, for each operation of five stages | {alike['median']:.0f} µs |"]
+    rows = [
+        f"| executor, for each operation of five stages, {name} |"
+        f" {case['executor_cpu']['median']:.0f} µs of CPU time |"
+        for name, case in result["us_per_operation"]["recording"].items()
+    ]
     for device, seconds in result["second_product_seconds"].items():
         later = seconds["later"]["median"] * 1e3
         rows.append(f"| start of the second product of a session, {device} | {later:.1f} ms |")
@@ -172,6 +175,45 @@ def linalg(result: dict[str, Any]) -> list[str]:
             what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
             rows.append(f"| {what} | {ratios} |")
     return rows
+
+
+def linpack(result: dict[str, Any]) -> list[str]:
+    """Return the rows of LINPACK against hpcc."""
+    return [
+        f"| LINPACK, {name}, N = {part['n']}, {part['threads']} threads a process |"
+        f" {part['best_ratio']:.3f} of hpcc, best block size of each;"
+        f" {max(each['of_dgemm'] for each in part['blocks'].values()):.3f} of DGEMM |"
+        for name, part in result.items()
+        if isinstance(part, dict) and "best_ratio" in part
+    ]
+
+
+def hybrid(result: dict[str, Any]) -> list[str]:
+    """Return the rows of factorisations by tasks."""
+    sections = {
+        "halves": "{}: halves of an OpenCL device against the whole",
+        "beside": "{}: half a device and a core against the best alone",
+        "schedule": "{}",
+        "host": "{}: tasks on the host against LAPACK",
+    }
+    rows = []
+    for section, text in sections.items():
+        for name, case in result.get(section, {}).items():
+            ratio = case.get("of the best alone", case["ratio"]["median"])
+            rows.append(f"| {text.format(name)}, n = {case['n']} | {ratio:.3f} |")
+    if empty := result.get("overhead"):
+        rows.append(f"| a task that does nothing | {empty['us']['median']:.0f} µs |")
+    return rows
+
+
+def cluster(result: dict[str, Any]) -> list[str]:
+    """Return the rows of a cluster against one engine with the same cores and memory."""
+    return [
+        f"| {name} of one core, n = {result['n']}, {result['memory']} in all |"
+        f" {case['efficiency']['median']:.3f} of one engine |"
+        for name, case in result.items()
+        if isinstance(case, dict) and "efficiency" in case
+    ]
 
 
 def total(result: dict[str, Any], key: str) -> int:
@@ -231,6 +273,11 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "file_to_file": ("Products from file to file", file_to_file),
     "in_ram": ("Products in RAM", in_ram),
     "linalg": ("Factorisations from file to file", linalg),
+    "hybrid_linalg": ("Factorisations by tasks: devices and schedules", hybrid),
+    "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
+    "linpack": ("LINPACK", linpack),
+    "linpack_ranks": ("LINPACK on two processes", linpack),
+    "cluster_efficiency": ("Cluster", cluster),
     "formats": ("File formats", formats),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
