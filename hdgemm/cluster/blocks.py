@@ -67,9 +67,13 @@ class Costs:
         """Return the bytes of A and B that a block needs, each read once."""
         return self.k * (rows * self.a_bytes + cols * self.b_bytes)
 
+    def reads_whole_rows(self, cols: int) -> bool:
+        """Say whether so many columns of B are read with all gaps between them."""
+        return self.row_bytes > 0 and self.row_bytes - cols * self.b_bytes <= GAP
+
     def seconds(self, rows: int, cols: int, bandwidth: float, *, whole_rows: bool) -> float:
         """Return the seconds that reading a block's A and B takes at so many bytes/s."""
-        if self.row_bytes and self.row_bytes - cols * self.b_bytes <= GAP:
+        if self.reads_whole_rows(cols):
             return self.k * (rows * self.a_bytes + self.row_bytes) / bandwidth
         requests = 0 if whole_rows else self.k
         return self.nbytes(rows, cols) / bandwidth + requests * self.request_seconds
@@ -219,7 +223,7 @@ class BlockPool:
         wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * len(self._workers) * self._served_extent() ** 2
-        if 0 < self._costs.row_bytes <= GAP:  # each block reads all of B
+        if self._costs.reads_whole_rows(0):  # each block reads all of B
             seconds = self._costs.seconds(0, self.shape[1], self.bandwidth, whole_rows=True)
             served = max(served, worker.rate * len(self._workers) * seconds)
         least = max(LEAST_SECONDS * worker.rate, min(served, 2 * MOST * share * total))

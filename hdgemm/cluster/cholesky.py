@@ -16,7 +16,7 @@ from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.cluster.checkpoint import open_factor
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.panel_job import PanelJob
-from hdgemm.cluster.product import check_client, free_workers, quantum_of
+from hdgemm.cluster.product import check_client, free_workers, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
 from hdgemm.cluster.report import ProgressOf, merged_report
 from hdgemm.errors import InputError
@@ -24,7 +24,6 @@ from hdgemm.linalg.storage import check_square
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
-from hdgemm.options import parse_size
 from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -102,7 +101,7 @@ def cholesky(
     """
     check_client(client)
     options, watch = check_options(options), Watch.of(progress, observer, cancel)
-    bandwidth = None if storage is None else float(parse_size(storage, "storage"))
+    bandwidth = parse_bandwidth(storage)
     matrix = open_operand(a, what="a")
     check_square(matrix.shape)
     Reference.of(matrix, "A")

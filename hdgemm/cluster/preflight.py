@@ -10,12 +10,17 @@ import numpy as np
 from hdgemm.cluster.blocks import Costs
 from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
 from hdgemm.cluster.job import Extents
-from hdgemm.cluster.product import check_client, costs_of, make_job, quantum_of
+from hdgemm.cluster.product import (
+    check_client,
+    costs_of,
+    make_job,
+    parse_bandwidth,
+    quantum_of,
+)
 from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
 from hdgemm.matrices.layout import check_dtype
-from hdgemm.options import parse_size
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.product import Product
 from hdgemm.run.session import check_options
@@ -95,7 +100,8 @@ def plan_shape(
     infos = ask(client, extents).values()
     return plan_cluster(
         (m, n, k), kind.name, _workers(infos, kind.itemsize),
-        costs=Costs(k, kind.itemsize, kind.itemsize), bandwidth=_bandwidth(infos, storage),
+        costs=Costs(k, kind.itemsize, kind.itemsize, row_bytes=n * kind.itemsize),
+        bandwidth=_bandwidth(infos, storage),
         itemsize=kind.itemsize, flops_per_element=k * flops_per_multiply_add(kind.name),
     )  # fmt: skip
 
@@ -109,6 +115,5 @@ def _workers(infos: Iterable[WorkerInfo], itemsize: int) -> list[VirtualWorker]:
 
 def _bandwidth(infos: Iterable[WorkerInfo], storage: float | str | None) -> float:
     """Return the bytes/s of the storage: those given, or what the slowest worker measures."""
-    if storage is not None:
-        return float(parse_size(storage, "storage"))
-    return min(info.disk_read for info in infos)
+    given = parse_bandwidth(storage)
+    return min(info.disk_read for info in infos) if given is None else given

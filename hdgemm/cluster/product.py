@@ -101,7 +101,7 @@ def multiply(
     check_client(client)
     options = check_options(options)
     watch = Watch.of(progress, observer, cancel)
-    bandwidth = None if storage is None else float(parse_size(storage, "storage"))
+    bandwidth = parse_bandwidth(storage)
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
@@ -111,6 +111,11 @@ def multiply(
         product, client, options, watch, bandwidth=bandwidth, checkpoint=checkpoint,
         restart=restart,
     )  # fmt: skip
+
+
+def parse_bandwidth(storage: float | str | None) -> float | None:
+    """Return the bytes/s of the storage; None where they are to be measured."""
+    return None if storage is None else float(parse_size(storage, "storage"))
 
 
 def run_product(

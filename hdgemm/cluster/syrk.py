@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.cluster.product import check_client, run_product
+from hdgemm.cluster.product import check_client, parse_bandwidth, run_product
 from hdgemm.errors import InputError
-from hdgemm.options import parse_size
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
@@ -73,7 +72,7 @@ def syrk(
     """
     check_client(client)
     options, watch = check_options(options), Watch.of(progress, observer, cancel)
-    bandwidth = None if storage is None else float(parse_size(storage, "storage"))
+    bandwidth = parse_bandwidth(storage)
     trans_flags(trans, "trans")
     if out is None:
         raise InputError("syrk on a cluster needs out: where C goes, in storage of all workers")
