@@ -28,6 +28,7 @@ from hdgemm.fortran import getrf, potrf
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.devices.registry import open_device
+from hdgemm.tasks.block_columns import even_widths
 from hdgemm.tasks.capability import Capability
 from hdgemm.tasks.factorise import KINDS, UPDATES, TaskMachine
 from hdgemm.tasks.runtime import Runtime
@@ -95,7 +96,7 @@ def by_tasks(machine: TaskMachine, name: str, width: int | None = None) -> Facto
 
     def factor(array: NDArray[np.float64]) -> Any:
         n = len(array)
-        widths = width and [min(width, n - first) for first in range(0, n, width)]
+        widths = width and even_widths(n, width)
         return machine.factor(name, array, widths=widths or None).pivots
 
     return factor

@@ -57,6 +57,8 @@ def factor_on_devices(
     InputError
         For complex elements in Cholesky and QR: devices do not conjugate.
     """
+    from hdgemm.tasks.block_columns import even_widths
+
     if array.dtype.kind == "c" and name != "lu":
         raise InputError(
             f"devices do not factor {array.dtype.name} by {name}: choose devices='host'"
@@ -65,7 +67,7 @@ def factor_on_devices(
     widths = None
     if options.tile is not None:
         width, n = options.tile[1], array.shape[1]
-        widths = [min(width, n - first) for first in range(0, n, width)]
+        widths = even_widths(n, width)
     try:
         return machine.factor(
             name, array, widths=widths, observer=recorder.record, cancel=recorder.cancel

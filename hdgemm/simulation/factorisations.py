@@ -10,27 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.algorithms import ALGORITHMS
+from hdgemm.tasks.block_columns import BlockColumns, even_widths
 from hdgemm.tasks.capability import HOST, Capability
-from hdgemm.tasks.cholesky import cholesky
-from hdgemm.tasks.column_split import split_columns
-from hdgemm.tasks.lu import lu
-from hdgemm.tasks.qr import qr
+from hdgemm.tasks.dealing import split_columns
 from hdgemm.tasks.virtual_time import VirtualRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hdgemm.pipeline.timeline import Timeline
-    from hdgemm.tasks.task import Insert
 
 #: LAPACK's operation count of a square matrix of order n, as a multiple of n³.
 FLOPS: Final = {"cholesky": 1 / 3, "lu": 2 / 3, "qr": 4 / 3}
-_INSERT: Final[dict[str, Callable[[BlockColumns, Insert], object]]] = {
-    "cholesky": cholesky,
-    "lu": lu,
-    "qr": qr,
-}
 #: Tasks that wait on a device beside the one that runs: their tiles are transferred meanwhile.
 _AHEAD: Final = 2
 _ROWS_PER_SECOND: Final = 1e12  # row interchanges are limited by memory, not by operations
@@ -53,7 +45,7 @@ class HybridSystem:
     width
         Columns of a panel.
     share
-        d/N of the host (`hdgemm.tasks.column_split`); None: all columns are dealt to the devices.
+        d/N of the host (`hdgemm.tasks.dealing`); None: all columns are dealt to the devices.
     hybrid_host
         The host of the comparison in which only panels are factored there; with `share` only.
     published
@@ -106,11 +98,14 @@ def factor_dealt(
     used = system.devices[:devices]
     weights = {each.name: each.rates["gemm"] if proportional else 1.0 for each in used}
     order = system.order[algorithm]
-    a = _cut(order, system.width, lower=algorithm == "cholesky", weights=weights)
+    a = BlockColumns.cut(
+        (order, order), even_widths(order, system.width), lower=algorithm == "cholesky",
+        weights=weights,
+    )  # fmt: skip
     run = VirtualRun((system.host, *used), priorities=priorities, ahead=_AHEAD)
     for column in a.columns:
         run.dispatcher.residency.place(column.tile, column.tile.home or HOST)
-    _INSERT[algorithm](a, run.insert)
+    ALGORITHMS[algorithm](a, run.insert)
     return Factorisation(algorithm, order, run.finish(write_back=False))
 
 
@@ -122,13 +117,15 @@ def factor_shared(system: HybridSystem, order: int, width: int, share: float) ->
     (device,) = system.devices
     host = system.host if share > 0 else system.hybrid_host
     assert host is not None  # noqa: S101  (a system with `share` has both hosts)
-    a = _cut(order, width)
-    count = round(share * len(a.columns))
+    widths = even_widths(order, width)
+    count = round(share * len(widths))
+    owner = split_columns(count, device.name)
+    a = BlockColumns.cut((order, order), widths, owner=owner)
     run = VirtualRun((host, device), ahead=_AHEAD)
     for column in a.columns:
         at = device.name if column.number > count else HOST
         run.dispatcher.residency.place(column.tile, at)
-    lu(a, run.insert, owner=split_columns(count, device.name))
+    ALGORITHMS["lu"](a, run.insert)
     return Factorisation("lu", order, run.finish(write_back=False))
 
 
@@ -138,13 +135,6 @@ def fastest_shared(system: HybridSystem, order: int, share: float) -> Factorisat
         (factor_shared(system, order, width, share) for width in (192, 256)),
         key=lambda each: each.gflops,
     )
-
-
-def _cut(
-    order: int, width: int, *, lower: bool = False, weights: Mapping[str, float] | None = None
-) -> BlockColumns:
-    widths = [width] * (order // width) + [order % width] * (order % width > 0)
-    return BlockColumns.cut((order, order), widths, lower=lower, weights=weights)
 
 
 def host_of(

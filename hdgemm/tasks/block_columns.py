@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.tasks.capability import deal
+from hdgemm.tasks.dealing import deal
 from hdgemm.tasks.task import Tile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+#: Names the device of a panel's update of a block column; None leaves it to the scheduler.
+Owner: TypeAlias = "Callable[[BlockColumn, BlockColumn], str | None]"
 
 
 class BlockColumn(NamedTuple):
@@ -46,6 +49,11 @@ class BlockColumn(NamedTuple):
         return slice(first - self.top, None if last is None else last - self.top)
 
 
+def even_widths(columns: int, width: int) -> list[int]:
+    """Cut some columns into block columns of one width; the last one may be narrower."""
+    return [min(width, columns - first) for first in range(0, columns, width)]
+
+
 @dataclass(frozen=True, slots=True)
 class BlockColumns:
     """A matrix as block columns.
@@ -60,12 +68,15 @@ class BlockColumns:
         From left to right.
     array
         The matrix in host memory, column-major; None in virtual time.
+    owner
+        Names the device of a panel's update of a column; None: the column's own.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[BlockColumn, ...]
     array: NDArray[Any] | None = None
+    owner: Owner | None = None
 
     @classmethod
     def cut(
@@ -77,6 +88,7 @@ class BlockColumns:
         dtype: Any = np.float64,
         lower: bool = False,
         weights: Mapping[str, float] | None = None,
+        owner: Owner | None = None,
     ) -> BlockColumns:
         """Cut a matrix into block columns of given widths.
 
@@ -99,7 +111,7 @@ class BlockColumns:
             nbytes = (shape[0] - top) * (last - first) * kind.itemsize
             tile = Tile(f"A[{number}]", nbytes, part, homes[number])
             columns.append(BlockColumn(number, first, last, top, shape[0], tile))
-        return cls(shape, kind, tuple(columns), array)
+        return cls(shape, kind, tuple(columns), array, owner)
 
     def panels(self) -> tuple[BlockColumn, ...]:
         """Return the block columns that are factored: all that begin above the last row."""
@@ -108,6 +120,10 @@ class BlockColumns:
     def after(self, panel: BlockColumn) -> tuple[BlockColumn, ...]:
         """Return the block columns to the right of one."""
         return self.columns[panel.number + 1 :]
+
+    def where(self, panel: BlockColumn, column: BlockColumn) -> str | None:
+        """Return the device of a panel's update of a column; None leaves it to the scheduler."""
+        return column.tile.home if self.owner is None else self.owner(panel, column)
 
     def priority(self, column: BlockColumn) -> int:
         """Return the priority of tasks that write a block column: the left ones come first.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from hdgemm.tasks.task import Kernel
 
@@ -57,50 +57,3 @@ class Capability:
         """Return the time of one kernel call on tiles that are here."""
         work = kernel.flops * (1 + self.depth_half / kernel.depth) / self.rates[kernel.kind]
         return self.latency + work + kernel.nbytes / self.memory
-
-
-def deal(columns: int, weights: Mapping[str, float]) -> list[str]:
-    """Deal block columns in proportion to weights (HGDD; Dongarra et al., section 6.6).
-
-    Each column goes to the device with the largest remaining weight, so that devices alternate.
-    Equal weights give the uniform block-cyclic distribution.
-    """
-    total = sum(weights.values())
-    remaining = dict.fromkeys(weights, 0.0)
-    owners = []
-    for _ in range(columns):
-        for name, weight in weights.items():
-            remaining[name] += weight / total
-        # Rounding must not decide between equal weights.
-        owner = max(remaining, key=lambda name: (round(remaining[name], 9), weights[name]))
-        remaining[owner] -= 1
-        owners.append(owner)
-    return owners
-
-
-def update_weights(
-    capabilities: Sequence[Capability], update: Kernel, panel_share: float, panel_kind: str
-) -> dict[str, float]:
-    """Return the share of the updates that each device takes; the host factors the panels, too.
-
-    Parameters
-    ----------
-    update
-        A typical update.
-    panel_share
-        Flops of all panels, relative to those of all updates.
-    panel_kind
-        Kind of the tasks that factor a panel.
-    """
-    rates = {
-        each.name: each.lanes * update.flops / each.seconds(update)
-        for each in capabilities
-        if each.runs(update.kind)
-    }
-    host = next((each for each in capabilities if each.name == HOST), None)
-    if host is None or HOST not in rates or len(rates) == 1:
-        return rates
-    panel_seconds = panel_share / host.rates[panel_kind]
-    seconds = (1 + rates[HOST] * panel_seconds) / sum(rates.values())
-    rates[HOST] *= max(0.0, 1 - panel_seconds / seconds)
-    return {name: rate for name, rate in rates.items() if rate > 0}

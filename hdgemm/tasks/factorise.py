@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.tasks.block_columns import BlockColumns
-from hdgemm.tasks.capability import HOST, Capability, update_weights
-from hdgemm.tasks.cholesky import cholesky
-from hdgemm.tasks.column_split import host_share, split_columns
-from hdgemm.tasks.lu import finish_pivots, lu
+from hdgemm.tasks.algorithms import ALGORITHMS, finish_pivots
+from hdgemm.tasks.block_columns import BlockColumns, even_widths
+from hdgemm.tasks.capability import HOST, Capability
+from hdgemm.tasks.dealing import host_share, split_columns, update_weights
 from hdgemm.tasks.panel_widths import PANELS, panel_widths
-from hdgemm.tasks.qr import qr
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.virtual_time import VirtualRun
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.timeline import Observer, Timeline
-    from hdgemm.tasks.block_columns import BlockColumn
+    from hdgemm.tasks.block_columns import Owner
 
 #: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
 _PROBE: Final = 768
@@ -37,11 +35,6 @@ _LATENCY: Final = 50e-6
 #: Kinds of tasks that every device runs, and those that the host alone runs.
 UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
 KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
-_ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {
-    "cholesky": cholesky,
-    "lu": lu,
-    "qr": qr,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +134,12 @@ class TaskMachine:
                 self.without_workspace(shape[0], widths, np.dtype(dtype)),
                 priorities=self.priorities,
             )
-            _ALGORITHMS[name](columns, run.insert, lookahead=self.lookahead)
+            ALGORITHMS[name](columns, run.insert, lookahead=self.lookahead)
             return run.finish().seconds
         except DoesNotFitError:
             return float("inf")
 
-    def owner(
-        self, name: str, rows: int, widths: Sequence[int]
-    ) -> Callable[[BlockColumn, BlockColumn], str] | None:
+    def owner(self, name: str, rows: int, widths: Sequence[int]) -> Owner | None:
         """Return which device updates a column, for the dealing "moving"; otherwise None.
 
         The host's share is the one with which both take equally long at their measured rates.
@@ -185,15 +176,14 @@ class TaskMachine:
         cut = BlockColumns.cut(
             shape, widths, array=array, lower=name == "cholesky",
             weights=dealt.weights(name, shape, max(widths, default=0)),
+            owner=dealt.owner(name, shape[0], widths),
         )  # fmt: skip
         with Runtime(
             dealt.without_workspace(shape[0], widths, array.dtype), dealt.devices,
             priorities=self.priorities, blas_threads=self.blas_threads, observer=observer,
             cancel=cancel,
         ) as runtime:  # fmt: skip
-            owner = dealt.owner(name, shape[0], widths)
-            how = {} if owner is None else {"owner": owner}
-            found: Any = _ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead, **how)
+            found: Any = ALGORITHMS[name](cut, runtime.insert, lookahead=self.lookahead)
             timeline = runtime.finish()
         if name == "lu":
             finish_pivots(cut, found)
@@ -242,7 +232,7 @@ class TaskMachine:
         array[...] = generator.standard_normal(array.shape)
         array.flat[:: _PROBE + 1] += 2 * _PROBE  # positive definite enough: its lower triangle
         cut = BlockColumns.cut(
-            array.shape, [_PROBE_WIDTH] * (_PROBE // _PROBE_WIDTH), array=array,
+            array.shape, even_widths(_PROBE, _PROBE_WIDTH), array=array,
             lower=name == "cholesky", weights=weights,
         )  # fmt: skip
         with Runtime(
@@ -250,7 +240,7 @@ class TaskMachine:
             self.devices,
             blas_threads=self.blas_threads,
         ) as runtime:
-            _ALGORITHMS[name](cut, runtime.insert)
+            ALGORITHMS[name](cut, runtime.insert)
             runtime.finish()
         return runtime.rates(), runtime.copy_rates()
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.tasks.block_columns import BlockColumn
-    from hdgemm.tasks.device_tiles import DeviceTiles
     from hdgemm.tasks.task import Tile
+    from hdgemm.tasks.transfers import DeviceTiles
 
 _ALL = slice(None)
 

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.device_tiles import DeviceTiles
+from hdgemm.tasks.transfers import DeviceTiles
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Completion, FactorDevice

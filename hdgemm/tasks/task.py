@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import Completion
-    from hdgemm.tasks.device_tiles import DeviceTiles
+    from hdgemm.tasks.transfers import DeviceTiles
 
 
 @dataclass(eq=False, slots=True)

@@ -1,4 +1,4 @@
-"""Transfers of tiles between the host and devices, ordered by the places that they touch."""
+"""Tiles on devices: transfers, ordered by the places that they touch, and blocks for kernels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.pipeline.devices.protocol import DONE, Block
 from hdgemm.pipeline.devices.protocol import Tile as DeviceTile
+from hdgemm.pipeline.devices.workspace import Workspace
 from hdgemm.pipeline.sync import Stopped
 from hdgemm.tasks.capability import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device
+    from hdgemm.pipeline.devices.interchanges import Moves
+    from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device, FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.tasks.residency import Move
     from hdgemm.tasks.task import Task, Tile
@@ -160,3 +162,26 @@ class Transfers:
             (_, device), buffer = self._buffers.popitem()
             self._devices[device].free(buffer)
         self._unfinished.clear()
+
+
+class DeviceTiles(Workspace):
+    """Blocks of the tiles that a device holds, and what kernels compute of such blocks."""
+
+    def __init__(self, name: str, device: FactorDevice, transfers: Transfers) -> None:
+        super().__init__(device)
+        self._name, self._transfers = name, transfers
+
+    def block(self, tile: Tile, rows: slice, cols: slice) -> Block:
+        """Return a rectangle of a tile, in rows and columns of the transposed tile."""
+        held = self._transfers.block(tile, self._name).tile
+        first, last, _ = rows.indices(held.rows)
+        left, right, _ = cols.indices(held.cols)
+        return Block(held, first, left, last - first, right - left)
+
+    def solve(self, a: Block, b: Block, after: Sequence[Completion]) -> None:
+        """B := B·A^-1 with the unit upper triangle of A."""
+        self.completions.append(self.device.trsm(a, b, after, side="R", lower=False, unit=True))
+
+    def permute(self, block: Block, moves: Moves, after: Sequence[Completion]) -> None:
+        """Permute the columns of a block."""
+        self.completions.append(self.device.permute(block, *moves, after, axis=1))

@@ -9,7 +9,7 @@ from hdgemm.simulation import factorisations as simulated
 from hdgemm.simulation.native import P100
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.column_split import host_share, split_columns
+from hdgemm.tasks.dealing import host_share, split_columns
 
 #: Rows that are further than 5 % from the paper: docs/explanation/factorisations.md says why.
 FURTHER = {

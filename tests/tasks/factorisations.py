@@ -2,11 +2,9 @@
 
 import numpy as np
 
+from hdgemm.tasks.algorithms import ALGORITHMS, finish_pivots
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import Capability
-from hdgemm.tasks.cholesky import cholesky
-from hdgemm.tasks.lu import finish_pivots, lu
-from hdgemm.tasks.qr import qr
 
 EPS = 2.0**-53
 KINDS = ("potrf", "panel trsm", "trsm", "gemm", "getrf", "laswp", "geqrt", "larfb")
@@ -36,7 +34,7 @@ def factor(name, runtime, a, widths, weights=None, **how):
     """Factor a copy of a matrix; returns the factors and, for LU, the pivots."""
     array = np.array(a, order="F")
     cut = BlockColumns.cut(a.shape, widths, array=array, lower=name == "cholesky", weights=weights)
-    found = {"cholesky": cholesky, "lu": lu, "qr": qr}[name](cut, runtime.insert, **how)
+    found = ALGORITHMS[name](cut, runtime.insert, **how)
     runtime.finish()
     if name == "lu":
         finish_pivots(cut, found)

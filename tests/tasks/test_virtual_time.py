@@ -3,17 +3,14 @@
 import pytest
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns
-from hdgemm.tasks.capability import deal, update_weights
-from hdgemm.tasks.cholesky import cholesky
-from hdgemm.tasks.lu import lu
-from hdgemm.tasks.qr import qr
+from hdgemm.tasks.dealing import deal, update_weights
 from hdgemm.tasks.task import Kernel, Tile
 from hdgemm.tasks.virtual_time import VirtualRun
 from tests.tasks.factorisations import device, host
 
 N, WIDTH = 4096, 128
-ALGORITHMS = {"cholesky": cholesky, "lu": lu, "qr": qr}
 
 
 def run(name, capabilities, weights=None, *, lookahead=True, **how):

@@ -1,17 +1,23 @@
-"""LU factorisation with partial pivoting as serial code that inserts tasks."""
+"""Cholesky, LU and QR as serial code that inserts tasks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.kernels import (
+    discard_reflectors,
     gemm_below,
+    geqrt_panel,
     getrf_panel,
     interchange,
+    larfb,
     late_interchanges,
+    potrf_diagonal,
+    symmetric_update,
+    trsm_below,
     trsm_beside,
 )
 from hdgemm.tasks.task import Tile
@@ -23,6 +29,28 @@ if TYPE_CHECKING:
 
     from hdgemm.tasks.block_columns import BlockColumn, BlockColumns
     from hdgemm.tasks.task import Insert
+
+
+def cholesky(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> None:
+    """Insert the tasks of A = L·L^H, where the lower triangle of A becomes L.
+
+    Without `lookahead`, each panel waits for all updates by the panel before it.
+    """
+    step = Tile("step", 0)
+    order = () if lookahead else (step,)
+    for panel in a.columns:
+        priority = a.priority(panel)
+        tile = panel.tile
+        insert(potrf_diagonal(panel), reads=[tile], writes=[tile, *order], priority=priority)
+        insert(trsm_below(panel), reads=[tile], writes=[tile, *order], priority=priority)
+        for column in a.after(panel):
+            insert(
+                symmetric_update(panel, column),
+                reads=[tile, column.tile, *order],
+                writes=[column.tile],
+                priority=a.priority(column),
+                where=a.where(panel, column),
+            )
 
 
 class Pivots:
@@ -41,17 +69,8 @@ class Pivots:
         self.zeros: list[int] = []
 
 
-def lu(
-    a: BlockColumns,
-    insert: Insert,
-    *,
-    lookahead: bool = True,
-    owner: Callable[[BlockColumn, BlockColumn], str | None] | None = None,
-) -> Pivots:
+def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
     """Insert the tasks of P·A = L·U, where A becomes L and U; return where the pivots will be.
-
-    `owner` names the device of a panel's update of a block column; without it, a column is updated
-    where it is dealt to.
 
     Pivots of a panel are relative to its first row until the tasks are done: see `finish_pivots`.
     The rows of L to the left of a panel are interchanged at the end, once for each block column.
@@ -74,7 +93,7 @@ def lu(
         )
         for column in a.after(panel):
             priority, tile = a.priority(column), column.tile
-            where = tile.home if owner is None else owner(panel, column)
+            where = a.where(panel, column)
             insert(interchange(column, panel.first, rows, panel), reads=[tile, found, *order],
                    writes=[tile], priority=priority, where=where)  # fmt: skip
             insert(trsm_beside(panel, lower, column), reads=[lower, tile], writes=[tile],
@@ -112,3 +131,41 @@ def _interchange_left(
             writes=[panel.tile, lower],
             where=HOST,
         )
+
+
+def qr(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> list[Tile]:
+    """Insert the tasks of A = Q·R, where A becomes R and the reflectors below it.
+
+    Returns the tiles of the triangles T of the compact WY form, one for each panel.
+    """
+    step = Tile("step", 0)
+    order = () if lookahead else (step,)
+    triangles = []
+    for panel in a.panels():
+        rows = panel.below(panel.first)
+        width = min(panel.width, rows)
+        v = Tile(f"V[{panel.number}]", rows * width * a.dtype.itemsize)
+        t = Tile(f"T[{panel.number}]", width**2 * a.dtype.itemsize)
+        if a.array is not None:
+            t.array = np.zeros((width, width), a.dtype, "F")
+        triangles.append(t)
+        insert(
+            geqrt_panel(panel, v, t),
+            reads=[panel.tile],
+            writes=[panel.tile, v, t, *order],
+            priority=a.priority(panel),
+        )
+        for column in a.after(panel):
+            insert(
+                larfb(panel, v, t, column),
+                reads=[v, t, column.tile, *order],
+                writes=[column.tile],
+                priority=a.priority(column),
+                where=a.where(panel, column),
+            )
+        insert(discard_reflectors(panel, v), writes=[v], priority=a.priority(panel), where=HOST)
+    return triangles
+
+
+#: Algorithms by name.
+ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {"cholesky": cholesky, "lu": lu, "qr": qr}
