@@ -1,31 +1,15 @@
 """Durable QR with R and Q, and durable reductions of rows: resumed to the same bits."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 import hdgemm
 from hdgemm.linalg import lstsq, qr, row_checkpoint
+from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
 
 SLABS = hdgemm.Options(tile=(1, 6, 3), host_memory="30MB")
 ROWS = hdgemm.Options(tile=(10, 1, 1), threads=2)
-
-
-class InterruptedRunError(Exception):
-    pass
-
-
-def interrupt_after(operations):
-    """Return an observer that raises at the first operation after some."""
-    count = itertools.count(1)
-
-    def observe(_event):
-        if next(count) > operations:
-            raise InterruptedRunError
-
-    return observe
 
 
 def factored(folder, mode, name, **keywords):

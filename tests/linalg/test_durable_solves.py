@@ -1,31 +1,15 @@
 """Durable solves: interrupted in the factorisation or in a group of X, resumed to the same bits."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 import hdgemm
 from hdgemm.linalg import cho_factor, cho_solve, inv, lu_factor, lu_solve, solve, solve_triangular
+from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N, P = 24, 12
 OPTIONS = hdgemm.Options(tile=(1, 8, 4), host_memory="30MB")
-
-
-class InterruptedRunError(Exception):
-    pass
-
-
-def interrupt_after(operations):
-    """Return an observer that raises at the first operation after some."""
-    count = itertools.count(1)
-
-    def observe(_event):
-        if next(count) > operations:
-            raise InterruptedRunError
-
-    return observe
 
 
 def call_of(name, folder):
