@@ -56,7 +56,7 @@ class BlockPlan:
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
-        """Bytes that each stage moves: A is copied, and each panel changes what is left of it."""
+        """Bytes that each stage moves: A is copied, and each panel updates the trailing matrix."""
         itemsize = np.dtype(self.dtype).itemsize
         passes = sum(
             (self.m - first) * (self.n - first)

@@ -53,7 +53,7 @@ class Command:
     triangle
         Only the slabs' own rows are stored: a new file has no disk space for the others.
     matrices
-        What is read beside the matrix that the slabs are of, by name.
+        Further inputs by name, beside the matrix that is cut into slabs.
     """
 
     routine: str

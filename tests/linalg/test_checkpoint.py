@@ -15,15 +15,12 @@ from hdgemm.durable.previous_run import DamagedError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor, qr, slab_store
 from hdgemm.linalg import open as open_factors
 from hdgemm.linalg.slab_plan import Columns
+from tests.linalg.interruption import InterruptedRunError
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
 LAST = -(-N // 7) - 1
-
-
-class InterruptedRunError(Exception):
-    pass
 
 
 def interrupt(stage, slab, after=0):

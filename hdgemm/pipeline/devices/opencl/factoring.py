@@ -43,7 +43,7 @@ class Factoring:
     Parameters
     ----------
     device
-        Multiplies what is left of a solve.
+        Runs the products of a triangular solve, beside its diagonal blocks.
     queue
         The queue of products.
     """
