@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 #: Seconds between two looks at answers.
 _POLL_SECONDS: Final = 0.05
+#: Seconds to fetch an answer; it is lost with a worker that has died since it answered.
+_FETCH_SECONDS: Final = 2.0
 
 
 def own_version() -> str:
     """Return the client's version, as installed; workers must have the same."""
     return version("hdgemm")
+
+
+class _LostAnswerError(Exception):
+    """An answer could not be fetched in time."""
 
 
 class ClusterError(HdgemmError):
@@ -103,12 +109,14 @@ class Workers:
             asked = self._asked[address]
             try:
                 if asked.info is None and asked.version.done():
-                    self._check_version(address, asked.version.result())
+                    self._check_version(address, _fetched(asked.version))
                     asked.info = self._submit(address, inspect, self._job)
                 if asked.info is not None and asked.info.done():
-                    self._join(address, asked.info.result())
+                    self._join(address, _fetched(asked.info))
                     self._pending.discard(address)
                     new.append(address)
+            except _LostAnswerError:
+                continue  # the next update finds the worker gone
             except PackageNotFoundError:
                 self.exclude(address, "hdgemm is not installed there")
             except HdgemmError as error:
@@ -132,6 +140,16 @@ class Workers:
         if not self.refused:
             return "it has no workers"
         return "; ".join(f"{address}: {why}" for address, why in sorted(self.refused.items()))
+
+
+def _fetched(answer: Any) -> Any:
+    """Return what a worker answered; raise what it raised."""
+    try:
+        return answer.result(_FETCH_SECONDS)
+    except TimeoutError as error:
+        if answer.status == "error":
+            raise
+        raise _LostAnswerError from error
 
 
 def ask(client: Any, job: AnyJob | Extents) -> dict[str, WorkerInfo]:
