@@ -2,6 +2,14 @@
 
 import shutil
 from collections.abc import Sequence
+from typing import Final
+
+#: First line of a child's program: a shell that runs the tests in the background ignores SIGINT,
+#: and nohup ignores SIGHUP, also in what the tests start.
+HEARS_SIGNALS: Final = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+)
 
 
 def ends_with_parent(command: Sequence[str]) -> list[str]:

@@ -8,11 +8,13 @@ import sys
 import numpy as np
 import pytest
 
+from tests.child import HEARS_SIGNALS
 from tests.linalg.matrices import positive_definite
 
 #: `hdgemm`, which gets a signal when it stores the first elements of a result.
-CODE = """
-import signal, sys
+CODE = f"""
+{HEARS_SIGNALS}
+import sys
 from hdgemm.cli.app import main
 from hdgemm.matrices.filematrix import FileMatrix
 
@@ -22,7 +24,6 @@ def store(self, *rectangle):
     signal.raise_signal(number)
     write(self, *rectangle)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 FileMatrix.write = store
 main()
 """

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from hdgemm import CancelledRunError, Options, multiply
+from tests.child import HEARS_SIGNALS
 
-#: A shell that runs the tests in the background leaves Ctrl-C ignored in what they start.
-LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-MAIN = f"{LISTEN}\nfrom hdgemm.cli.app import main\nmain()"
+MAIN = f"{HEARS_SIGNALS}\nfrom hdgemm.cli.app import main\nmain()"
 #: Tiles so small that the run would take half a minute.
 SLOW = ("--tile", "16,16,16", "--host-memory", "200MB", "--device", "host")
 N = 512
@@ -150,7 +149,7 @@ def test_cancelling_from_another_thread(matrices):
 def test_ctrl_c_in_a_program(matrices):
     """KeyboardInterrupt reaches the caller once; lanes, threads and files are gone by then."""
     program = f"""
-{LISTEN}
+{HEARS_SIGNALS}
 import os, signal, threading, hdgemm
 def observe(event):
     if event.stage == "store2":
