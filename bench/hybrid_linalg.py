@@ -30,7 +30,9 @@ from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.tasks.block_columns import even_widths
 from hdgemm.tasks.capability import Capability
-from hdgemm.tasks.factorise import KINDS, UPDATES, TaskMachine
+from hdgemm.tasks.factorise import factor
+from hdgemm.tasks.machine import KINDS, UPDATES, TaskMachine
+from hdgemm.tasks.measured_rates import measured
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel, Tile
 
@@ -94,12 +96,12 @@ def compare(name: str, n: int, calls: Mapping[str, Factor], repeats: int) -> dic
 def by_tasks(machine: TaskMachine, name: str, width: int | None = None) -> Factor:
     """Return a factorisation on some devices; it returns the pivots."""
 
-    def factor(array: NDArray[np.float64]) -> Any:
+    def run(array: NDArray[np.float64]) -> Any:
         n = len(array)
         widths = width and even_widths(n, width)
-        return machine.factor(name, array, widths=widths or None).pivots
+        return factor(machine, name, array, widths=widths or None).pivots
 
-    return factor
+    return run
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def opened(names: list[str], *, threads: int, **how: Any) -> Iterator[Callable[[
 
         def machine(name: str) -> TaskMachine:
             made = TaskMachine.of(devices, blas_threads=threads)
-            return replace(made.measured(name, np.dtype("float64")), **how)
+            return replace(measured(made, name, np.dtype("float64")), **how)
 
         yield machine
 
@@ -194,8 +196,9 @@ def host(args: argparse.Namespace) -> dict[str, Any]:
     found = {}
     machine = TaskMachine.of({}, lanes=cores())
     for name in NAMES:
+        tasks = replace(measured(machine, name, np.dtype("float64")), dealing="dynamic")
         calls = {
-            "tasks": by_tasks(machine.measured(name, np.dtype("float64")), name),
+            "tasks": by_tasks(tasks, name),
             "LAPACK": lambda array, name=name: lapack(name, array, cores()),
         }
         found[name] = compare(name, args.host_n, calls, args.repeats)

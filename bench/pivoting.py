@@ -13,7 +13,7 @@ import numpy as np
 from bench.gallery import GALLERY
 from bench.harness import ROOT, environment, save
 from hdgemm.fortran import getrf, laswp, trsm
-from hdgemm.linalg.tournament import factor_tournament
+from hdgemm.tasks.tournament import factor_tournament
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

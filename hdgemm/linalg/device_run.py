@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.options import Options
     from hdgemm.run.session import Session
-    from hdgemm.tasks.factorise import Factorised, TaskMachine
+    from hdgemm.tasks.factorise import Factorised
+    from hdgemm.tasks.machine import TaskMachine
 
     #: Overwrites an array by its factors: name, array, session, options, recorder.
     Strategy = Callable[[str, NDArray[Any], Session, Options, Recorder], Factorised | NativeFactors]
@@ -58,6 +59,7 @@ def factor_on_devices(
         For complex elements in Cholesky and QR: devices do not conjugate.
     """
     from hdgemm.tasks.block_columns import even_widths
+    from hdgemm.tasks.factorise import factor
 
     if array.dtype.kind == "c" and name != "lu":
         raise InputError(
@@ -69,8 +71,8 @@ def factor_on_devices(
         width, n = options.tile[1], array.shape[1]
         widths = even_widths(n, width)
     try:
-        return machine.factor(
-            name, array, widths=widths, observer=recorder.record, cancel=recorder.cancel
+        return factor(
+            machine, name, array, widths=widths, observer=recorder.record, cancel=recorder.cancel
         )
     except CancelledRunError:
         recorder.check_cancel()
@@ -84,6 +86,11 @@ def factor_on_device(
 
     `Options.tile` = (mb, nb, kb) forces panels of nb columns.
     """
+    if name == "calu":
+        raise InputError(
+            "pivoting='tournament' chooses pivots on the host: choose strategy='hybrid', or "
+            "pivoting='partial'"
+        )
     (device,) = device_names(options)
     panel = PANEL if options.tile is None else options.tile[1]
     return factor_native(name, session.device(device, options), array, recorder, panel=panel)
@@ -105,12 +112,15 @@ def strategy_of(strategy: str, options: Options) -> Strategy | None:
 
 def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Options) -> TaskMachine:
     """Return the session's devices with rates that were measured in it, and kept."""
-    from hdgemm.tasks.factorise import TaskMachine
+    from hdgemm.tasks.machine import TaskMachine
+    from hdgemm.tasks.measured_rates import measured
 
     devices: Any = {each: session.device(each, options) for each in device_names(options)}
     threads = options.threads or cores()
     key = (name, dtype.name, tuple(devices), threads)
     if key not in session.task_machines:
-        machine = TaskMachine.of(devices, blas_threads=threads)
-        session.task_machines[key] = machine.measured(name, dtype)
+        # The tasks of a panel that is factored by a tournament run on all cores at once.
+        shares = (threads, 1) if name == "calu" else (1, threads)
+        machine = TaskMachine.of(devices, lanes=shares[0], blas_threads=shares[1])
+        session.task_machines[key] = measured(machine, name, dtype)
     return session.task_machines[key]

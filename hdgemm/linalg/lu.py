@@ -21,9 +21,9 @@ from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
-from hdgemm.linalg.tournament import LEAF, PANEL, factor_tournament
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
+from hdgemm.tasks.tournament import LEAF, PANEL, factor_tournament
 
 if TYPE_CHECKING:
     import threading
@@ -77,8 +77,9 @@ def lu_factor(
         Raise `InputError` at the first NaN or Inf.
     pivoting
         ``"partial"``, or ``"tournament"``: the pivots of a panel are chosen by a binary tree of row
-        blocks (CALU). It also factors matrices of which not even a few columns fit the memory, by
-        blocks of rows; these runs take no `checkpoint`. Elements of L may then be larger than 1.
+        blocks (CALU), with devices by tasks on all cores of the host. It also factors matrices of
+        which not even a few columns fit the memory, by blocks of rows; these runs take no
+        `checkpoint`. Elements of L may then be larger than 1.
     strategy
         With devices: ``"hybrid"`` factors panels on the host; ``"native"`` runs every operation on
         the one device that `options` names, which holds the whole matrix.
@@ -220,10 +221,6 @@ def _factor_on_devices(
     factor: Strategy, session: Session, options: Options, pivoting: str, slab: Slab,
     recorder: Recorder,
 ) -> tuple[NDArray[np.int64], int]:  # fmt: skip
-    if pivoting != "partial":
-        raise InputError(
-            f"pivoting={pivoting!r} runs on the host, but devices is {options.devices!r}: choose "
-            "devices='host' or pivoting='partial'"
-        )
-    done = factor("lu", slab.array, session, options, recorder)
+    name = "lu" if pivoting == "partial" else "calu"
+    done = factor(name, slab.array, session, options, recorder)
     return done.pivots, next(iter(done.zeros), 0)

@@ -17,10 +17,10 @@ from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import host_bytes, say_state
 from hdgemm.linalg.slab_plan import Columns, elimination_pairs
 from hdgemm.linalg.slabs import Slab
-from hdgemm.linalg.tournament import PANEL, Chosen, Tournament, divide
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.devices.interchanges import moves_of, pivots_of
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.tasks.tournament import PANEL, Chosen, Tournament, divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

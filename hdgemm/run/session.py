@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import DeviceSpec, Problem
-    from hdgemm.tasks.factorise import TaskMachine
+    from hdgemm.tasks.machine import TaskMachine
 
 
 class _DeviceKey(NamedTuple):

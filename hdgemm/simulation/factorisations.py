@@ -119,7 +119,7 @@ def factor_shared(system: HybridSystem, order: int, width: int, share: float) ->
     assert host is not None  # noqa: S101  (a system with `share` has both hosts)
     widths = even_widths(order, width)
     count = round(share * len(widths))
-    owner = split_columns(count, device.name)
+    owner = split_columns(count, [device.name] * len(widths))
     a = BlockColumns.cut((order, order), widths, owner=owner)
     run = VirtualRun((host, device), ahead=_AHEAD)
     for column in a.columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ from hdgemm.tasks.kernels import (
     trsm_beside,
 )
 from hdgemm.tasks.task import Tile
+from hdgemm.tasks.tournament import LEAF
+from hdgemm.tasks.tslu import TournamentTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +72,19 @@ class Pivots:
         self.zeros: list[int] = []
 
 
-def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
+def lu(
+    a: BlockColumns, insert: Insert, *, lookahead: bool = True, leaf: int | None = None
+) -> Pivots:
     """Insert the tasks of P·A = L·U, where A becomes L and U; return where the pivots will be.
 
     Pivots of a panel are relative to its first row until the tasks are done: see `finish_pivots`.
     The rows of L to the left of a panel are interchanged at the end, once for each block column.
+
+    Parameters
+    ----------
+    leaf
+        Rows of the blocks that choose the pivots of a panel by a tournament (CALU); None for
+        partial pivoting.
     """
     pivots = Pivots(min(a.shape))
     step = Tile("step", 0)
@@ -85,12 +96,16 @@ def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
         lowers.append(lower)
         found = Tile(f"pivots[{panel.number}]", 0)
         rows = pivots.rows[panel.first : panel.last]
-        insert(
-            getrf_panel(panel, rows, pivots.zeros),
-            reads=[panel.tile],
-            writes=[panel.tile, lower, found, *order],
-            priority=a.priority(panel),
-        )
+        if leaf is None:
+            insert(
+                getrf_panel(panel, rows, pivots.zeros),
+                reads=[panel.tile],
+                writes=[panel.tile, lower, found, *order],
+                priority=a.priority(panel),
+            )
+        else:
+            tree = TournamentTasks(panel, leaf, partial(insert, priority=a.priority(panel)))
+            tree.insert(rows, pivots.zeros, (lower, found), order)
         for column in a.after(panel):
             priority, tile = a.priority(column), column.tile
             where = a.where(panel, column)
@@ -103,6 +118,11 @@ def lu(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> Pivots:
                        writes=[tile], priority=priority, where=where)  # fmt: skip
     _interchange_left(a, pivots, lowers, found, insert)
     return pivots
+
+
+def calu(a: BlockColumns, insert: Insert, *, lookahead: bool = True, leaf: int = LEAF) -> Pivots:
+    """Insert the tasks of LU with tournament pivoting; see `lu`."""
+    return lu(a, insert, lookahead=lookahead, leaf=leaf)
 
 
 def finish_pivots(a: BlockColumns, pivots: Pivots) -> None:
@@ -168,4 +188,6 @@ def qr(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> list[Tile]
 
 
 #: Algorithms by name.
-ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {"cholesky": cholesky, "lu": lu, "qr": qr}
+ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {
+    "cholesky": cholesky, "lu": lu, "calu": calu, "qr": qr,
+}  # fmt: skip

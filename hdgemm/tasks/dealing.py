@@ -1,9 +1,9 @@
 """Which device updates a block column: columns dealt by weight, or a window of the host that moves.
 
 In the second case the host has the d block columns to the right of the panel. At each step one more
-moves from the device to the host, in place of the panel ("Dynamically balanced
+moves from its device to the host, in place of the panel ("Dynamically balanced
 synchronization-avoiding LU factorization with multicore and GPUs", sections III and IV). When no
-more than d columns are left, the device has none.
+more than d columns are left, the devices have none.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ def host_share(host_rate: float, device_rate: float) -> float:
     return host_rate / (host_rate + device_rate)
 
 
-def split_columns(count: int, device: str) -> Owner:
+def split_columns(count: int, owners: Sequence[str]) -> Owner:
     """Return a function that names the device of a panel's update of a block column.
 
     Parameters
     ----------
     count
         d: block columns of the host.
-    device
-        Name of the device that has all others.
+    owners
+        The device of each block column that the host does not have.
     """
 
     def owner(panel: BlockColumn, column: BlockColumn) -> str:
-        return HOST if column.number - panel.number <= count else device
+        return HOST if column.number - panel.number <= count else owners[column.number]
 
     return owner

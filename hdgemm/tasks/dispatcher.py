@@ -55,6 +55,8 @@ class Dispatcher:
         self._backlog = dict.fromkeys(self.capabilities, 0.0)
         self._seconds: dict[Task, float] = {}
         self._became_ready = 0
+        #: Copies to the host that tasks which wait there need; the caller starts them, and clears.
+        self.fetches: list[Move] = []
 
     def insert(
         self,
@@ -115,6 +117,8 @@ class Dispatcher:
         self._became_ready += 1
         key = (-task.priority, task.number) if self._priorities else (0, self._became_ready)
         heapq.heappush(self._waiting[device], (*key, task))
+        if device == HOST:
+            self.fetches += self.residency.fetch(task)
         return device
 
     def _soonest(self, task: Task) -> str:

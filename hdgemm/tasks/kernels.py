@@ -32,15 +32,25 @@ def potrf_diagonal(panel: BlockColumn) -> Kernel:
     width = panel.width
 
     def host() -> None:
-        order = potrf(panel.part(panel.first, panel.last))
-        if order:
-            order += panel.first
-            raise SingularMatrixError(
-                f"a is not positive definite: its leading minor of order {order} is not",
-                order=order,
-            )
+        factor_diagonal(panel.part(panel.first, panel.last), panel.first)
 
     return _of(panel, Kernel("potrf", width**3 // 3, width, host=host))
+
+
+def factor_diagonal(a: NDArray[Any], first: int) -> None:
+    """Overwrite the lower triangle of a diagonal block by its Cholesky factor.
+
+    Raises
+    ------
+    SingularMatrixError
+        When it is not positive definite: `order` counts the `first` rows above the block, too.
+    """
+    order = potrf(a)
+    if order:
+        order += first
+        raise SingularMatrixError(
+            f"a is not positive definite: its leading minor of order {order} is not", order=order
+        )
 
 
 def trsm_below(panel: BlockColumn) -> Kernel:

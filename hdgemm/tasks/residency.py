@@ -84,6 +84,11 @@ class Residency:
                 moves += self._fetch(tile, device)
         return moves
 
+    def fetch(self, task: Task) -> list[Move]:
+        """Return the copies to the host of what a task will read there."""
+        tiles = [tile for tile in task.reads if tile.nbytes and HOST not in self.valid(tile)]
+        return [move for tile in tiles for move in self._fetch(tile, HOST)]
+
     def fits(self, task: Task, device: str) -> bool:
         """Say whether a task's tiles fit a device beside those of the tasks that were issued."""
         if device == HOST or (limit := self._limits[device]) is None:

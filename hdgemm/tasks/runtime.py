@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.task import Kernel, Tile
+    from hdgemm.tasks.transfers import Transfer
 
 #: Seconds between two looks for a cancelled run.
 _LOOK: Final = 0.05
@@ -35,9 +38,10 @@ _LOOK: Final = 0.05
 class Runtime:
     """Runs inserted tasks; a context whose threads end with it.
 
-    The caller's thread inserts. Each lane of the host runs one task at a time; each device has a
-    thread that enqueues its tasks. The first error of any lane stops all of them, and is raised by
-    `insert` or `finish`.
+    The caller's thread inserts. Each lane of the host runs one task at a time. Each device has a
+    thread that enqueues its tasks, and one that copies tiles to the host as soon as tasks there
+    wait for them. The first error of any lane stops all of them, and is raised by `insert` or
+    `finish`.
 
     Parameters
     ----------
@@ -90,9 +94,12 @@ class Runtime:
             DeviceLane(name, device, self, self._transfers)
             for name, device in self._devices.items()
         ]
+        self._fetches: dict[str, deque[Transfer]] = {name: deque() for name in self._devices}
+        self._fetching = {name: threading.Condition(lock) for name in self._devices}
         hosts = [each.lanes for each in capabilities if each.name == HOST]
         targets: list[Callable[[], None]] = [lane.run for lane in self._lanes]
         targets += [lambda: run_on_host(self, self._transfers)] * sum(hosts)
+        targets += [partial(self._fetch, name) for name in self._devices if hosts]
         self._workers = [
             Worker(lambda run=target: self._run(run), f"hdgemm-task-{number}")  # type: ignore[misc]
             for number, target in enumerate(targets)
@@ -140,6 +147,7 @@ class Runtime:
             device = self._dispatcher.insert(
                 kernel, reads=reads, writes=writes, priority=priority, where=where
             )
+            self._start_fetches()
             if device is not None:
                 self._work[device].notify()
 
@@ -152,7 +160,7 @@ class Runtime:
             self._transfers.enqueue(transfer)
         with self._lock:
             self._ended = True
-            for condition in self._work.values():
+            for condition in (*self._work.values(), *self._fetching.values()):
                 condition.notify_all()
         seconds = time.perf_counter() - self._start
         return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
@@ -161,7 +169,9 @@ class Runtime:
         """Note a finished task; return the next job of a lane, as `JobSource` says."""
         with self._lock:
             if finished is not None:
-                for name in self._dispatcher.finish(finished):
+                names = self._dispatcher.finish(finished)
+                self._start_fetches()
+                for name in names:
                     self._work[name].notify()
                 self._room.notify()
             while True:
@@ -174,6 +184,27 @@ class Runtime:
                 if issued or self._ended:
                     return None
                 self._work[device].wait()
+
+    def _start_fetches(self) -> None:
+        """Give the copies to the host that waiting tasks need to the threads of their devices."""
+        moves = self._dispatcher.fetches
+        for move, transfer in zip(moves, self._transfers.plan(moves), strict=True):
+            assert move.source is not None  # noqa: S101  (copies to the host come from a device)
+            self._fetches[move.source].append(transfer)
+            self._fetching[move.source].notify()
+        moves.clear()
+
+    def _fetch(self, device: str) -> None:
+        """Copy tiles from a device to the host, beside the tasks of both, until the end."""
+        fetches = self._fetches[device]
+        while True:
+            with self._lock:
+                while not fetches and self._error is None and not self._ended:
+                    self._fetching[device].wait()
+                if self._error is not None or not fetches:
+                    return
+                transfer = fetches.popleft()
+            self._transfers.enqueue(transfer)
 
     def record(self, issued: Issued, start: float, end: float) -> None:
         """Note when a task ran, and tell the observer."""
@@ -238,7 +269,7 @@ class Runtime:
         with self._lock:
             if self._error is None:
                 self._error = error
-            for condition in (*self._work.values(), self._room):
+            for condition in (*self._work.values(), *self._fetching.values(), self._room):
                 condition.notify_all()
 
     def _run(self, target: Callable[[], Any]) -> None:

@@ -71,6 +71,7 @@ class VirtualRun:
             kernel, reads=reads, writes=writes, priority=priority, where=where
         )
         self.most_unfinished = max(self.most_unfinished, self.dispatcher.graph.unfinished)
+        self._fetch(kernel)
         if device is not None:
             self._issue(device)
 
@@ -90,8 +91,16 @@ class VirtualRun:
             raise HdgemmError("no task runs, and none is ready: the devices cannot hold the tiles")
         self.now, _, issued = heapq.heappop(self._ends)
         self._issued[issued.device] -= 1
-        for device in {issued.device, *self.dispatcher.finish(issued)}:
+        devices = {issued.device, *self.dispatcher.finish(issued)}
+        self._fetch(issued.task.kernel)
+        for device in devices:
             self._issue(device)
+
+    def _fetch(self, kernel: Kernel) -> None:
+        """Start the copies to the host of what ready tasks need there."""
+        for move in self.dispatcher.fetches:
+            self._transfer(move, kernel.unit, kernel.step)
+        self.dispatcher.fetches.clear()
 
     def _issue(self, device: str) -> None:
         """Issue waiting tasks to a device as long as it takes them."""

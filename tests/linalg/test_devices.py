@@ -12,8 +12,12 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.linalg import SingularMatrixError, cho_factor, cholesky, lu_factor, qr
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.run.session import Session
-from hdgemm.tasks.factorise import TaskMachine
-from tests.linalg.matrices import positive_definite, random_matrix
+from hdgemm.tasks import measured_rates
+from hdgemm.tasks.factorise import factor
+from hdgemm.tasks.machine import TaskMachine
+from hdgemm.tasks.measured_rates import measured
+from tests.linalg.matrices import SOUND, positive_definite, random_matrix
+from tests.linalg.test_tournament import ratio_of
 
 N = 50
 OPTIONS = hdgemm.Options(devices=("host", "opencl:0"), tile=(N, 12, N))
@@ -23,7 +27,8 @@ OPTIONS = hdgemm.Options(devices=("host", "opencl:0"), tile=(N, 12, N))
 def session(monkeypatch):
     """A session whose OpenCL device is a recording one, with rates that are not measured."""
     monkeypatch.setattr(
-        TaskMachine, "measured", lambda self, name, dtype: replace(self, dealing="proportional")
+        "hdgemm.tasks.measured_rates.measured",
+        lambda machine, name, dtype: replace(machine, dealing="proportional", leaf=10),
     )
     device = RecordingDevice(10**7, name="opencl:0")
     with Session(OPTIONS) as session:
@@ -122,21 +127,30 @@ def test_complex_elements(session):
         cholesky(a @ a.conj().T, session=session)
 
 
-def test_capabilities_are_measured():
+def test_capabilities_are_measured(monkeypatch):
+    for size in ("_PROBE", "_PROBE_WIDTH", "_LAPACK_PROBE"):
+        monkeypatch.setattr(measured_rates, size, 24 if size == "_PROBE_WIDTH" else 96)
     devices = {"d": RecordingDevice(10**8)}
-    for name in ("cholesky", "lu", "qr"):
-        machine = TaskMachine.of(devices, lanes=2).measured(name, np.dtype("float64"))
+    for name in ("cholesky", "lu", "calu", "qr"):
+        machine = measured(TaskMachine.of(devices, lanes=2), name, np.dtype("float64"))
         host, device = machine.capabilities
         update = "larfb" if name == "qr" else "gemm"
         assert host.rates[update] > 0
         assert device.rates[update] > 0
         assert "getrf" not in device.rates
+        assert (machine.lapack > 0) == (name in ("cholesky", "lu"))
     devices["d"].close()
 
 
-def test_tournament_pivoting_runs_on_the_host(session):
-    with pytest.raises(InputError, match="pivoting='partial'"):
-        lu_factor(random_matrix(N, N, "float64"), pivoting="tournament", session=session)
+@pytest.mark.parametrize("shape", [(N, N), (N, 30), (30, N)])
+def test_tournament_pivoting(session, shape):
+    a = random_matrix(*shape, "float64")
+    lu, pivots = lu_factor(a, pivoting="tournament", session=session)
+    assert ratio_of(lu, pivots, a) < SOUND
+    assert pivots.tolist() != scipy.linalg.lu_factor(a)[1].tolist()
+    with pytest.raises(InputError, match="chooses pivots on the host"):
+        lu_factor(a, pivoting="tournament", strategy="native", session=session,
+                  options=hdgemm.Options(devices="opencl:0"))  # fmt: skip
 
 
 def test_the_model_takes_the_dealing_that_is_the_fastest_in_virtual_time():
@@ -148,9 +162,9 @@ def test_the_model_takes_the_dealing_that_is_the_fastest_in_virtual_time():
 
     devices = {"d": RecordingDevice(10**8)}
     cut = ((2000, 2000), [100] * 20, "float64")
-    for name in ("cholesky", "lu", "qr"):
-        assert with_rate(1e5).dealt(name, cut).dealing != "devices"
-        assert with_rate(1e13).dealt(name, cut).dealing != "host"
+    for name in ("cholesky", "lu", "calu", "qr"):
+        assert with_rate(1e5).dealt(name, *cut).dealing != "devices"
+        assert with_rate(1e13).dealt(name, *cut).dealing != "host"
     devices["d"].close()
 
 
@@ -168,6 +182,6 @@ def test_workspace_that_does_not_fit():
     machine = TaskMachine.of(devices)
     a = np.asfortranarray(random_matrix(N, N, "float64"))
     with pytest.raises(DoesNotFitError, match="bytes of workspace, and it has 1,000"):
-        replace(machine, dealing="devices").factor("lu", a, widths=[10] * 5)
-    assert machine.dealt("lu", ((N, N), [10] * 5, "float64")).dealing == "host"
+        factor(replace(machine, dealing="devices"), "lu", a, widths=[10] * 5)
+    assert machine.dealt("lu", (N, N), [10] * 5, "float64").dealing == "host"
     devices["d"].close()

@@ -14,8 +14,8 @@ from hdgemm.fortran import laswp
 from hdgemm.linalg import lu_factor
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.row_blocks import plan_blocks
-from hdgemm.linalg.tournament import choose_pivots, factor_tournament
 from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.tasks.tournament import choose_pivots, factor_tournament
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
 from tests.linalg.test_growth import MATRICES
 

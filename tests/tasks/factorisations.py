@@ -9,7 +9,9 @@ from hdgemm.tasks.capability import Capability
 EPS = 2.0**-53
 KINDS = ("potrf", "panel trsm", "trsm", "gemm", "getrf", "laswp", "geqrt", "larfb")
 UPDATES = ("trsm", "gemm", "laswp", "larfb")
-NAMES = ("cholesky", "lu", "qr")
+NAMES = ("cholesky", "lu", "calu", "qr")
+#: Tournaments of several leaves for matrices of 40 rows.
+HOW = {"calu": {"leaf": 9}}
 
 
 def host(lanes=1, rate=1e9):
@@ -34,9 +36,9 @@ def factor(name, runtime, a, widths, weights=None, **how):
     """Factor a copy of a matrix; returns the factors and, for LU, the pivots."""
     array = np.array(a, order="F")
     cut = BlockColumns.cut(a.shape, widths, array=array, lower=name == "cholesky", weights=weights)
-    found = ALGORITHMS[name](cut, runtime.insert, **how)
+    found = ALGORITHMS[name](cut, runtime.insert, **HOW.get(name, {}), **how)
     runtime.finish()
-    if name == "lu":
+    if name in ("lu", "calu"):
         finish_pivots(cut, found)
         return array, found.rows
     if name == "qr":
@@ -53,7 +55,7 @@ def ratio(name, a, found, widths):
     if name == "cholesky":
         lower = np.tril(array)
         return np.linalg.norm(lower @ lower.conj().T - a, 1) / (n * norm * eps)
-    if name == "lu":
+    if name in ("lu", "calu"):
         k = min(m, n)
         lower = np.tril(array[:, :k], -1) + np.eye(m, k)
         permuted = a.copy()

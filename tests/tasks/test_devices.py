@@ -10,7 +10,7 @@ from hdgemm.tasks.runtime import Runtime
 from tests.tasks.factorisations import NAMES, device, factor, host, matrix_for, ratio
 
 SHAPES = {"cholesky": [(40, 40)], "lu": [(40, 40), (40, 25), (25, 40)],
-          "qr": [(40, 40), (40, 25), (25, 40)]}  # fmt: skip
+          "calu": [(40, 40), (40, 25), (25, 40)], "qr": [(40, 40), (40, 25), (25, 40)]}  # fmt: skip
 CASES = [(name, shape) for name in NAMES for shape in SHAPES[name]]
 #: Workspace of a device in these tests: operands of one update.
 WORKSPACE = 40 * 40 * 8 * 5

@@ -13,7 +13,7 @@ from hdgemm.tasks.task import Kernel, Tile
 from tests.tasks.factorisations import NAMES, factor, host, matrix_for, ratio
 
 SHAPES = {"cholesky": [(40, 40)], "lu": [(40, 40), (40, 25), (25, 40)],
-          "qr": [(40, 40), (40, 25), (25, 40)]}  # fmt: skip
+          "calu": [(40, 40), (40, 25), (25, 40)], "qr": [(40, 40), (40, 25), (25, 40)]}  # fmt: skip
 CASES = [(name, shape) for name in NAMES for shape in SHAPES[name]]
 
 

@@ -59,6 +59,12 @@ class Chosen(NamedTuple):
     factors: NDArray[Any]
     zero: int
 
+    @classmethod
+    def of(cls, last: Proposal) -> Chosen:
+        """Factor the rows that the whole panel proposes."""
+        proposal, factors, zero = propose(0, last.rows, last.values)
+        return cls(proposal.rows, factors, zero)
+
 
 class Tournament:
     """Takes the row blocks of a panel one after another, and chooses its pivot rows.
@@ -74,27 +80,30 @@ class Tournament:
         if not len(block):
             return
         rows = np.arange(first, first + len(block))
-        self._proposals.append(_propose(0, rows, block)[0])
+        self._proposals.append(propose(0, rows, block)[0])
         while len(self._proposals) > 1 and len({p.level for p in self._proposals[-2:]}) == 1:
             self._merge()
 
     def _merge(self) -> None:
         """Replace the last two proposals by the better rows of both."""
         below, above = self._proposals.pop(), self._proposals.pop()
-        rows = np.concatenate([above.rows, below.rows])
-        values = np.concatenate([above.values, below.values])
-        self._proposals.append(_propose(above.level + 1, rows, values)[0])
+        self._proposals.append(merge(above, below))
 
     def choose(self) -> Chosen:
         """Return the pivot rows of all blocks taken; at least one row was."""
         while len(self._proposals) > 1:
             self._merge()
-        last = self._proposals.pop()
-        proposal, factors, zero = _propose(0, last.rows, last.values)
-        return Chosen(proposal.rows, factors, zero)
+        return Chosen.of(self._proposals.pop())
 
 
-def _propose(
+def merge(above: Proposal, below: Proposal) -> Proposal:
+    """Return the better rows of two proposals."""
+    rows = np.concatenate([above.rows, below.rows])
+    values = np.concatenate([above.values, below.values])
+    return propose(above.level + 1, rows, values)[0]
+
+
+def propose(
     level: int, rows: NDArray[np.int64], values: NDArray[Any]
 ) -> tuple[Proposal, NDArray[Any], int]:
     """Return the rows that partial pivoting takes, their factors, and its first zero pivot."""

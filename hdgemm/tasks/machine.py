@@ -1,0 +1,231 @@
+"""The host and the devices of a factorisation; a model decides which of them take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.tasks.algorithms import ALGORITHMS
+from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.capability import HOST, Capability
+from hdgemm.tasks.dealing import deal, host_share, split_columns, update_weights
+from hdgemm.tasks.panel_widths import PANELS
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tournament import LEAF
+from hdgemm.tasks.virtual_time import VirtualRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.protocol import FactorDevice
+    from hdgemm.tasks.block_columns import Owner
+
+#: Kinds of tasks that every device runs, and those that the host alone runs.
+UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
+KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
+#: Algorithms that LAPACK runs on the host where no device helps.
+LAPACK: Final = ("cholesky", "lu")
+#: Most block columns of a run in virtual time: more are joined, so that a choice takes 0.1 s.
+_MOST_COLUMNS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMachine:
+    """The host and the devices that run tasks, with their capabilities.
+
+    Parameters
+    ----------
+    capabilities
+        The host, and each of the `devices` by its name.
+    blas_threads
+        Threads of each BLAS call on the host.
+    dealing
+        ``"proportional"`` deals block columns by capability (HGDD), to the host too;
+        ``"devices"`` so but not to the host, ``"uniform"`` in turn to the devices; ``"moving"``,
+        for LU, keeps a share of the columns right of each panel on the host (Donfack et al.);
+        ``"dynamic"`` leaves each task to the scheduler; ``"host"`` uses no device. ``"model"``
+        takes the fastest in virtual time: with all devices, with each one, or on the host alone.
+    lapack
+        Flop/s of LAPACK on the host alone; 0 where that is not measured.
+    leaf
+        Rows of a block of tournament pivoting.
+    lookahead, priorities
+        Whether panels run beside earlier updates, and before later ones.
+    """
+
+    capabilities: tuple[Capability, ...]
+    devices: Mapping[str, FactorDevice] = field(default_factory=dict)
+    blas_threads: int = 1
+    dealing: str = "model"
+    lapack: float = 0.0
+    leaf: int = LEAF
+    lookahead: bool = True
+    priorities: bool = True
+
+    @classmethod
+    def of(
+        cls, devices: Mapping[str, FactorDevice], *, lanes: int = 1, blas_threads: int = 1
+    ) -> TaskMachine:
+        """Return a machine of the host and some devices, with assumed rates."""
+        capabilities = [Capability(name=HOST, rates=dict.fromkeys(KINDS, 1e10), lanes=lanes)]
+        for name, device in devices.items():
+            limit = device.spec.limit()
+            capabilities.append(
+                Capability(name=name, rates=dict.fromkeys(UPDATES, 1e10), memory_bytes=limit)
+            )
+        return cls(capabilities=tuple(capabilities), devices=devices, blas_threads=blas_threads)
+
+    @property
+    def host(self) -> Capability:
+        """Capability of the host."""
+        return next(each for each in self.capabilities if each.name == HOST)
+
+    def insert_all(self, name: str, a: BlockColumns, run: Any) -> Any:
+        """Insert all tasks of a factorisation into a run; return what the algorithm returns."""
+        more = {"leaf": self.leaf} if name == "calu" else {}
+        return ALGORITHMS[name](a, run.insert, lookahead=self.lookahead, **more)
+
+    def cut(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int], *,
+        array: NDArray[Any] | None = None, dtype: Any = np.float64,
+    ) -> BlockColumns:  # fmt: skip
+        """Cut a matrix into block columns that belong to devices."""
+        width = max(widths, default=0)
+        return BlockColumns.cut(
+            shape, widths, array=array, dtype=dtype, lower=name == "cholesky",
+            weights=self.weights(name, shape, width), owner=self.owner(shape[0], widths),
+        )  # fmt: skip
+
+    def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
+        """Return the weights by which block columns are dealt; None for no dealing."""
+        if self.dealing in ("dynamic", "moving") or not self.devices or not width * shape[0]:
+            return None
+        if self.dealing == "uniform":
+            return dict.fromkeys(self.devices, 1.0)
+        panel_kind, update_kind = PANELS[name]
+        typical = Kernel(update_kind, 2 * shape[0] * width**2, width)
+        panel_share = 1.5 * width / max(1, shape[1])
+        weights = update_weights(self.capabilities, typical, panel_share, panel_kind)
+        if self.dealing == "devices" and len(weights) > 1:
+            weights.pop(HOST, None)
+        return weights
+
+    def owner(self, rows: int, widths: Sequence[int]) -> Owner | None:
+        """Return which device updates a column, for the dealing "moving"; otherwise None.
+
+        The host's share is the one with which host and devices take equally long at their measured
+        rates.
+        """
+        if self.dealing != "moving" or not self.devices or not rows * len(widths):
+            return None
+        width = max(widths)
+        update = Kernel("gemm", 2 * rows * width**2, width)
+        rates = {x.name: x.lanes * update.flops / x.seconds(update) for x in self.capabilities}
+        of_host = rates.pop(HOST)
+        share = host_share(of_host, sum(rates.values()))
+        return split_columns(round(share * len(widths)), deal(len(widths), rates))
+
+    def dealt(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
+    ) -> TaskMachine:
+        """Return this machine with the devices and the dealing that are the fastest by a model.
+
+        Of equally fast ones, the one with the fewest devices.
+        """
+        if self.dealing not in ("model", "host"):
+            return self
+        alone = self._with((), "host")
+        if self.dealing == "host" or not self.devices:
+            return alone
+        sets = {*((each,) for each in self.devices), tuple(self.devices)}
+        ways = ("proportional", "devices", *(["moving"] if name in ("lu", "calu") else []))
+        candidates = [
+            alone,
+            *(self._with(names, way) for names in sorted(sets, key=len) for way in ways),
+        ]
+        return min(candidates, key=lambda each: each.expected_seconds(name, shape, widths, dtype))
+
+    def _with(self, names: tuple[str, ...], dealing: str) -> TaskMachine:
+        """Return the host with some of the devices."""
+        return replace(
+            self, dealing=dealing, devices={name: self.devices[name] for name in names},
+            capabilities=tuple(x for x in self.capabilities if x.name in (HOST, *names)),
+        )  # fmt: skip
+
+    def expected_seconds(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
+    ) -> float:
+        """Return the time of a factorisation in virtual time; infinite where it does not fit."""
+        if self.dealing == "host" and self.lapack and name in LAPACK:
+            return lapack_flops(name, shape) / self.lapack
+        group = -(-len(widths) // _MOST_COLUMNS)
+        joined = [sum(widths[at : at + group]) for at in range(0, len(widths), group or 1)]
+        # Wide columns may not fit a small device where narrow ones do.
+        seconds = self._virtual_seconds(name, shape, joined, dtype, group)
+        if seconds == float("inf") and group > 1:
+            seconds = self._virtual_seconds(name, shape, widths, dtype, 1)
+        return seconds
+
+    def _virtual_seconds(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any, group: int
+    ) -> float:
+        """Return the time with block columns of which each joins `group` ones."""
+        try:
+            capabilities = self.without_workspace(shape[0], widths, dtype)
+            run = VirtualRun(
+                [_coarse(each, group) for each in capabilities], priorities=self.priorities
+            )
+            self.insert_all(name, self.cut(name, shape, widths, dtype=dtype), run)
+            return run.finish().seconds
+        except DoesNotFitError:
+            return float("inf")
+
+    def without_workspace(self, rows: int, widths: Sequence[int], dtype: Any) -> list[Capability]:
+        """Return the capabilities without the memory that kernels need as workspace."""
+        width, dtype = max(widths, default=1), np.dtype(dtype)
+        found = []
+        for capability in self.capabilities:
+            each = capability
+            device = self.devices.get(each.name)
+            if device is None:
+                found.append(each)
+                continue
+            workspace = device.slot_bytes("A", width, rows, dtype)
+            workspace += device.slot_bytes("B", width, rows, dtype)
+            workspace += 4 * max(128, width) ** 2 * dtype.itemsize
+            if each.memory_bytes is not None:
+                if each.memory_bytes <= workspace:
+                    raise DoesNotFitError(
+                        f"{each.name}: kernels on panels of {width} columns need {workspace:,} "
+                        f"bytes of workspace, and it has {each.memory_bytes:,}; choose narrower "
+                        "panels",
+                        requested=workspace, available=each.memory_bytes,
+                    )  # fmt: skip
+                each = replace(each, memory_bytes=each.memory_bytes - workspace)
+            found.append(each)
+        return found
+
+
+def lapack_flops(name: str, shape: tuple[int, int]) -> int:
+    """Return LAPACK's operation count of a factorisation of reals."""
+    m, n = shape
+    if name == "cholesky":
+        return n**3 // 3
+    k = min(m, n)
+    return 2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3
+
+
+def _coarse(capability: Capability, group: int) -> Capability:
+    """Return a capability that takes as long for panels `group` times as wide, and fewer tasks."""
+    rates = {
+        kind: rate if kind in UPDATES else group * rate for kind, rate in capability.rates.items()
+    }
+    return replace(
+        capability, rates=rates, latency=group**2 * capability.latency,
+        depth_half=group * capability.depth_half,
+    )  # fmt: skip

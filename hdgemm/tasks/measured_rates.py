@@ -1,0 +1,91 @@
+"""Measured rates of a machine: of each kind of task on each device, of copies, and of LAPACK."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hdgemm.fortran import getrf, potrf
+from hdgemm.tasks.algorithms import ALGORITHMS
+from hdgemm.tasks.block_columns import BlockColumns, even_widths
+from hdgemm.tasks.machine import LAPACK, lapack_flops
+from hdgemm.tasks.runtime import Runtime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.tasks.machine import TaskMachine
+
+#: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
+_PROBE: Final = 768
+_PROBE_WIDTH: Final = 128
+#: Rows and columns of the matrix on which LAPACK is measured.
+_LAPACK_PROBE: Final = 1536
+#: Seconds that the runtime takes for a task, assumed.
+_LATENCY: Final = 50e-6
+
+
+def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachine:
+    """Return a machine with the rates that it reaches on small matrices.
+
+    Each device runs all updates of one factorisation, and another one before it, in which its
+    kernels are compiled (Dongarra et al., section 6.2: estimated from the elapsed time).
+    """
+    found = []
+    for each in machine.capabilities:
+        weights = {each.name: 1.0}
+        for _ in range(2):
+            rates, copied = _probe(machine, name, dtype, weights)
+        own = rates.get(each.name, {})
+        memory = own.get("laswp", each.memory)
+        up = copied.get((each.name, "load2"), each.up)
+        down = copied.get((each.name, "store1"), each.down)
+        found.append(replace(each, rates=own, memory=memory, up=up, down=down, latency=_LATENCY))
+    lapack = _lapack_rate(machine, name, dtype) if machine.devices and name in LAPACK else 0.0
+    return replace(machine, capabilities=tuple(found), lapack=lapack)
+
+
+def _matrix(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a matrix of which the lower triangle is positive definite enough for Cholesky."""
+    array = np.zeros((n, n), dtype, "F")
+    array[...] = np.random.default_rng(0).standard_normal(array.shape)
+    array.flat[:: n + 1] += 2 * n
+    return array
+
+
+def _probe(
+    machine: TaskMachine, name: str, dtype: np.dtype[Any], weights: dict[str, float]
+) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
+    array = _matrix(_PROBE, dtype)
+    cut = BlockColumns.cut(
+        array.shape, even_widths(_PROBE, _PROBE_WIDTH), array=array, lower=name == "cholesky",
+        weights=weights,
+    )  # fmt: skip
+    with Runtime(
+        machine.without_workspace(_PROBE, [_PROBE_WIDTH], array.dtype),
+        machine.devices,
+        blas_threads=machine.blas_threads,
+    ) as runtime:
+        ALGORITHMS[name](cut, runtime.insert)
+        runtime.finish()
+    return runtime.rates(), runtime.copy_rates()
+
+
+def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> float:
+    """Return flop/s of LAPACK on all threads of the host: the better of two runs."""
+    seconds = []
+    threads = machine.host.lanes * machine.blas_threads
+    with threadpool_limits(threads, user_api="blas"):
+        for _ in range(2):
+            array = _matrix(_LAPACK_PROBE, dtype)
+            began = time.perf_counter()
+            if name == "cholesky":
+                potrf(array)
+            else:
+                getrf(array)
+            seconds.append(time.perf_counter() - began)
+    return lapack_flops(name, (_LAPACK_PROBE, _LAPACK_PROBE)) / min(seconds)
