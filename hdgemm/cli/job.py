@@ -63,6 +63,9 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     output: Annotated[
         str | None, typer.Option(help="The result's path on the server; default: kept there.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that has the name of --output.")
+    ] = False,
     host_memory: HostMemory = None,
     device: Annotated[
         str | None, typer.Option(autocompletion=complete_device, help="host, opencl:0, cuda:0 …")
@@ -83,6 +86,8 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     """
     from hdgemm.cli.output import print_json
 
+    if overwrite and output is None:
+        raise InputError("--overwrite replaces the file that --output names: give --output")
     options: dict[str, Any] = {"verify": verify}
     if host_memory is not None:
         options["host_memory"] = host_memory
@@ -92,7 +97,8 @@ def submit(  # noqa: PLR0917 - typer calls it by name
         operands = [_operand(client, text) for text in (a, b)]
         inputs: dict[str, Any] = {
             "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "name": name,
-            "priority": priority, "options": options, "output": output,
+            "priority": priority, "options": options,
+            "output": None if output is None else {"path": output, "overwrite": overwrite},
             "c": None if c is None else _operand(client, c),
         }  # fmt: skip
         if dry_run:

@@ -193,7 +193,9 @@ class Examiner:
         for suffix in COMPANIONS:
             if (other := path.with_suffix(suffix)).exists():
                 raise ProblemError(
-                    409, "exists", f"{other} exists; set output.overwrite to replace it"
+                    409,
+                    "exists",
+                    f"{other} exists; set output.overwrite (--overwrite) to replace it",
                 )
 
     def _output_path(
@@ -213,7 +215,9 @@ class Examiner:
         ):
             raise InputError(f"{wanted.path!r} is an input of the same job")
         if path.exists() and not (wanted.overwrite and path.is_file()):
-            raise ProblemError(409, "exists", f"{path} exists; set output.overwrite to replace it")
+            raise ProblemError(
+                409, "exists", f"{path} exists; set output.overwrite (--overwrite) to replace it"
+            )
         return path
 
 

@@ -96,7 +96,9 @@ class Attempt:
             routine = self._job.process in ROUTINES
             wanted = host_options(given) if routine else JobOptions.model_validate(given)
             options = library_options(wanted, self._settings, self._job.process)
-            watch = Watch(self._heartbeat.note, self._heartbeat.cancel)
+            watch = Watch(
+                self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add
+            )
             if self._job.process == "profile":
                 self._enter("profiling")
                 self._succeed(self._profile(options, watch), None)
@@ -251,6 +253,7 @@ class Attempt:
         self._succeed(outcome, publication)
 
     def _finish_publication(self) -> bool:
+        self._enter("publishing")
         publication = Publication.of(self._job.publication or {})
         if not publish(publication, self._roots):
             self._note(publication=None, report=None)
@@ -288,9 +291,8 @@ class Attempt:
 
     def _enter(self, phase: str) -> None:
         log.info("%s", phase)
-        with self._database.write() as conn:
-            if not self._heartbeat.held.enter(conn, self._database.now(conn), phase):
-                raise LeaseLostError
+        if not self._heartbeat.enter(phase):
+            raise LeaseLostError
 
     def _note(self, **values: Any) -> None:
         with self._database.write() as conn:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Event
 
 
 #: Factorisations and solves, and whether each keeps a journal. `linalg.routines` has the same
@@ -163,10 +164,14 @@ class LinpackCall:
 
 @dataclass(frozen=True)
 class Watch:
-    """Progress and cancellation of a running job; `progress` is called with plain values."""
+    """Progress and cancellation of a running job.
+
+    `progress` is called with plain values, `observer` with each operation of a stage.
+    """
 
     progress: Callable[[Mapping[str, Any]], None]
     cancel: threading.Event
+    observer: Callable[[Event], None] | None = None
 
 
 @dataclass(frozen=True)

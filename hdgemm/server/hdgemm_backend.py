@@ -61,7 +61,7 @@ class HdgemmLibrary:
         report = multiply(
             call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
             trans_b=call.trans_b, out=call.out, options=options, progress=progress,
-            cancel=watch.cancel, checkpoint=call.journal or False,
+            observer=watch.observer, cancel=watch.cancel, checkpoint=call.journal or False,
         )  # fmt: skip
         return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
@@ -73,7 +73,7 @@ class HdgemmLibrary:
         report = run_routine(
             call.routine, call.operands, call.out, parameters=call.parameters, options=options,
             watch=progress.Watch(
-                lambda snapshot: watch.progress(asdict(snapshot)), cancel=watch.cancel
+                lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
             ),
             checkpoint=call.journal or False,
         )  # fmt: skip
@@ -150,7 +150,8 @@ def _multiply_on_cluster(call: GemmCall, options: Options, watch: Watch) -> Outc
         report = multiply(
             call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
             trans_b=call.trans_b, out=call.out, options=options, progress=progress,
-            cancel=watch.cancel, checkpoint=call.journal or True, client=client,
+            observer=watch.observer, cancel=watch.cancel, checkpoint=call.journal or True,
+            client=client,
         )  # fmt: skip
     return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 

@@ -1,4 +1,4 @@
-"""Heartbeat of a running job: renews its lease, stores its progress, reads its cancellation."""
+"""Heartbeat of a running job: renews its lease, stores phases and progress, looks for cancel."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import sqlalchemy as sa
 
-from hdgemm.server.history import History
+from hdgemm.server.history import OPERATIONS, History, RecentOperations
 from hdgemm.server.tables import Job
 from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds
 
@@ -35,26 +35,59 @@ class Heartbeat:
         self.cancel = threading.Event()
         self.held = held
         self.history = History()
+        self.operations = RecentOperations()
         self._settings = settings
         self._database = database
         self._watchdog = watchdog
         self._progress: Mapping[str, Any] | None = None
+        self._phase = ""
+        #: Phases that are not stored yet, each with the second of its begin.
+        self._entered: list[tuple[str, float]] = []
+        self._storing = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
     def note(self, progress: Mapping[str, Any]) -> None:
         """Keep the newest progress for the next renewal; called from any thread, never blocks."""
+        self._note_phase(progress.get("phase"))
         self._progress = progress
         self.history.add(progress)
+
+    def enter(self, phase: str) -> bool:
+        """Store that a phase begins; say whether the lease is still held."""
+        self._note_phase(phase)
+        return self._store_phases()
+
+    def _note_phase(self, phase: str | None) -> None:
+        if phase is not None and phase != self._phase:
+            self._phase = phase
+            self._entered.append((phase, boot_seconds()))
+
+    def _store_phases(self) -> bool:
+        """Store the phases that began since the last call; say whether the lease is still held."""
+        with self._storing:
+            entered = list(self._entered)
+            with self._database.write() as conn:
+                now, clock = self._database.now(conn), boot_seconds()
+                held = all(
+                    self.held.enter(conn, now - (clock - began), phase) for phase, began in entered
+                )
+            del self._entered[: len(entered)]
+        return held
 
     def stop(self) -> None:
         """End the thread and save the history; the lease runs on for the last transaction."""
         self._stop.set()
+        folder = self._settings.job_dir(self.held.job_id)
         with suppress(OSError):
-            self.history.save(self._settings.job_dir(self.held.job_id))
+            self.history.save(folder)
+            (folder / OPERATIONS).unlink(missing_ok=True)  # the Gantt picture replaces it
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._entered:
+            with suppress(sa.exc.SQLAlchemyError):
+                self._store_phases()
 
     def _beat(self) -> None:
         renewed = told = 0.0
@@ -67,6 +100,10 @@ class Heartbeat:
                     renewed, told = now, now if news is not None else told
                     if news is self._progress:
                         self._progress = None
+                if self._entered and not self._store_phases():
+                    _give_up()
+                with suppress(OSError):
+                    self.operations.save(self._settings.job_dir(self.held.job_id))
                 self._listen()
             except sa.exc.SQLAlchemyError as error:
                 # The watchdog ends this process if it stays so.
@@ -78,8 +115,7 @@ class Heartbeat:
             now = self._database.now(conn)
             held = self.held.renew(conn, now, self._settings.lease_seconds, news)
         if not held:
-            log.error("another worker holds this job now")
-            os._exit(LEASE_LOST)
+            _give_up()
         self._watchdog.renewed(asked_at)
 
     def _listen(self) -> None:
@@ -87,3 +123,9 @@ class Heartbeat:
             query = sa.select(Job.cancel).where(Job.id == self.held.job_id)
             if conn.execute(query).scalar():
                 self.cancel.set()
+
+
+def _give_up() -> NoReturn:
+    """End this process, because another worker holds the job."""
+    log.error("another worker holds this job now")
+    os._exit(LEASE_LOST)

@@ -196,8 +196,13 @@ def test_the_commands(server: Live, idle: Live, root: Path, tmp_path: Path) -> N
     run("fetch", job[:8], str(tmp_path / "c.npy"))
     np.testing.assert_allclose(np.load(tmp_path / "c.npy"), 3 * A @ B)
     assert "by hand" in run("jobs", "--status", "successful")
-    job = run("submit", *files, "--verify")
+    np.save(root / "kept.npy", A)
+    checked = ("submit", *files, "--verify", "--output", str(root / "kept.npy"))
+    with pytest.raises(InputError, match="--overwrite"):
+        run(*checked)
+    job = run(*checked, "--overwrite")
     assert run("watch", job).endswith("C is the product")
+    np.testing.assert_allclose(np.load(root / "kept.npy"), A @ B)
     again = run("submit", f"job:{job}", files[1], "--trans-b", "--priority", "-1")
     assert again in run("jobs")
     at = ["--url", idle.url]

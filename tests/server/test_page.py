@@ -166,8 +166,8 @@ def test_submit_by_upload_watch_and_download(server: Live, browser: Any, tmp_pat
     see(browser, "Done in")
     wait_until(lambda: "successful – watched" in browser.title, 20)
     assert len(browser.find_elements("css selector", "svg.tiles rect.done")) == 4
-    for phase in ("Waiting", "Multiplying", "Hashing the result"):
-        assert phase in text(browser, ".phases")
+    for phase in ("Waiting", "Multiplying", "Verifying", "Hashing the result", "Publishing"):
+        see(browser, phase, ".phases")
     folder = tmp_path / "downloads"
     browser.execute_cdp_cmd(
         "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)}
@@ -241,6 +241,8 @@ def test_cancel_asks_first(server: Live, browser: Any) -> None:
     for colour in ("colour-0", "colour-1"):
         find(browser, f"svg.tiles rect.done.{colour}")
     assert "other" in text(browser, ".charts .legend")
+    see(browser, "Last operations")
+    find(browser, "svg[aria-label^='Gantt chart'] rect.fill")
     picture(browser, "devices")
     behind = submit(server.http, a=A, b=B, name="behind")
     visit(browser, server, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from hdgemm.pipeline.timeline import Event
 from hdgemm.server import load, tokens
 from hdgemm.server.database import open_database
-from hdgemm.server.history import History
+from hdgemm.server.history import History, RecentOperations
 from hdgemm.server.numpy_backend import DELAY
 from hdgemm.server.tables import Job, LoadSample, WorkerRow
 from tests.server.harness import (
@@ -228,6 +230,20 @@ def test_history_drops_every_second_point_when_it_is_full(
     assert '"percent": null' in (tmp_path / "history.json").read_text()
 
 
+def test_the_last_operations_of_a_run_are_bounded(tmp_path: Path) -> None:
+    recent = RecentOperations()
+    recent.save(tmp_path)
+    assert not (tmp_path / "operations.json").exists()
+    for number in range(1000):
+        recent.add(Event("host", "mult1", number, number // 4, number, number, number + 0.5, 0, 0))
+    recent.add(Event("host", "store2", 0, 3, 0, 12.25, 13.0, 0, 0))
+    recent.save(tmp_path)
+    kept = json.loads((tmp_path / "operations.json").read_text())
+    assert kept["lanes"]["host store2"] == [[12.25, 13.0, 3]]
+    assert len(kept["lanes"]["host mult1"]) == kept["most"]
+    assert kept["lanes"]["host mult1"][-1] == [999, 999.5, 249]
+
+
 def test_a_finished_jobs_history_phases_and_load(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, sample_seconds=0.01)
     np.save(settings.roots[0] / "a.npy", np.eye(30))
@@ -239,10 +255,13 @@ def test_a_finished_jobs_history_phases_and_load(tmp_path: Path) -> None:
         points = server.http.get(f"/v1/jobs/{job_id}/history").json()["points"]
         assert points[0]["percent"] == 10.0
         stream = server.http.get(f"/v1/jobs/{job_id}/events").text
-        phases = ["queued", "starting", "opening", "multiplying", "hashing", "drawing",
-                  "publishing", "successful"]  # fmt: skip
+        phases = ["queued", "starting", "opening", "multiplying", "verifying", "hashing",
+                  "drawing", "publishing", "successful"]  # fmt: skip
+        # Phases are recorded as they begin, however short they are.
         places = [stream.index(f'"phase": "{phase}"') for phase in phases]
         assert places == sorted(places)
         assert '"at": ' in stream
+        # The Gantt picture replaces the operations of a running job.
+        assert server.http.get(f"/v1/jobs/{job_id}/operations").json()["lanes"] == {}
         loads = wait_until(lambda: server.http.get("/v1/system/load").json()["workers"])
         assert set(next(iter(loads.values()))["devices"]) == {"host"}

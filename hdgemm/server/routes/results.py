@@ -17,7 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, references
 from hdgemm.server.content import piece, span, stream_file
-from hdgemm.server.history import HISTORY
+from hdgemm.server.history import HISTORY, OPERATIONS
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -199,6 +199,21 @@ def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Respon
 def get_history(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the progress of a finished job over time, in at most 400 points."""
     return _file_of(service, job_id, account.id, HISTORY, "application/json")
+
+
+@router.get("/{job_id}/operations", response_class=Response, responses={
+    200: {"description": "By device and stage: start, end and work unit of each operation",
+          "content": {"application/json": {}}},
+    **responses(404)})  # fmt: skip
+def get_operations(job_id: JobId, service: TheService, account: TheAccount) -> Response:
+    """Return the last operations of a running job, at most `most` of each stage of a device."""
+    _job(service, job_id, account.id)
+    path = service.settings.job_dir(job_id) / OPERATIONS
+    try:
+        body = path.read_bytes()
+    except FileNotFoundError:
+        body = b'{"most": 0, "lanes": {}}'
+    return Response(body, media_type="application/json")
 
 
 @router.get("/{job_id}/gantt.png", response_class=Response, responses={

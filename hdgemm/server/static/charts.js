@@ -87,30 +87,52 @@ export function cividis(share) {
   return `rgb(${mixed.join(",")})`;
 }
 
-// Rows of loads (0 to 1) over time. rows: [{name, loads: [[from, to, load], …]}], in seconds.
-export function loadStrip(host, { label, rows, from, to }) {
+// One row of boxes for each name over time. rows: [{name, boxes: [[from, to, attributes], …]}], in seconds;
+// `below` is the height left under the time axis.
+function boxChart(host, { label, rows, from, to, below = 0 }) {
   const width = Math.max(280, host.clientWidth || 600);
   const left = 8 + 7 * Math.max(6, ...rows.map((row) => row.name.length));
-  const height = rows.length * 24 + 46;
-  const svg = picture(width, height, label, "chart");
+  const svg = picture(width, rows.length * 24 + 22 + below, label, "chart");
   const x = (value) => left + ((width - left - 8) * (value - from)) / (to - from || 1);
   rows.forEach((row, number) => {
     svg.append(draw("text", { x: left - 6, y: number * 24 + 16, "text-anchor": "end" }, row.name));
-    for (const [start, end, load] of row.loads) {
-      svg.append(draw("rect", { x: x(start), y: number * 24 + 2, height: 20,
-        width: Math.max(0.5, x(end) - x(start) + 0.3), fill: cividis(load) }));
+    for (const [start, end, attributes] of row.boxes) {
+      svg.append(draw("rect", { x: x(start), y: number * 24 + 2, height: 20, width: Math.max(0.5, x(end) - x(start)), ...attributes }));
     }
   });
   for (const mark of timeMarks(from, to, from, 1, width - left)) {
     const anchor = x(mark) > width - 40 ? "end" : "middle";
     svg.append(draw("text", { x: x(mark), y: rows.length * 24 + 16, "text-anchor": anchor }, inSeconds(mark)));
   }
+  host.replaceChildren(svg);
+  return { svg, left };
+}
+
+// Rows of loads over time. rows: [{name, loads: [[from, to, load from 0 to 1], …]}], in seconds.
+export function loadStrip(host, { label, rows, from, to }) {
+  const boxes = rows.map(({ name, loads }) => ({ name, boxes: loads.map(([start, end, load]) => [start, end, { fill: cividis(load) }]) }));
+  const { svg, left } = boxChart(host, { label, rows: boxes, from, to, below: 24 });
   const scale = rows.length * 24 + 26;
   for (let number = 0; number < 20; number += 1) {
     svg.append(draw("rect", { x: left + 34 + 5 * number, y: scale, width: 5.3, height: 12, fill: cividis(number / 19) }));
   }
   svg.append(draw("text", { x: left, y: scale + 11 }, "idle"), draw("text", { x: left + 140, y: scale + 11 }, "busy"));
-  host.replaceChildren(svg);
+}
+
+const LIVE_SECONDS = 30;
+
+// The last operations of each stage. lanes: {"DEVICE STAGE": [[start, end, work unit], …]}, the last `most` of each.
+export function ganttChart(host, { lanes, most }) {
+  const names = Object.keys(lanes);
+  const several = new Set(names.map((name) => name.split(" ")[0])).size > 1;
+  const to = Math.max(...Object.values(lanes).map((operations) => operations.at(-1)[1]));
+  // Before the first operation kept of a full row nothing is known of that row.
+  const known = Object.values(lanes).filter((operations) => operations.length === most).map((operations) => operations[0][0]);
+  const from = Math.max(0, to - LIVE_SECONDS, ...known);
+  const rows = names.map((name) => ({ name: several ? name : name.split(" ").at(-1),
+    boxes: lanes[name].filter(([, end]) => end > from).map(([start, end, unit]) =>
+      [Math.max(start, from), end, { class: `fill colour-${unit % 2 ? 4 : 0}` }]) }));
+  boxChart(host, { label: `Gantt chart of the last ${short(to - from)} seconds`, rows, from, to });
 }
 
 // Tiles of C, an m×n matrix. tiles: [[row, column, rows, columns, class name], …].

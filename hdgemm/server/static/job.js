@@ -1,7 +1,7 @@
 // One job: progress, phases, operands, charts, tile map, downloads, log.
 
 import { blobUrl, follow, get, post, remove, request, save } from "./api.js";
-import { legend, tileMap } from "./charts.js";
+import { ganttChart, legend, tileMap } from "./charts.js";
 import { confirm } from "./dialogs.js";
 import { Phases } from "./phases.js";
 import { ProgressChart } from "./progress.js";
@@ -181,7 +181,7 @@ export async function job(signal, id, _more, { main, tell }) {
   const chart = new ProgressChart();
   const top = el("div", {});
   const cards = el("div", { class: "cards" });
-  const charts = Object.fromEntries(["Throughput", "Stage load", "Tiles of C"].map((name) => {
+  const charts = Object.fromEntries(["Throughput", "Stage load", "Last operations", "Tiles of C"].map((name) => {
     const host = el("div", {});
     return [name, { host, node: el("figure", { hidden: true }, el("figcaption", {}, name), host) }];
   }));
@@ -190,6 +190,7 @@ export async function job(signal, id, _more, { main, tell }) {
   main.replaceChildren(top, cards, el("div", { class: "charts" }, ...Object.values(charts).map((one) => one.node)), after,
     el("details", { open: info.status === "failed" }, el("summary", {}, "Log"), log));
   let reason = null;
+  let recent = { lanes: {} };
 
   const show = (name, wanted, work) => {
     charts[name].node.hidden = !wanted;
@@ -207,6 +208,8 @@ export async function job(signal, id, _more, { main, tell }) {
     replace(cards, card("Phases", phases.list(info)), times(info), operands(info), verification(info));
     show("Throughput", !chart.empty, (host) => chart.throughput(host));
     show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
+    const live = info.status === "running" && Object.keys(recent.lanes).length > 0;
+    show("Last operations", live, (host) => ganttChart(host, recent));
     const drawn = tiles(info, map);
     show("Tiles of C", drawn !== null, (host) => host.replaceChildren(...drawn ?? []));
   };
@@ -242,6 +245,7 @@ export async function job(signal, id, _more, { main, tell }) {
   await redraw();
   await finish();
   const drawSoon = once(() => { if (!isPressed()) draw(); }, 100);
+  const lookSoon = once(() => get(`/v1/jobs/${id}/operations`).then((found) => { recent = found; }).catch(tell), 500);
   const redrawSoon = once(() => redraw().catch(tell), 100);
   const patience = setInterval(() => {
     if (info.status === "accepted" && !document.hidden && !isPressed()) redraw().catch(tell);
@@ -249,10 +253,10 @@ export async function job(signal, id, _more, { main, tell }) {
   signal.addEventListener("abort", () => clearInterval(patience));
   await follow(`/v1/jobs/${id}/events`, signal, (event) => {
     if (event.kind === "progress") {
-      phases.progress(event.data.phase, event.data.at);
       info.detail = event.data;
       chart.add(event.data);
       drawSoon();
+      lookSoon();
     } else {
       phases.enter(event.data.phase, event.data.at);
       if (!OVER.has(info.status)) redrawSoon();

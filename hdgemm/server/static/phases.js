@@ -20,17 +20,13 @@ export class Phases {
   #entered = [];
   #ended = null;
 
-  // Notes the phase that the library tells in its progress, which can come late; `at` in seconds.
-  progress(phase, at) {
-    const last = this.#entered.at(-1)?.phase;
-    if (COMPUTING.has(last) && !this.#entered.some((one) => one.phase === phase)) this.enter(phase, at);
-  }
-
   // Notes the phase of a status event.
   enter(phase, at) {
     if (!phase || at === undefined) return;
     if (OVER.has(phase)) { this.#ended = at; return; }
     if (phase === "queued") this.#entered = [];
+    // Rates are measured before the first tile is multiplied.
+    if (phase === "calibrating" && this.#entered.at(-1)?.phase === "multiplying") this.#entered.pop();
     if (this.#entered.at(-1)?.phase !== phase) this.#entered.push({ phase, at });
   }
 
