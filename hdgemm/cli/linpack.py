@@ -46,8 +46,12 @@ def command(
         ),
     ] = "window",
     strip: Annotated[
-        str, typer.Option(help="Columns that a core or device is dealt at a time.")
-    ] = "512",
+        str | None,
+        typer.Option(
+            help="Columns that a core or device is dealt at a time. Default: 512, or all columns "
+            "for one core."
+        ),
+    ] = None,
     hpl_dat: Annotated[
         Path | None, typer.Option(help="Take the runs of an HPL.dat instead.")
     ] = None,
@@ -77,7 +81,7 @@ def command(
             options = replace(options, devices=choose_devices(options, count))
         with open_devices(options, count) as devices:
             runs = (
-                _runs(world, devices, n, nb, grid, (depth, bcast, swap, overlap, strip))
+                _runs(world, devices, n, nb, grid, strip, (depth, bcast, swap, overlap))
                 if hpl_dat is None else _read(hpl_dat)
             )  # fmt: skip
             passed = _measure(runs, world, devices, count, mixed=mxp, as_json=as_json)
@@ -97,7 +101,8 @@ def _runs(
     n: str | None,
     nb: str | None,
     grid: str | None,
-    variants: tuple[str, str, str, str, str],
+    strip: str | None,
+    variants: tuple[str, str, str, str],
 ) -> list[Settings]:
     """Return every combination of the values given, with defaults that were measured."""
     from threadpoolctl import threadpool_limits
@@ -105,7 +110,7 @@ def _runs(
     from hdgemm.hpl.machine import best_block, largest_order, update_rates
     from hdgemm.hpl.settings import Settings, parse_grid, parse_overlap
 
-    depth, bcast, swap, overlap, strip = (text.split(",") for text in variants)
+    depth, bcast, swap, overlap = (text.split(",") for text in variants)
     # Rank 0 measures; the others take what it found.
     chosen = _numbers(nb)
     if nb is None and world.rank == 0:
@@ -114,6 +119,7 @@ def _runs(
             chosen = [best_block(update_rates(devices.updates[-1]))]
     blocks: list[int] = world.collect(chosen)[0]
     orders = _numbers(n) or [largest_order(max(blocks), world)]
+    strips: list[int] | list[None] = _numbers(strip) or [None]
     grids = [_grid(world.size)] if grid is None else [parse_grid(one) for one in grid.split(",")]
     return [
         Settings(
@@ -122,7 +128,7 @@ def _runs(
         )
         for pq, order, block, turn, topology, exchange, names, width in itertools.product(
             grids, orders, blocks, _numbers(",".join(depth)), bcast, swap, overlap,
-            _numbers(",".join(strip)),
+            strips,
         )
     ]  # fmt: skip
 

@@ -57,8 +57,10 @@ class PanelBroadcast:
     def send(self, panel: Panel) -> None:
         """Begin to send a panel from the process that factored it."""
         if self._row.size > 1:
-            parts = (panel.pivots, panel.top.ravel("F"), panel.below.ravel("F"))
-            message = np.concatenate([part.view(np.uint8) for part in parts])
+            width, below, dtype = panel.width, len(panel.below), panel.top.dtype
+            message = np.empty(_nbytes(width, below, dtype), np.uint8)
+            pivots, top, rest = _parts_of(message, width, dtype)
+            pivots[:], top[:], rest[:] = panel.pivots, panel.top, panel.below
             self._pass_on(message, root=self._row.rank)
 
     def arrived(self, root: int) -> bool:
@@ -79,21 +81,14 @@ class PanelBroadcast:
         below
             How many rows below the diagonal block this row of the grid holds.
         """
-        ends = width * np.array([8, 8 + width * dtype.itemsize])
-        message = np.empty(ends[1] + width * below * dtype.itemsize, np.uint8)
+        message = np.empty(_nbytes(width, below, dtype), np.uint8)
         place = self._place(root)
         if place in self._ring:
             self._roll(message, root)
         else:
             self._row.receive(message, self._at(root, self._parent[place]))
             self._pass_on(message, root)
-        pivots, top, rest = np.split(message, ends)
-        return Panel(
-            first,
-            pivots.view(np.int64),
-            top.view(dtype).reshape((width, width), order="F"),
-            rest.view(dtype).reshape((below, width), order="F"),
-        )
+        return Panel(first, *_parts_of(message, width, dtype))
 
     def finish(self) -> None:
         """Wait until everything was sent."""
@@ -131,3 +126,20 @@ class PanelBroadcast:
             request = self._row.send(parts[(own - turn) % size], after)
             self._row.receive(parts[(own - turn - 1) % size], before)
             request.wait()
+
+
+def _nbytes(width: int, below: int, dtype: np.dtype[np.floating]) -> int:
+    """Return the bytes of a panel's message: its interchanges, its block, the rows below."""
+    return width * (8 + (width + below) * dtype.itemsize)
+
+
+def _parts_of(
+    message: NDArray[np.uint8], width: int, dtype: np.dtype[np.floating]
+) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.floating]]:
+    """Return a message's interchanges, its block, and the rows below it, column-major."""
+    pivots, top, below = np.split(message, [8 * width, 8 * width + width * width * dtype.itemsize])
+    return (
+        pivots.view(np.int64),
+        top.view(dtype).reshape((width, width), order="F"),
+        below.view(dtype).reshape((-1, width), order="F"),
+    )

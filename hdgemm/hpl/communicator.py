@@ -35,8 +35,10 @@ class Communicator(Protocol):
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Copy the root's array into everyone's."""
 
-    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the rows of all processes, as a matrix."""
+    def gather(
+        self, row: NDArray[np.float64], out: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the rows of all processes, as a matrix; in `out`, where it is given."""
 
     def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the element-wise sum over all processes."""
@@ -77,7 +79,11 @@ class Alone:
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Do nothing: the array is the root's."""
 
-    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gather(
+        self,
+        row: NDArray[np.float64],
+        out: NDArray[np.float64] | None = None,  # noqa: ARG002
+    ) -> NDArray[np.float64]:
         """Return a matrix of one row."""
         return row[np.newaxis]
 
@@ -150,9 +156,11 @@ class Mpi:
         """Broadcast in place (MPI_Bcast)."""
         self._comm.Bcast(array, root)
 
-    def gather(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gather(
+        self, row: NDArray[np.float64], out: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
         """Gather rows (MPI_Allgather)."""
-        rows = np.empty((self.size, row.size))
+        rows = np.empty((self.size, row.size)) if out is None else out
         self._comm.Allgather(row, rows)
         return rows
 
@@ -163,7 +171,7 @@ class Mpi:
 
     def largest(self, value: float) -> float:
         """Gather the values, since MPI_MAX may lose a NaN."""
-        return float(np.max(self.gather(np.array([value]))))
+        return float(np.max(self.gather(np.array([value], np.float64))))
 
     def collect(self, value: object) -> Sequence[Any]:
         """Gather Python objects (allgather)."""

@@ -17,6 +17,7 @@ import numpy as np
 from hdgemm.hpl.broadcast import PanelBroadcast
 from hdgemm.hpl.interchange import RowExchange, alternate
 from hdgemm.hpl.panel import Panel, SharedRows, factor_panel, factor_rows
+from hdgemm.hpl.settings import STRIP
 from hdgemm.hpl.window import Strip
 
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ class Elimination:
 
     def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
         """Swap rows of local columns for a panel, and give them to the window, strip by strip."""
-        part, panel, width = self._part, self._panels[number], self._settings.strip
+        part, panel = self._part, self._panels[number]
+        width = self._settings.strip or STRIP
         if number not in self._exchanges:
             self._exchanges[number] = RowExchange(
                 panel.first, panel.pivots, part.rows, self._column, self._settings.swap
@@ -254,18 +256,16 @@ class Elimination:
 
     def _swap(self, strips: Sequence[Strip], exchange: RowExchange) -> None:
         """Swap rows of one strip, or of two whose messages alternate, and open the window."""
-        part, panel = self._part, strips[0].panel
-        block = slice(part.rows.below(panel.first), part.rows.below(panel.end))
-        own = part.column.size > 1 and part.rows.owner(panel.first) == part.rows.process
-        with self._recorder.record("swap", panel.first):
+        a = self._part.a
+        with self._recorder.record("swap", strips[0].panel.first):
             found = alternate(
                 [
-                    exchange.steps(part.a[:, strip.start : strip.stop], tag)
+                    exchange.steps(a[:, strip.start : strip.stop], tag)
                     for tag, strip in enumerate(strips)
                 ]
             )
         for strip, u in zip(strips, found, strict=True):
-            strip.swapped(u, part.a[block, strip.start : strip.stop] if own else None)
+            strip.u = u
             self._window.open(strip)
 
     def _drain(self) -> None:

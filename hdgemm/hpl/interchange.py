@@ -82,9 +82,10 @@ class RowExchange:
         if column.size == 1:
             return
         sources, moved = compose(first, pivots)
-        self._owners = sources // rows.block % rows.processes
-        self._counts = np.bincount(self._owners, minlength=column.size)
-        self._mine = _places(sources[self._owners == rows.process].tolist(), rows)
+        owners = sources // rows.block % rows.processes
+        self._counts = np.bincount(owners, minlength=column.size)
+        self._places = [np.flatnonzero(owners == process) for process in range(column.size)]
+        self._mine = _places(sources[owners == rows.process].tolist(), rows)
         self._owner = rows.owner(first)
         goals: list[list[int]] = [[] for _ in range(column.size)]
         leaving: list[list[int]] = [[] for _ in range(column.size)]
@@ -99,7 +100,7 @@ class RowExchange:
     def apply(self, a: Columns) -> Columns:
         """Apply the interchanges to local columns, and return the rows of U.
 
-        The rows of the diagonal block are not stored: the caller does, once it has solved for U.
+        They are a part of `a` on the process that holds the diagonal block.
 
         Parameters
         ----------
@@ -111,35 +112,42 @@ class RowExchange:
     def steps(self, a: Columns, tag: int = 0) -> Waiting[Columns]:
         """Do the same, yielding before each wait for a message; `tag` marks its messages."""
         width = len(self._pivots)
+        u = a[self._start : self._start + width]
         if self._column.size == 1:
             laswp(a[self._start :], self._pivots - self._first)
-            return a[self._start : self._start + width]
-        mine = np.ascontiguousarray(a[self._mine])
-        yield from self._move(a, tag)
+            return u
+        mine = yield from self._move(a, tag)
         held = yield from self._swap(mine, self._counts, self._column, tag)
-        u = np.empty((width, a.shape[1]), a.dtype, order="F")
+        if self._owner != self._column.rank:
+            u = np.empty((width, a.shape[1]), a.dtype, order="F")
         for process, part in held.items():
-            u[self._owners == process] = part
+            u[self._places[process]] = part
         return u
 
-    def _move(self, a: Columns, tag: int) -> Waiting[None]:
-        """Send the rows of the diagonal block that leave it from their owner to where they go."""
+    def _move(self, a: Columns, tag: int) -> Waiting[Columns]:
+        """Send the rows of the diagonal block that leave it from their owner to where they go.
+
+        Returns the rows of U that this process holds.
+        """
         rank, sent = self._column.rank, []
         if self._owner == rank:
-            leaving = {process: a[places] for process, places in enumerate(self._leaving)}
             sent = [
-                self._column.send(np.ascontiguousarray(each), process, tag)
-                for process, each in leaving.items()
-                if process != rank and len(each)
+                self._column.send(np.ascontiguousarray(a[places]), process, tag)
+                for process, places in enumerate(self._leaving)
+                if process != rank and len(places)
             ]
-            a[self._arriving] = leaving[rank]
-        elif len(self._arriving):
-            arriving = np.empty((len(self._arriving), a.shape[1]), a.dtype)
-            yield
-            self._column.receive(arriving, self._owner, tag)
-            a[self._arriving] = arriving
+            mine = np.ascontiguousarray(a[self._mine])
+            a[self._arriving] = a[self._leaving[rank]]
+        else:
+            mine = np.ascontiguousarray(a[self._mine])
+            if len(self._arriving):
+                arriving = np.empty((len(self._arriving), a.shape[1]), a.dtype)
+                yield
+                self._column.receive(arriving, self._owner, tag)
+                a[self._arriving] = arriving
         for request in sent:
             request.wait()
+        return mine
 
 
 def alternate(exchanges: Sequence[Waiting[T]]) -> list[T]:

@@ -7,12 +7,14 @@ section 2.1).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from hdgemm.fortran import gemm, getrf, trsm
+from hdgemm.fortran import getrf
+from hdgemm.hpl.panel_kernels import PanelKernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,72 +169,67 @@ class _Factoring:
         width = a.shape[1]
         self._a, self._first, self._rows, self._processes = a, first, rows, processes
         positions = rows.positions()
-        self._positions = positions[len(positions) - len(a) :]
+        self._positions = positions[len(positions) - len(a) :].tolist()
         # Local rows that are not above the diagonal, for each row of the diagonal block.
-        self._active = np.searchsorted(self._positions, first + np.arange(width + 1)).tolist()
+        self._active = np.searchsorted(
+            positions[len(positions) - len(a) :], first + np.arange(width + 1)
+        ).tolist()
         self._owners = [rows.owner(row) for row in range(first, first + width)]
+        self._sizes = np.empty(len(a), a.dtype)
+        # Size and negative position of the candidate, its row, and the row of the diagonal.
         self._message = np.zeros(2 + 2 * width)
+        self._candidate, self._diagonal = self._message[2 : 2 + width], self._message[2 + width :]
+        self._found = np.zeros((processes.size, 2 + 2 * width))
         self.top: Columns = np.zeros((width, width), a.dtype, order="F")
         self.pivots = np.zeros(width, np.int64)
+        self._kernels = PanelKernels(a, self.top, self._active)
 
     def factor(self, start: int, stop: int) -> None:
         """Factor columns of the panel, of which the columns before are factored and applied."""
         if stop - start <= NBMIN:
             for col in range(start, stop):
-                self._eliminate(start, col, stop)
+                self._eliminate(start, col)
             return
         middle = (start + stop) // 2
         self.factor(start, middle)
-        top = self.top[start:middle, middle:stop]
-        trsm(self.top[start:middle, start:middle], top, unit=True)
-        active = self._active[middle]
-        gemm(-1.0, self._a[active:, start:middle], top, self._a[active:, middle:stop])
+        self._kernels.update(start, middle, stop)
         self.factor(middle, stop)
 
-    def _eliminate(self, start: int, col: int, stop: int) -> None:
-        """Factor one column, to which the columns from `start` on are applied first.
-
-        Columns are updated when their turn comes, rows of U when they are interchanged.
-        """
-        a, top = self._a, self.top
+    def _eliminate(self, start: int, col: int) -> None:
+        """Factor one column, to which the columns from `start` on are applied first."""
         if col > start:
-            column = a[self._active[col] :, col]
-            column -= a[self._active[col] :, start:col] @ top[start:col, col]
+            self._kernels.update_column(start, col)
         self._interchange(col)
-        if start < col < stop - 1:
-            top[col, col + 1 : stop] -= top[col, start:col] @ top[start:col, col + 1 : stop]
-        pivot = top[col, col]
+        pivot = self.top[col, col]
         if pivot != 0:
-            a[self._active[col + 1] :, col] /= pivot
+            below = self._a[self._active[col + 1] :, col]
+            np.divide(below, pivot, out=below)
 
     def _interchange(self, col: int) -> None:
-        """Exchange the row of the pivot with the diagonal's; every process learns the former."""
+        """Exchange the row of the pivot with the diagonal's; every process learns the former.
+
+        The row of the diagonal itself is not stored: it belongs to `top` from now on.
+        """
         a, row, message = self._a, self._first + col, self._message
-        width, active, place = a.shape[1], self._active[col], 0
-        message[:2] = -1.0, row
+        active, owner, own = self._active[col], self._owners[col], self._rows.process
+        size, position, place = -1.0, row, active
         if active < len(a):
-            sizes = np.abs(a[active:, col])
-            place = active + int(sizes.argmax())
-            message[:2] = sizes[place - active], self._positions[place]
-            message[2 : 2 + width] = a[place]
-        owner, own = self._owners[col], self._rows.process
+            sizes = np.abs(a[active:, col], out=self._sizes[active:])
+            place += int(sizes.argmax())
+            size, position = float(self._sizes[place]), self._positions[place]
+            self._candidate[:] = a[place]
+        # NaN is chosen first, as by argmax.
+        message[0] = math.inf if math.isnan(size) else size
+        message[1] = -position
         if owner == own:
-            message[2 + width :] = a[active]
-        found = self._processes.gather(message)
-        # The largest element, of equal ones that of the lowest row, as LAPACK takes it; NaN first.
+            self._diagonal[:] = a[active]
+        found = self._processes.gather(message, self._found)
+        # The largest element, of equal ones that of the lowest row, as LAPACK takes it.
         candidates = found[:, :2].tolist()
-        _, lowest, winner = max(
-            (_nan_first(size), -position, process)
-            for process, (size, position) in enumerate(candidates)
-        )
-        pivot = int(-lowest)
-        self.pivots[col] = pivot
+        largest = max(candidates)
+        winner = candidates.index(largest)
+        width = len(self.pivots)
+        self.pivots[col] = pivot = int(-largest[1])
         self.top[col] = found[winner, 2 : 2 + width]
         if winner == own and pivot != row:
             a[place] = found[owner, 2 + width :]
-        if owner == own:
-            a[active] = self.top[col]
-
-
-def _nan_first(value: float) -> float:
-    return float("inf") if value != value else float(value)  # noqa: PLR0124

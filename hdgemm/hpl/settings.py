@@ -20,7 +20,7 @@ _SWAPS: Final = ("binary-exchange", "long", "long")
 #: What runs beside the update of the trailing matrix (Jo et al., sections 4.1 to 4.4).
 OVERLAPS: Final = ("window", "panel-swap", "shared-panel", "split-swap")
 #: Columns of a strip, the unit in which columns are dealt to devices, where none is given.
-_STRIP: Final = 512
+STRIP: Final = 512
 #: How processes are numbered, in the order of HPL.dat's PMAP.
 MAPPINGS: Final = ("row", "column")
 #: HPL's residual must be below this.
@@ -55,7 +55,9 @@ class Settings:
         "shared-panel": the processes of a row share the factorisation of its part of a panel;
         "split-swap": the first columns are swapped in two halves whose messages alternate.
     strip
-        Columns of a strip: one device solves for its rows of U, and all may update it.
+        Columns of a strip: one device solves for its rows of U, and all may update it. None: all
+        columns where each process has one core and no other process waits for the panel that it
+        passes on, else 512.
     seed
         X₀ of the random sequence.
     threshold
@@ -69,7 +71,7 @@ class Settings:
     broadcast: str = "1ring"
     swap: str = "long"
     overlap: tuple[str, ...] = ("window",)
-    strip: int = _STRIP
+    strip: int | None = None
     seed: int = SEED
     threshold: float = THRESHOLD
     mapping: str = "row"
@@ -79,7 +81,7 @@ class Settings:
             raise InputError(f"N and NB must be at least 1, got {self.n} and {self.nb}")
         if min(self.grid) < 1:
             raise InputError(f"a grid has at least 1×1 processes, got {_times(self.grid)}")
-        if self.depth < 0 or self.strip < 1:
+        if self.depth < 0 or (self.strip is not None and self.strip < 1):
             raise InputError(
                 f"the lookahead depth must be at least 0 and a strip at least 1 column wide, got "
                 f"{self.depth} and {self.strip}"
@@ -96,6 +98,14 @@ class Settings:
     def flops(self) -> float:
         """HPL's operation count: N²(2N/3 + 3/2)."""
         return self.n**2 * (2 * self.n / 3 + 1.5)
+
+    def widest_strip(self, updates: int) -> int:
+        """Return the columns of a strip where every process has at most so many cores or devices.
+
+        A process with one core deals strips to nobody: it updates all columns by one product,
+        unless it has to look between two strips for a panel to pass on.
+        """
+        return self.strip or (self.n + 1 if updates == 1 and self.grid[1] <= 2 else STRIP)
 
     @property
     def panels(self) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: HPL's unit of the residual: the relative machine precision, half of `np.finfo(float).eps`.
 _EPSILON: Final = 2.0**-53
+#: Bytes of a cache line.
+_CACHE_LINE: Final = 64
 
 
 class System:
@@ -62,7 +64,10 @@ class System:
             sums = self._row.total(self._absolute_sums())
             self._random = DominantMatrix(settings.n, self._rows.positions(), sums, settings.seed)
         dtype = np.float32 if mixed else np.float64
-        self._a: Columns = np.empty((self._rows.count, self._cols.count), dtype, order="F")
+        # Columns an odd number of cache lines apart: their elements of a row lie in all cache sets.
+        line = _CACHE_LINE // np.dtype(dtype).itemsize
+        lead = (-(-self._rows.count // line) | 1) * line
+        self._a: Columns = np.empty((lead, self._cols.count), dtype, "F")[: self._rows.count]
         for place, col in enumerate(self._cols.positions().tolist()):
             self._a[:, place] = self._random.column(col)
 

@@ -61,23 +61,18 @@ class Strip:
     ) -> None:
         self.panel, self.start, self.stop, self.urgent = panel, start, stop, urgent
         self.below = below
+        #: The rows of U, once they are swapped.
         self.u: Columns = below[:0]
-        self.store: Columns | None = None
         self.blocks: deque[tuple[int, int]] = deque()
         self.unfinished = 0
-
-    def swapped(self, u: Columns, store: Columns | None) -> None:
-        """Set the rows of U, and where they are stored once they are solved for."""
-        self.u, self.store = u, store
 
     def solve(self) -> None:
         """Solve for the rows of U."""
         trsm(self.panel.top, self.u, unit=True)
-        if self.store is not None:
-            self.store[:] = self.u
 
-    def cut(self, rows: int) -> None:
-        """Cut the rows below into blocks."""
+    def cut(self, rows: int | None) -> None:
+        """Cut the rows below into blocks; None: into one."""
+        rows = rows or len(self.below) + 1
         stops = [*range(rows, len(self.below), rows), len(self.below)]
         self.blocks.extend(zip([0, *stops[:-1]], stops, strict=True))
         self.unfinished = len(self.blocks)
@@ -121,7 +116,9 @@ class Window:
         *,
         caller_helps: bool = True,
     ) -> None:
-        self._rows, self._recorder, self._on_error = rows, recorder, on_error
+        # One thread alone updates a strip by one product.
+        self._rows = rows if len(updates) > 1 else None
+        self._recorder, self._on_error = recorder, on_error
         self._own = updates[0] if caller_helps else None
         self._ready: deque[Strip] = deque()
         self._begun: list[Strip] = []

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
-from hdgemm.hpl import Settings, linpack, machine
+from hdgemm.hpl import Settings, elimination, linpack, machine
 from hdgemm.hpl.communicator import Alone
 from hdgemm.hpl.devices import Devices
+from hdgemm.hpl.panel import factor_panel
 from hdgemm.hpl.sequence import RandomMatrix
 from hdgemm.hpl.settings import OVERLAPS
 from hdgemm.hpl.system import System
@@ -79,26 +80,31 @@ def test_an_error_of_an_update_reaches_the_caller_once():
     assert not [t for t in threading.enumerate() if t.name.startswith("hdgemm-update")]
 
 
-def test_panels_are_hidden_beneath_updates():
-    """The first update of a thread lasts until the caller has factored the next panel."""
-    factored_panel = threading.Event()
+def test_panels_are_hidden_beneath_updates(monkeypatch):
+    """A panel and an update of the columns after it wait for each other, whatever the speed."""
+    updating, has_panel = threading.Event(), threading.Event()
 
-    def slow(a, b, c):
+    def update(a, b, c):
+        if c.shape[1] > 16:  # not the columns of the next panel
+            updating.set()
+            assert has_panel.wait(30)
         host_update(a, b, c)
-        if threading.current_thread() is not threading.main_thread():
-            factored_panel.wait(5)
 
-    settings = Settings(64, 16, strip=8)
-    system = System(settings, Alone())
-    window = Devices([host_update, slow], rows=16).window(system.recorder)
-    timer = threading.Timer(0.2, factored_panel.set)
-    timer.start()
+    def panel(columns, first, *others):
+        assert first == 0 or updating.wait(30)
+        found = factor_panel(columns, first, *others)
+        if first:
+            has_panel.set()
+        return found
+
+    monkeypatch.setattr(elimination, "factor_panel", panel)
+    system = System(Settings(48, 16), Alone())
+    window = Devices([update], host=False).window(system.recorder)
     try:
         system.factor(window)
     finally:
         window.close()
-        timer.join()
-    assert sum(hidden_seconds(system.recorder.events).values()) > 0
+    assert hidden_seconds(system.recorder.events)["panel"] > 0
 
 
 def test_the_same_run_gives_the_same_bits_whatever_the_lookahead():
@@ -212,3 +218,10 @@ def test_a_failed_residual_is_an_exit_code(monkeypatch):
     done = CliRunner().invoke(app, ["linpack", "--n", "40", "--nb", "16"])
     assert done.exit_code == 1
     assert "FAILED" in done.output
+
+
+@pytest.mark.parametrize("n", [1, 64, 256])
+def test_columns_lie_an_odd_number_of_cache_lines_apart(n):
+    """Else a row's elements share few cache sets, and swaps of rows take twice as long."""
+    columns = System(Settings(n, 16), Alone())._a
+    assert columns.strides[1] // 64 % 2 == 1
