@@ -14,6 +14,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, elimination_pairs, leading
+from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -28,8 +29,32 @@ _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
 #: of the rate of the updates with 192 columns of 8192 rows.
 _SLOWER: Final = 1.3
+#: Part of the disk's rate at which short pieces of rows are read, with their gaps or one by one:
+#: requests are short, and the pieces are copied (measured: 0.91 of 1.65 GB/s).
+_SHORT_ROWS: Final = 0.55
 #: Parts of the memory for slabs that the planner tries: narrower slabs overlap more.
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+class Storage(NamedTuple):
+    """What a plan depends on of the storage of A and of the output.
+
+    Parameters
+    ----------
+    overlap
+        Slabs may be loaded and stored while another one is computed.
+    row_bytes
+        See `SlabPlan`.
+    copies
+        The output is new and column-major in a file: slabs of A may be copied into it.
+    """
+
+    overlap: bool = True
+    row_bytes: int = 0
+    copies: bool = False
+
+
+_PLAIN: Final = Storage()
 
 
 def plan_slabs(
@@ -42,7 +67,7 @@ def plan_slabs(
     rows: int | None = None,
     width: int | None = None,
     block: int | None = None,
-    overlap: bool = True,
+    storage: Storage = _PLAIN,
     reserved: int = 0,
     reflectors: tuple[Columns, ...] = (),
 ) -> SlabPlan:
@@ -54,8 +79,8 @@ def plan_slabs(
         m; None for a square matrix.
     width, block
         Force the columns of a slab, and of a stream block.
-    overlap
-        Slabs may be loaded and stored while another one is computed.
+    storage
+        How A and the output are stored.
     reserved
         Bytes of the memory that are held besides slabs, stream and transfers.
     reflectors
@@ -77,12 +102,13 @@ def plan_slabs(
         return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
 
     plans = [
-        replace(plan, reflectors=reflectors)
+        replace(plan, reflectors=reflectors, row_bytes=storage.row_bytes, copied=copied)
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
-        for buffers in ((1, 2) if overlap else (1,))
+        for buffers in ((1, 2) if storage.overlap else (1,))
         for part in (_PARTS if width is None and buffers > 1 else (1.0,))
         if (plan := _fit(shape(columns, buffers, width), memory, part))
+        for copied in ((False, True) if storage.copies and _can_copy(plan) else (False,))
     ]
     if not plans:
         requested = shape(block or 1, 1, width or 1).least_bytes
@@ -93,6 +119,15 @@ def plan_slabs(
             requested=requested, available=memory, missing=max(1, requested - memory),
         )  # fmt: skip
     return min((_priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
+
+
+def _can_copy(plan: SlabPlan) -> bool:
+    """Say whether slabs may be copied: a row of A fits a stream buffer, and some slab waits."""
+    return (
+        plan.kind in ("lu", "qr")
+        and plan.m * plan.block >= plan.n
+        and len(plan.slabs) > plan.slab_buffers
+    )
 
 
 def slabs_fit(
@@ -188,7 +223,7 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
         update, panel = _kernel_seconds(plan, slab, streamed, machine)
         computing = update + panel + copying
         streaming = streamed / machine.disk_read
-        load, store = plan.nbytes(slab) / machine.disk_read, plan.nbytes(slab) / machine.disk_write
+        load, store = _load_seconds(plan, number, machine), plan.nbytes(slab) / machine.disk_write
         # With two buffers only the first load and the last store have nothing to overlap.
         edges = (load if number == 0 else 0.0) + (store if number == last else 0.0)
         alone = edges if plan.slab_buffers > 1 else load + store
@@ -202,6 +237,21 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
     kernel = phases["update"] + phases["panel"]
     limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"
     return replace(plan, seconds=exposed + final, phase_seconds=phases, limit=limit)
+
+
+def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:
+    """Return the seconds to load a slab; for the first one, those of copying others too."""
+    slab = plan.slabs[number]
+    if plan.copied and number == 0:
+        copied = sum(map(plan.nbytes, plan.copies(0)))
+        return plan.m * plan.n * plan.itemsize / machine.disk_read + copied / machine.disk_write
+    if plan.copied:
+        return plan.nbytes(slab) / machine.disk_read if number >= plan.slab_buffers else 0.0
+    if not plan.gap_bytes(slab):
+        return plan.nbytes(slab) / machine.disk_read
+    # A request for one piece of a row takes as long as reading a gap of GAP bytes.
+    gaps = (plan.m - slab.top) * min(plan.gap_bytes(slab), GAP)
+    return (plan.nbytes(slab) + gaps) / (_SHORT_ROWS * machine.disk_read)
 
 
 def _kernel_seconds(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.run import folder_of, host_session, machine_of, slabs_for
+from hdgemm.linalg.planning import Storage
+from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.tsqr import plan_rows
@@ -76,7 +77,7 @@ def plan(
     --------
     >>> print(hdgemm.linalg.plan("lu", 100_000, options=hdgemm.Options(host_memory="8GB")))
     """
-    shape, found, folder = _matrix(a, dtype)
+    shape, found, folder, pitch = _matrix(a, dtype)
     if out is not None and is_location(out):
         folder = Path(parse_location(out).path).absolute().parent
     with host_session(session, options) as (opened, chosen):
@@ -91,18 +92,19 @@ def plan(
         if routine not in ("lu", "lu_factor", "qr") and shape[0] != shape[1]:
             raise InputError(f"{routine} takes square matrices, got {shape[0]}×{shape[1]}")
         machine = machine_of(shape, found, folder, opened, chosen, Watch())
-        chunked = out is not None and is_location(out) and parse_location(out).format == "zarr"
+        made = parse_location(out).format if out is not None and is_location(out) else None
+        storage = Storage(made != "zarr", pitch, made == "npy" or routine == "solve")
         return slabs_for(
             _KINDS[routine], shape, found.name, machine, chosen,
-            overlap=not chunked, reserved=PIECE_BYTES if checkpoint else 0,
+            storage=storage, reserved=PIECE_BYTES if checkpoint else 0,
         )  # fmt: skip
 
 
-def _matrix(a: Any, dtype: str) -> tuple[tuple[int, int], np.dtype[Any], Path | None]:
-    """Return shape, dtype and folder of a matrix, or of one that is only described."""
+def _matrix(a: Any, dtype: str) -> tuple[tuple[int, int], np.dtype[Any], Path | None, int]:
+    """Return shape, dtype, folder and `row_bytes` of a matrix, or of one that is only described."""
     if isinstance(a, int):
         a = (a, a)
     if isinstance(a, tuple) and len(a) == 2 and all(isinstance(extent, int) for extent in a):
-        return a, np.dtype(dtype), Path.cwd()
+        return a, np.dtype(dtype), Path.cwd(), 0
     stored = open_matrix(a)
-    return stored.shape, stored.dtype.newbyteorder("="), folder_of(stored)
+    return stored.shape, stored.dtype.newbyteorder("="), folder_of(stored), row_bytes(stored)

@@ -180,7 +180,7 @@ def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
         r = run.place_r(stack, r_out, run.k)
         target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
         check_beside(target, "tau", run.source)
-        reflectors = run.reflectors(target.stored)
+        reflectors = run.reflectors(target.stored, new=target.new)
         recorder = run.recorder(reflectors.plan)
         run.factor(reflectors, r, recorder)
         run.finish(reflectors, r, recorder)
@@ -195,7 +195,7 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, columns)
         target = run.place(stack, q_out, (m, columns), r)
-        reflectors = run.reflectors(target.stored)
+        reflectors = run.reflectors(target.stored, new=target.new)
         forming = run.plan_applied(reflectors, columns, target.stored)
         recorder = run.recorder(reflectors.plan, forming)
         run.factor(reflectors, r, recorder)
@@ -213,7 +213,7 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
 def _r(run: QrRun, r_out: Any) -> Any:
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
-        reflectors = run.reflectors(run.scratch(stack, r))
+        reflectors = run.reflectors(run.scratch(stack, r), new=not run.overwrite_a)
         recorder = run.recorder(reflectors.plan)
         run.factor(reflectors, r, recorder)
         run.finish(reflectors, r, recorder)

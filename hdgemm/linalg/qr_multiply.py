@@ -148,7 +148,7 @@ class _Product:
             self.c.T, self.target.stored.T,
         )  # fmt: skip
         trans = "N" if self.left else "C"
-        reflectors = run.reflectors(v)
+        reflectors = run.reflectors(v, new=not run.overwrite_a)
         applying = run.plan_applied(reflectors, columns.shape[1], out, trans)
         recorder = run.recorder(reflectors.plan, applying)
         run.factor(reflectors, r, recorder)

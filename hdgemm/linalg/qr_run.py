@@ -130,11 +130,12 @@ class QrRun:
         folder, shape = folder_of(result.stored, self.source), (self.source.shape[0], self.k)
         return stack.enter_context(scratch_matrix(folder, shape, self.dtype))
 
-    def reflectors(self, stored: StoredMatrix) -> Reflectors:
+    def reflectors(self, stored: StoredMatrix, *, new: bool) -> Reflectors:
         """Return the reflectors to be computed, planned; V is stored in some matrix."""
         plan = plan_for(
-            "qr", self.source, stored, self._session, self.options, self.watch, dtype=self.dtype
-        )
+            "qr", self.source, stored, self._session, self.options, self.watch, new=new,
+            dtype=self.dtype,
+        )  # fmt: skip
         return Reflectors(stored, plan)
 
     def plan_applied(
@@ -184,6 +185,7 @@ class QrRun:
         """Report what was done; bytes were loaded and stored after the factorisation, too."""
         plan = reflectors.plan
         written = plan.m * min(plan.n, reflectors.stored.shape[1]) * plan.itemsize
+        written += sum(map(plan.nbytes, plan.copies(0)))
         if r is not None:
             written += sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs) * (
                 plan.itemsize

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hdgemm.errors import HdgemmError, InputError
-from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
@@ -83,6 +83,7 @@ def plan_for(
     options: Options,
     watch: Watch,
     *,
+    new: bool = False,
     reserved: int = 0,
     dtype: np.dtype[Any] | None = None,
 ) -> SlabPlan:
@@ -90,14 +91,21 @@ def plan_for(
 
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
     not used. `dtype` is that of the result, None for that of A; `reserved` bytes of the memory are
-    held by others.
+    held by others. A `new` output may hold copies of slabs before they are stored.
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
     machine = machine_of(a.shape, found, folder_of(out, a), session, options, watch)
-    overlap = out.chunks is None
+    copies = new and isinstance(out.operand.matrix, FileMatrix) and out.shape == a.shape
+    storage = Storage(out.chunks is None, row_bytes(a), copies and out.order == "F")
     return slabs_for(
-        kind, a.shape, found.name, machine, options, overlap=overlap, reserved=reserved
+        kind, a.shape, found.name, machine, options, storage=storage, reserved=reserved
     )
+
+
+def row_bytes(a: StoredMatrix) -> int:
+    """Return the bytes from one row to the next of a row-major matrix in a file, else 0."""
+    matrix = a.operand.matrix
+    return matrix.pitch if isinstance(matrix, FileMatrix) and a.order == "C" else 0
 
 
 def host_bytes(options: Options) -> int:
@@ -112,14 +120,14 @@ def slabs_for(
     machine: Machine,
     options: Options,
     *,
-    overlap: bool,
+    storage: Storage,
     reserved: int,
 ) -> SlabPlan:
     """Return the slabs for a factorisation of a matrix of this shape under these options."""
     _, width, block = options.tile or (None, None, None)
     return plan_slabs(
         kind, shape[1], dtype, host_bytes(options), machine,
-        rows=shape[0], width=width, block=block, overlap=overlap, reserved=reserved,
+        rows=shape[0], width=width, block=block, storage=storage, reserved=reserved,
     )  # fmt: skip
 
 
@@ -142,7 +150,7 @@ def plan_reflectors(
             reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
             session, options, watch,
         ),
-        rows=plan.m, width=width, block=plan.block, overlap=out.chunks is None,
+        rows=plan.m, width=width, block=plan.block, storage=Storage(out.chunks is None),
         reflectors=blocks if trans == "C" else blocks[::-1],
     )  # fmt: skip
 
@@ -194,7 +202,7 @@ def slab_run(
     plan = None if checkpoint is None else checkpoint.plan
     if not isinstance(plan, SlabPlan):
         reserved = 0 if checkpoint is None else PIECE_BYTES
-        plan = plan_for(kind, a, out, session, options, watch, reserved=reserved)
+        plan = plan_for(kind, a, out, session, options, watch, new=target.new, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         _allocate(out, plan)
     if checkpoint is not None:

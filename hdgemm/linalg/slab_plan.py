@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.files import SHORT
 from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -64,6 +65,12 @@ class SlabPlan:
         The resource that determines it: ``"kernel"`` or ``"disk"``.
     reflectors
         Blocks of reflectors that are applied to each slab, in this order; () for factorisations.
+    row_bytes
+        Bytes from one row of A to the next where A is row-major in a file, so that a slab is read
+        as one piece of each row; else 0.
+    copied
+        A is read once by whole rows; slabs for which no buffer is free are copied to the space of
+        the output where their factors will be stored, and are loaded from there.
     """
 
     kind: Kind
@@ -79,6 +86,8 @@ class SlabPlan:
     phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     limit: str = "kernel"
     reflectors: tuple[Columns, ...] = ()
+    row_bytes: int = 0
+    copied: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -122,11 +131,24 @@ class SlabPlan:
         """Return the bytes of the elements of some columns."""
         return (self.m - columns.top) * columns.width * self.itemsize
 
+    def gap_bytes(self, slab: Columns) -> int:
+        """Return the bytes between the pieces of rows that are read to load some columns of A."""
+        piece = slab.width * self.itemsize
+        return max(0, self.row_bytes - piece) if piece < SHORT else 0
+
+    def loaded_bytes(self, slab: Columns) -> int:
+        """Return the bytes that are read to load some columns of A: short gaps are read too."""
+        gap = self.gap_bytes(slab)
+        return self.nbytes(slab) + (gap * (self.m - slab.top - 1) if gap <= GAP else 0)
+
+    def copies(self, done: int) -> tuple[Columns, ...]:
+        """Return the slabs that are copied where some are finished: all but the next ones."""
+        return self.slabs[done + self.slab_buffers :] if self.copied else ()
+
     @property
     def read_bytes(self) -> int:
-        """Bytes that are read: each slab of A once, and the earlier columns for each slab."""
-        slabs = sum(self.nbytes(slab) for slab in self.slabs)
-        return slabs + sum(self.streamed_bytes()) + self.interchanged_bytes
+        """Bytes that are read: the slabs of A, and the earlier columns for each slab."""
+        return self.planned_bytes["load1"]
 
     def streamed_bytes(self) -> list[int]:
         """Return the bytes of the earlier columns that are read for each slab."""
@@ -144,8 +166,8 @@ class SlabPlan:
 
     @property
     def write_bytes(self) -> int:
-        """Bytes that are written: each slab once, and for LU the rows of L in their last order."""
-        return sum(self.nbytes(slab) for slab in self.slabs) + self.interchanged_bytes
+        """Bytes that are written: copies, slabs, and for LU the rows of L in their last order."""
+        return self.planned_bytes["store2"]
 
     @property
     def interchanged(self) -> tuple[Columns, ...]:
@@ -177,17 +199,16 @@ class SlabPlan:
         return self.bytes_from(0, 0)
 
     def bytes_from(self, slab: int, interchanged: int) -> dict[Stage, int]:
-        """Return the bytes that each stage still moves when slabs are finished.
-
-        Parameters
-        ----------
-        slab, interchanged
-            How many slabs are factored, and how many have their rows in the last order.
+        """Return the bytes that each stage still moves when some slabs are factored, and some have
+        their rows in the last order.
         """
-        slabs = sum(map(self.nbytes, self.slabs[slab:]))
+        rest, copies = self.slabs[slab:], self.copies(slab)
+        copied = sum(map(self.nbytes, copies))
+        whole = (Columns(rest[0].first, self.n, 0),) if copies else rest
+        loaded = copied + sum(map(self.loaded_bytes, whole)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
-        read = slabs + sum(self.streamed_bytes()[slab:]) + final
-        return {"load1": read, "store2": slabs + final}
+        stored = copied + sum(map(self.nbytes, rest))
+        return {"load1": loaded + final, "store2": stored + final}
 
     @property
     def flops(self) -> int:
@@ -257,7 +278,7 @@ class SlabPlan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:
         """Return the plan of which `to_dict` returned these values."""
-        found = {name: values[name] for name in cls.__slots__}
+        found = {name: values[name] for name in cls.__slots__ if name in values}
         for name in ("slabs", "reflectors"):
             found[name] = tuple(Columns(*columns) for columns in values[name])
         return cls(**found)

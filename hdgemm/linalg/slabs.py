@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.slab_copies import SlabCopies
 from hdgemm.linalg.slab_plan import leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
@@ -96,6 +98,7 @@ class SlabPipeline:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
         self._stream = out if stream is None else stream
         self._fill, self._keep = load, store
+        self._copies: SlabCopies | None = None
         self.checkpoint = checkpoint
         self._pass_number = 0
         self._check = check
@@ -121,6 +124,8 @@ class SlabPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._copies is not None:
+            self._copies.stop()
         self._memory.__exit__(None, None, None)
         self.team.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -129,21 +134,34 @@ class SlabPipeline:
 
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A when it is loaded; store it when the caller asks for the next."""
-        return self._pass(0, self._a, self.plan.slabs, self._check)
+        plan, done = self.plan, self._done(0)
+        fill = self._fill or partial(self._read_slab, self._a, plan.loaded_bytes)
+        if plan.copies(done) and self._fill is None:
+            first = [self._slab(done + number, plan.slabs) for number in range(plan.slab_buffers)]
+            self._copies = SlabCopies(
+                self._a, self._out, plan, self.recorder, first, self._stream_buffers
+            )
+            fill = self._copies.load
+        return self._pass(0, fill, plan.slabs, self._check)
 
     def below(self) -> Iterator[Slab]:
         """Yield the stored rows below each slab's own ones, and store them again."""
-        return self._pass(1, self._out, self.plan.interchanged, None)
+        fill = partial(self._read_slab, self._out, self.plan.nbytes)
+        return self._pass(1, fill, self.plan.interchanged, None)
+
+    def _done(self, pass_number: int) -> int:
+        """Return how many slabs of a pass an earlier run has finished."""
+        return 0 if self.checkpoint is None else self.checkpoint.done(pass_number)
 
     def _pass(
         self,
         pass_number: int,
-        source: StoredMatrix,
+        fill: Callable[[Slab], None],
         places: Sequence[Columns],
         check: Callable[[Slab], None] | None,
     ) -> Iterator[Slab]:
         """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
-        start = 0 if self.checkpoint is None else self.checkpoint.done(pass_number)
+        start = self._done(pass_number)
         self._pass_number = pass_number
         loads: dict[int, Future[Slab]] = {}
         stores = self._stores = {}
@@ -152,9 +170,8 @@ class SlabPipeline:
         def begin_load(number: int) -> None:
             if number < len(places):
                 before = stores.get(number - self.plan.slab_buffers)
-                slab = Slab(number, places[number], self._slab_array(number, places[number]))
-                ahead = loads.get(number - 1)
-                loads[number] = self._pool.submit(self._load, source, slab, before, ahead, check)
+                slab, ahead = self._slab(number, places), loads.get(number - 1)
+                loads[number] = self._pool.submit(self._load, fill, slab, before, ahead, check)
 
         for number in range(start, start + self.plan.slab_buffers):
             begin_load(number)
@@ -199,7 +216,7 @@ class SlabPipeline:
 
     def _load(
         self,
-        source: StoredMatrix,
+        fill: Callable[[Slab], None],
         slab: Slab,
         before: Future[None] | None,
         ahead: Future[Slab] | None,
@@ -209,15 +226,17 @@ class SlabPipeline:
         for future in (before, ahead):
             if future is not None:  # submitted earlier, so that a thread runs it already
                 future.result()
-        place = slab.place
-        if self._fill is not None:
-            self._fill(slab)
-        else:
-            with self.recorder.operation("load1", slab.number, nbytes=self.plan.nbytes(place)):
-                source[place.top :, place.first : place.last].read(slab.array)
+        fill(slab)
         if check is not None:
             check(slab)
         return slab
+
+    def _read_slab(
+        self, source: StoredMatrix, nbytes: Callable[[Columns], int], slab: Slab
+    ) -> None:
+        place = slab.place
+        with self.recorder.operation("load1", slab.number, nbytes=nbytes(place)):
+            source[place.top :, place.first : place.last].read(slab.array)
 
     def _store(self, slab: Slab, before: Future[None] | None) -> None:
         place, checkpoint = slab.place, self.checkpoint
@@ -248,8 +267,9 @@ class SlabPipeline:
             self._stream[place.top :, place.first : place.last].read(block.array)
         return block
 
-    def _slab_array(self, number: int, place: Columns) -> NDArray[Any]:
-        return self._array(self._out, self._slab_buffers[number % self.plan.slab_buffers], place)
+    def _slab(self, number: int, places: Sequence[Columns]) -> Slab:
+        buffer, place = self._slab_buffers[number % self.plan.slab_buffers], places[number]
+        return Slab(number, place, self._array(self._out, buffer, place))
 
     def _buffer_bytes(self, place: Columns) -> int:
         return self._lead(place) * place.width * self.plan.itemsize
