@@ -22,6 +22,8 @@ def slab_plan_text(plan: SlabPlan) -> str:
         if len(plan.slabs) > 1
         else f"1 slab of {widest} columns"
     )
+    if plan.copied:
+        slabs += "; A is read once by whole rows, and slabs are copied to the output first"
     phases = Table(
         ("phase", "expected"),
         [(name, format_duration(took)) for name, took in plan.phase_seconds.items() if took],

@@ -115,8 +115,7 @@ class SlabPlan:
         Reflectors that were stored before have no such number: it is -1.
         """
         if self.kind in ("form q", "apply q"):
-            for block in self._applied(self.slabs[number]):
-                yield -1, block
+            yield from ((-1, block) for block in self._applied(self.slabs[number]))
             return
         top = self.slabs[number].first
         for earlier, slab in enumerate(self.slabs[:number]):
