@@ -52,19 +52,10 @@ def factor_on_devices(
     """Overwrite a column-major array by its factors, on the host and the devices of the options.
 
     `Options.tile` = (mb, nb, kb) forces panels of nb columns.
-
-    Raises
-    ------
-    InputError
-        For complex elements in Cholesky and QR: devices do not conjugate.
     """
     from hdgemm.tasks.block_columns import even_widths
     from hdgemm.tasks.factorise import factor
 
-    if array.dtype.kind == "c" and name != "lu":
-        raise InputError(
-            f"devices do not factor {array.dtype.name} by {name}: choose devices='host'"
-        )
     machine = machine_of(name, array.dtype, session, options)
     widths = None
     if options.tile is not None:

@@ -51,7 +51,7 @@ def factor_native(
     Raises
     ------
     InputError
-        When the device has no kernels for panels, or cannot conjugate what Cholesky needs.
+        When the device has no kernels for panels.
     DoesNotFitError
         When the matrix does not fit the device: `requested` and `available` in bytes.
     """
@@ -59,10 +59,6 @@ def factor_native(
         raise InputError(
             f"{device.spec.name} has no kernels for panels: choose strategy='hybrid', or an OpenCL "
             "device"
-        )
-    if name == "cholesky" and array.dtype.kind == "c":
-        raise InputError(
-            f"devices do not factor {array.dtype.name} by cholesky: choose devices='host'"
         )
     if not array.size:
         return NativeFactors(np.empty(0, np.int64), ())
@@ -205,7 +201,7 @@ class _Matrix:
                 for earlier in self._panels(first):
                     self._work.multiply(
                         -1.0, self._block((first, n), earlier), self._block((first, last), earlier),
-                        self._block((first, n), (first, last)), trans_b=True,
+                        self._block((first, n), (first, last)), trans_b="C",
                     )  # fmt: skip
                 self._cholesky_block(first, last)
                 self._solve_below((first, last), (last, n))
@@ -228,14 +224,14 @@ class _Matrix:
         self._solve_below((first, middle), (middle, last))
         below = self._block((middle, last), (first, middle))
         own = self._block((middle, last), (middle, last))
-        self._work.multiply(-1.0, below, below, own, trans_b=True)
+        self._work.multiply(-1.0, below, below, own, trans_b="C")
         self._cholesky_block(middle, last)
 
     def _solve_below(self, panel: tuple[int, int], rows: tuple[int, int]) -> None:
         """Compute rows of L below a factored diagonal block."""
         if rows[0] < rows[1]:
             triangle, below = self._block(panel, panel), self._block(rows, panel)
-            self._done(self._device.trsm(triangle, below, (), side="R", trans="T"))
+            self._done(self._device.trsm(triangle, below, (), side="R", trans="C"))
 
     def _panels(self, count: int) -> list[tuple[int, int]]:
         return [(first, min(first + self._width, count)) for first in range(0, count, self._width)]

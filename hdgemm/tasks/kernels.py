@@ -81,7 +81,7 @@ def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
         beside = tiles.block(panel.tile, _ALL, panel.rows(first, last))
         below = tiles.block(panel.tile, _ALL, panel.rows(first))
         whole = tiles.block(column.tile, _ALL, column.rows(first))
-        tiles.multiply(-1.0, beside, below, whole, after, trans_a=True)
+        tiles.multiply(-1.0, beside, below, whole, after, trans_a="C")
 
     flops = panel.width * column.width * (2 * rows - column.width)
     return _of(column, Kernel("gemm", flops, panel.width, host=host, device=device), panel)
@@ -214,9 +214,9 @@ def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
         dtype = target.tile.dtype
         first = tiles.scratch("W", column.width, width, dtype)
         second = tiles.scratch("WT", column.width, width, dtype)
-        tiles.multiply(1.0, target, reflectors, first, after, beta=0.0, trans_b=True)
-        # T of a device is T': W·T takes its transpose.
-        tiles.multiply(1.0, first, tiles.block(t, _ALL, _ALL), second, beta=0.0, trans_b=True)
+        tiles.multiply(1.0, target, reflectors, first, after, beta=0.0, trans_b="C")
+        # The device has V', T' and C': it computes C' - C'·conj(V)·conj(T)·V'.
+        tiles.multiply(1.0, first, tiles.block(t, _ALL, _ALL), second, beta=0.0, trans_b="C")
         tiles.multiply(-1.0, second, reflectors, target)
 
     flops = column.width * width * (4 * rows + 2 * width)

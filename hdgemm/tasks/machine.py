@@ -142,11 +142,11 @@ class TaskMachine:
         alone = self._with((), "host")
         if self.dealing == "host" or not self.devices:
             return alone
-        sets = {*((each,) for each in self.devices), tuple(self.devices)}
+        sets = dict.fromkeys([*((each,) for each in self.devices), tuple(self.devices)])
         ways = ("proportional", "devices", *(["moving"] if name in ("lu", "calu") else []))
         candidates = [
             alone,
-            *(self._with(names, way) for names in sorted(sets, key=len) for way in ways),
+            *(self._with(names, way) for names in sets for way in ways),
         ]
         return min(candidates, key=lambda each: each.expected_seconds(name, shape, widths, dtype))
 
@@ -197,6 +197,8 @@ class TaskMachine:
                 continue
             workspace = device.slot_bytes("A", width, rows, dtype)
             workspace += device.slot_bytes("B", width, rows, dtype)
+            if dtype.kind == "c":
+                workspace += device.slot_bytes("C", width, rows, dtype)  # conjugates
             workspace += 4 * max(128, width) ** 2 * dtype.itemsize
             if each.memory_bytes is not None:
                 if each.memory_bytes <= workspace:

@@ -121,10 +121,11 @@ def test_files_nan_and_cancelled_runs(session, function, tmp_path):
 def test_complex_elements(session):
     a = random_matrix(N, N, "complex128")
     np.testing.assert_allclose(lu_factor(a, session=session)[0], scipy.linalg.lu_factor(a)[0])
-    with pytest.raises(InputError, match="choose devices='host'"):
-        qr(a, session=session)
-    with pytest.raises(InputError, match="choose devices='host'"):
-        cholesky(a @ a.conj().T, session=session)
+    q, r = qr(a, session=session)
+    np.testing.assert_allclose(q @ r, a, atol=1e-12)
+    np.testing.assert_allclose(q.conj().T @ q, np.eye(N), atol=1e-12)
+    b = positive_definite(N, "complex128")
+    np.testing.assert_allclose(cholesky(b, session=session), scipy.linalg.cholesky(b), atol=1e-9)
 
 
 def test_capabilities_are_measured(monkeypatch):

@@ -42,7 +42,7 @@ def run(name, a, limits, weights, *, faults=(), on_host=True, **how):
 @pytest.mark.parametrize("weights", [None, {"d0": 1, "d1": 3}, {"d0": 2, "d1": 1, "host": 1}])
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_ratio(name, shape, weights):
-    a = matrix_for(name, shape)
+    a = matrix_for(name, shape, "complex128" if weights and "host" in weights else "float64")
     found, devices = run(name, a, [10**6, 10**6], weights)
     assert ratio(name, a, found, widths_of(shape)) < 30
     if weights and shape == (40, 40):

@@ -198,6 +198,14 @@ class HostDevice:
         np.copyto(host_view(target), host_view(source))
         return DONE
 
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+        """Conjugate in place."""
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        np.conjugate(host_view(block), out=host_view(block))
+        return DONE
+
     def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
         """Call LAPACK on a column-major copy."""
         from hdgemm import fortran

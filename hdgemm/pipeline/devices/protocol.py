@@ -224,6 +224,9 @@ class FactorDevice(Device, Protocol):
         copied there.
         """
 
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+        """Conjugate a block of complex elements in place."""
+
 
 class NativeDevice(FactorDevice, Protocol):
     """A device that factors narrow panels by itself: no part of a factorisation runs on the host.
@@ -242,7 +245,7 @@ class NativeDevice(FactorDevice, Protocol):
         """
 
     def potrf(self, block: Block, after: Sequence[Completion]) -> int:
-        """Overwrite the lower triangle of a square block of reals by its Cholesky factor.
+        """Overwrite the lower triangle of a square block by its Cholesky factor.
 
         Returns the order of the first leading minor that is not positive, 0 without one.
         """

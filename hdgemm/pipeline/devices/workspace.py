@@ -41,12 +41,12 @@ class Workspace:
         after: Sequence[Completion] = (),
         *,
         beta: float = 1.0,
-        trans_a: bool = False,
-        trans_b: bool = False,
+        trans_a: str = "N",
+        trans_b: str = "N",
     ) -> None:
-        """C := alpha·op(A)·op(B) + beta·C on row-major blocks."""
-        packed_a = self._packed("A", a, after, trans=trans_a)
-        packed_b = self._packed("B", b, after, trans=trans_b)
+        """C := alpha·op(A)·op(B) + beta·C on row-major blocks; op is N, T or C, as in BLAS."""
+        packed_a = self._packed("A", a, after, trans_a)
+        packed_b = self._packed("B", b, after, trans_b)
         self.completions.append(self.device.gemm(alpha, packed_a, packed_b, beta, c, after))
 
     def take(self) -> list[Completion]:
@@ -60,11 +60,15 @@ class Workspace:
             self.device.free(self._buffers.popitem()[1])
 
     def _packed(
-        self, operand: Operand, block: Block, after: Sequence[Completion], *, trans: bool
+        self, operand: Operand, block: Block, after: Sequence[Completion], trans: str
     ) -> Block:
-        copied = self._block(
-            operand, operand, block.rows, block.cols, block.tile.dtype, trans=trans
-        )
+        dtype = block.tile.dtype
+        if trans == "C" and dtype.kind == "c":
+            conjugated = self.scratch(f"conjugate of {operand}", block.rows, block.cols, dtype)
+            self.completions.append(self.device.copy(block, conjugated, after))
+            self.completions.append(self.device.conjugate(conjugated, ()))
+            block = conjugated
+        copied = self._block(operand, operand, block.rows, block.cols, dtype, trans=trans != "N")
         self.completions.append(self.device.copy(block, copied, after))
         return copied
 

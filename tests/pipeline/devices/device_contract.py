@@ -282,17 +282,34 @@ class DeviceContract:
         eps = np.finfo(dtype).eps
         assert np.abs(found[2:, 3:] - expected).max() <= 64 * width * eps * np.abs(values).max()
 
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+    def test_conjugates_blocks(self, device, taken, dtype):
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        values = random(np.random.default_rng(10), (9, 11), dtype)
+        tile, done = self.loaded(device, taken, "C", values)
+        done = device.conjugate(Block(tile, 2, 3, 5, 4), [done])
+        done = device.conjugate(self.whole(tile), [done])
+        expected = values.conj()
+        expected[2:7, 3:7] = values[2:7, 3:7]
+        np.testing.assert_array_equal(self.fetched(device, taken, tile, done), expected)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
     def test_factors_diagonal_blocks(self, device, taken, dtype):
         n = self.native(device)
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
         x = random(np.random.default_rng(9), (n, n), dtype)
-        values = np.pad((x @ x.T + n * np.eye(n)).astype(dtype), 2)
+        values = np.pad((x @ x.conj().T + n * np.eye(n)).astype(dtype), 2)
         tile, done = self.loaded(device, taken, "C", values)
         block = Block(tile, 2, 2, n, n)
         assert device.potrf(block, [done]) == 0
         found = np.tril(self.fetched(device, taken, tile, DONE)[2:-2, 2:-2])
         eps = np.finfo(dtype).eps
-        assert np.abs(found @ found.T - values[2:-2, 2:-2]).max() <= 8 * n * eps * values.max()
+        assert (
+            np.abs(found @ found.conj().T - values[2:-2, 2:-2]).max()
+            <= 8 * n * eps * np.abs(values).max()
+        )
         values[6, 6] = -1.0
         source = self.staged(device, taken, values)
         done = device.upload(source, self.whole(tile), [])

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 #: `cudaDevAttrMaxPitch` of every GPU so far, in bytes.
 MAX_PITCH: Final = 2**31 - 1
 _LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
-_INT32_MAX: Final = 2**31 - 1
+#: The largest extent of cuBLAS's 32-bit interface.
+INT32_MAX: Final = 2**31 - 1
 
 
 class Rows(NamedTuple):
@@ -209,12 +210,12 @@ def runs(rows: Sequence[int]) -> list[Run]:
 def _check_extents(call: GemmCall | TrsmCall, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(call, name)
-        if value > _INT32_MAX:
+        if value > INT32_MAX:
             raise InputError(
-                f"cuBLAS takes 32-bit extents: {name} = {value:,} is more than {_INT32_MAX:,}; "
+                f"cuBLAS takes 32-bit extents: {name} = {value:,} is more than {INT32_MAX:,}; "
                 "force a smaller tile with Options(tile=...)",
                 requested=value,
-                available=_INT32_MAX,
+                available=INT32_MAX,
             )
 
 

@@ -220,6 +220,10 @@ class CudaDevice:
         ends = [(block, self._address(block)) for block in (source, target)]
         return self._factoring.copy(ends[0], ends[1], after)
 
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+        """Enqueue the change of sign of all imaginary parts on the stream of products."""
+        return self._factoring.conjugate(block, self._address(block), after)
+
     def _address(self, block: Block) -> int:
         buffer = block.tile.buffer
         if isinstance(buffer, np.ndarray):

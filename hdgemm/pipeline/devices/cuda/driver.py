@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from hdgemm.pipeline.devices.cuda.context import Context
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
+    from collections.abc import Sequence
+
+    from hdgemm.pipeline.devices.cuda.calls import GemmCall
 
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
@@ -49,8 +51,8 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_rows`, `gemm` and `trsm` enqueue work and must be called
-    within `current`; the others make the GPU current themselves.
+    `record`, `wait_event`, `copy`, `copy_rows`, `gemm` and `blas_call` enqueue work and must be
+    called within `current`; the others make the GPU current themselves.
     """
 
     def facts(self) -> DeviceFacts:
@@ -168,13 +170,12 @@ class Driver(Context):
         cuBLAS answers by resetting the workspace to the handle's own (32 MiB on Hopper, 4 MiB
         before): so the stream is made current here, and no other workspace is set.
         """
-        with stream:
-            self.checked(call.routine, getattr(self.api.blas, call.routine), handle, *call[1:])
+        self.blas_call(call.routine, handle, call[1:], stream)
 
-    def trsm(self, handle: int, call: TrsmCall, stream: Any) -> None:
-        """Enqueue a triangular solve; see `gemm`."""
+    def blas_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> None:
+        """Enqueue another routine of cuBLAS; see `gemm`."""
         with stream:
-            self.checked(call.routine, getattr(self.api.blas, call.routine), handle, *call[1:])
+            self.checked(name, getattr(self.api.blas, name), handle, *arguments)
 
     def _release(self, name: str, handle: int) -> None:
         """Give something back; a lost context holds nothing any more."""

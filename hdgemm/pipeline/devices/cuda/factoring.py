@@ -8,7 +8,15 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer
-from hdgemm.pipeline.devices.cuda.calls import Rows, Triangle, copy_calls, runs, trsm_call
+from hdgemm.pipeline.devices.cuda.calls import (
+    INT32_MAX,
+    Rows,
+    Triangle,
+    copy_calls,
+    routine,
+    runs,
+    trsm_call,
+)
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_DEVICE
 
 if TYPE_CHECKING:
@@ -47,7 +55,9 @@ class Factoring:
         one = np.ones(1, b[0].tile.dtype)
         call = trsm_call(one.ctypes.data, a[0], b[0], form, (a[1], b[1]))
         return self._compute.enqueue(
-            lambda stream: self._driver.trsm(self._blas, call, stream), after, keep=one
+            lambda stream: self._driver.blas_call(call.routine, self._blas, call[1:], stream),
+            after,
+            keep=one,
         )
 
     def copy(
@@ -104,6 +114,25 @@ class Factoring:
                 move(rows, held, (line, index), count, stream)
 
         return self._compute.enqueue(work, after)
+
+    def conjugate(self, block: Block, address: int, after: Sequence[Completion]) -> Completion:
+        """Enqueue a scaling of each row's imaginary parts by -1; of a dense block in one call."""
+        dtype = block.tile.dtype
+        minus_one = -np.ones(1, dtype.type(0).real.dtype)
+        imaginary = address + dtype.itemsize // 2
+        pitch = block.tile.ld * dtype.itemsize
+        calls = [(imaginary + row * pitch, block.cols) for row in range(block.rows)]
+        count = block.rows * block.cols
+        if block.cols == block.tile.ld and count <= INT32_MAX:
+            calls = [(imaginary, count)]
+        name = routine(minus_one.dtype, "scal")
+
+        def work(stream: Any) -> None:
+            for pointer, elements in calls:
+                arguments = (elements, minus_one.ctypes.data, pointer, 2)
+                self._driver.blas_call(name, self._blas, arguments, stream)
+
+        return self._compute.enqueue(work, after, keep=minus_one)
 
     def _scratch_of(self, nbytes: int) -> int:
         """Return the address of scratch memory, which the stream uses in order."""

@@ -203,6 +203,11 @@ class OpenCLDevice:
         shape = self._dtype_shapes(target.tile.dtype).square
         return self._factoring.copy(source, target, shape, after)
 
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+        """Conjugate a block in place."""
+        self._owner.check()
+        return self._factoring.conjugate(block, after)
+
     def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
         """Factor a narrow panel with partial pivoting; wait for the pivots."""
         self._owner.check()

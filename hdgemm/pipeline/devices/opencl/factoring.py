@@ -127,9 +127,9 @@ class Factoring:
         if not (b.rows and b.cols):
             return self._queue.mark("triangular solve", after)
         if form.trans == "C" and b.tile.dtype.kind == "c":  # A^-H·B is conj(A^-T·conj(B))
-            first = self._conjugate(b, after)
+            first = self.conjugate(b, after)
             self._solve(a, b, form, ())
-            last = self._conjugate(b, ())
+            last = self.conjugate(b, ())
         else:
             first, last = self._solve(a, b, form, after)
         return first.until("triangular solve", last)
@@ -193,7 +193,8 @@ class Factoring:
         done = self._queue.enqueue("inversion of a block", work, after, (memory, space))
         return Block(Tile("C", space, ORDER, ORDER, ORDER, dtype), 0, 0, a.rows, a.rows), done
 
-    def _conjugate(self, block: Block, after: Sequence[Completion]) -> EventCompletion:
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> EventCompletion:
+        """Conjugate a block that is not empty, in place."""
         kernel = self._programs.factor(block.tile.dtype, "conjugate")
         memory, start = memory_of(block.tile), bias_of(block.tile) + offset_of(block)
 

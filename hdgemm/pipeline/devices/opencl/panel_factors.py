@@ -76,11 +76,8 @@ class PanelFactors:
         n, dtype = block.rows, block.tile.dtype
         if not n:
             return 0
-        if dtype.kind == "c" or block.cols != n or n > COLUMNS:
-            raise InputError(
-                f"a square of at most {COLUMNS} reals a side is needed, got {n}×{block.cols} "
-                f"{dtype.name}"
-            )
+        if block.cols != n or n > COLUMNS:
+            raise InputError(f"a square of at most {COLUMNS} rows is needed, got {n}×{block.cols}")
         kernel = self._programs.factor(dtype, "cholesky")
         items = self._programs.pack_items
 

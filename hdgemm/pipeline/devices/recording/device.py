@@ -231,6 +231,16 @@ class RecordingDevice:
         accesses = [access(source, writes=False), access(target, writes=True)]
         return self._enqueue("gemm", nbytes, accesses, work, after, kind="copy")
 
+    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+        """Conjugate with NumPy."""
+
+        def work() -> None:
+            np.conjugate(view(block), out=view(block))
+
+        nbytes = block.rows * block.cols * block.tile.dtype.itemsize
+        accesses = [access(block, writes=True)]
+        return self._enqueue("gemm", nbytes, accesses, work, after, kind="conjugate")
+
     def synchronize(self) -> None:
         """Wait for all queues, whether their operations failed or not."""
         for operation in list(self._last.values()):

@@ -36,7 +36,15 @@ class Fault:
 
 #: What a call asks for; solves, permutations and copies run in gemm's queue.
 Kind: TypeAlias = Literal[
-    "upload", "gemm", "download", "trsm", "permute", "copy", "allocate", "allocate_staging"
+    "upload",
+    "gemm",
+    "download",
+    "trsm",
+    "permute",
+    "copy",
+    "conjugate",
+    "allocate",
+    "allocate_staging",
 ]
 
 

@@ -28,6 +28,7 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 ROUTINES: Final = {letter + "gemm": dtype for letter, dtype in _DTYPES.items()}
 SOLVES: Final = {letter + "trsm": dtype for letter, dtype in _DTYPES.items()}
+SCALINGS: Final = {letter + "scal": _DTYPES[letter] for letter in "sd"}
 _NOT_INITIALIZED: Final = 1
 _ALLOC_FAILED: Final = 3
 _INVALID_VALUE: Final = 7
@@ -57,12 +58,14 @@ class Blas:
         """Return the functions by CuPy's names."""
         products = {name: partial(self._gemm, name) for name in ROUTINES}
         solves = {name: partial(self._trsm, name) for name in SOLVES}
+        scalings = {name: partial(self._scal, name) for name in SCALINGS}
         return {
             "create": self._create,
             "destroy": self._destroy,
             "setPointerMode": self._set_pointer_mode,
             **products,
             **solves,
+            **scalings,
         }
 
     def held(self) -> int:
@@ -141,6 +144,18 @@ class Blas:
                 a, b, side="LR"[call.side], lower=call.uplo == 0, trans="NTC"[call.trans],
                 unit=call.diag == 1,
             )  # fmt: skip
+
+        self._standin.enqueue(self._standin.current.streams[-1], work)
+
+    def _scal(self, name: str, handle: int, n: int, alpha: int, x: int, incx: int) -> None:
+        self._use(handle)
+        dtype, device = SCALINGS[name], self._standin.current.index
+        scale = _scalar(alpha, dtype)
+
+        def work() -> None:
+            if n > 0:
+                # One column of each `incx` rows: an element, and what is left out.
+                self._view(_Stored(x, incx, 1, n), dtype, device)[0] *= scale
 
         self._standin.enqueue(self._standin.current.streams[-1], work)
 

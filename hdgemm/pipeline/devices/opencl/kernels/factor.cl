@@ -29,6 +29,8 @@ ELEMENT quotient(ELEMENT x, ELEMENT y)
 #define OVER(x, y) quotient(x, y)
 #define SIZE(x) (fabs((x).s0) + fabs((x).s1))
 #define IS_ZERO(x) ((x).s0 == 0 && (x).s1 == 0)
+#define REAL_PART(x) ((x).s0)
+#define CONJUGATE(x) ((ELEMENT)((x).s0, -(x).s1))
 #else
 typedef REAL ELEMENT;
 #define ONE ((ELEMENT)1)
@@ -36,6 +38,8 @@ typedef REAL ELEMENT;
 #define OVER(x, y) ((x) / (y))
 #define SIZE(x) fabs(x)
 #define IS_ZERO(x) ((x) == 0)
+#define REAL_PART(x) (x)
+#define CONJUGATE(x) (x)
 #endif
 
 /* Line i of the target becomes line lines[i] of the source; with `scatter` line lines[i] becomes
@@ -139,30 +143,29 @@ void eliminate(const long rows, const int width, const int col, __global ELEMENT
     for (int j = col + 1; j < width; j++) row[j] -= TIMES(factor, top[j]);
 }
 
-#if !CPLX
-/* Cholesky factor of the lower triangle of a dense square. *order is that of the first leading
- * minor that is not positive, or 0. */
+/* Cholesky factor of the lower triangle of a dense square; imaginary parts of the diagonal are
+ * taken as zero. *order is that of the first leading minor that is not positive, or 0. */
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
-void cholesky(const int n, __global REAL *a, __global int *order)
+void cholesky(const int n, __global ELEMENT *a, __global int *order)
 {
     const int item = get_local_id(0);
     int failed = 0;
     for (int j = 0; j < n && !failed; j++) {
-        const REAL diagonal = a[j * n + j];
+        const REAL diagonal = REAL_PART(a[j * n + j]);
         barrier(CLK_GLOBAL_MEM_FENCE);
         if (!(diagonal > 0)) {
             failed = j + 1;
         } else {
             const REAL root = sqrt(diagonal);
             for (int i = j + item; i < n; i += LANES)
-                a[i * n + j] = i == j ? root : a[i * n + j] / root;
+                a[i * n + j] = i == j ? ONE * root : a[i * n + j] / root;
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
         if (!failed)
             for (int i = j + 1 + item; i < n; i += LANES)
-                for (int k = j + 1; k <= i; k++) a[i * n + k] -= a[i * n + j] * a[k * n + j];
+                for (int k = j + 1; k <= i; k++)
+                    a[i * n + k] -= TIMES(a[i * n + j], CONJUGATE(a[k * n + j]));
         barrier(CLK_GLOBAL_MEM_FENCE);
     }
     if (item == 0) *order = failed;
 }
-#endif
