@@ -17,6 +17,7 @@ import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.protocol import view
+from hdgemm.pipeline.devices.recording.factor_operations import FactorOperations
 from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
 from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec
@@ -49,7 +50,7 @@ class ArrayBuffer:
         return self.array.nbytes
 
 
-class RecordingDevice:
+class RecordingDevice(FactorOperations):
     """See the module's docstring.
 
     Parameters
@@ -179,67 +180,6 @@ class RecordingDevice:
             np.copyto(target, view(source))
 
         return self._enqueue("download", target.nbytes, [access(source, writes=False)], work, after)
-
-    def trsm(
-        self,
-        a: Block,
-        b: Block,
-        after: Sequence[Completion],
-        *,
-        side: str = "L",
-        lower: bool = True,
-        trans: str = "N",
-        unit: bool = False,
-    ) -> Completion:
-        """Solve with BLAS, to which a row-major block is its column-major transpose."""
-        from hdgemm import fortran
-
-        other = "R" if side == "L" else "L"
-
-        def work() -> None:
-            fortran.trsm(view(a).T, view(b).T, side=other, lower=not lower, trans=trans, unit=unit)
-
-        accesses = [access(a, writes=False), access(b, writes=True)]
-        return self._enqueue("gemm", a.rows * b.rows * b.cols, accesses, work, after, kind="trsm")
-
-    def permute(
-        self,
-        block: Block,
-        places: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        after: Sequence[Completion],
-        *,
-        axis: int = 0,
-    ) -> Completion:
-        """Gather with NumPy, then scatter."""
-
-        def work() -> None:
-            rows = view(block) if axis == 0 else view(block).T
-            rows[places] = rows[sources]
-
-        nbytes = len(places) * (block.cols, block.rows)[axis] * block.tile.dtype.itemsize
-        accesses = [access(block, writes=True)]
-        return self._enqueue("gemm", nbytes, accesses, work, after, kind="permute")
-
-    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
-        """Copy from tile to tile."""
-
-        def work() -> None:
-            np.copyto(view(target), view(source))
-
-        nbytes = source.rows * source.cols * source.tile.dtype.itemsize
-        accesses = [access(source, writes=False), access(target, writes=True)]
-        return self._enqueue("gemm", nbytes, accesses, work, after, kind="copy")
-
-    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
-        """Conjugate with NumPy."""
-
-        def work() -> None:
-            np.conjugate(view(block), out=view(block))
-
-        nbytes = block.rows * block.cols * block.tile.dtype.itemsize
-        accesses = [access(block, writes=True)]
-        return self._enqueue("gemm", nbytes, accesses, work, after, kind="conjugate")
 
     def synchronize(self) -> None:
         """Wait for all queues, whether their operations failed or not."""
