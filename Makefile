@@ -15,6 +15,8 @@ OUT ?= demo-out
 WORKERS ?= 3
 POSTGRES_TESTS ?= $(wildcard tests/server/test_*.py)
 VENV := .venv
+# Without bytecode, each of the processes that the tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	&& echo $$p && break; done)
@@ -28,8 +30,9 @@ demo: install
 test: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(MARKED)
+	$(VENV)/bin/mypy & types=$$!; \
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(MARKED); tests=$$?; \
+	wait $$types && exit $$tests
 
 test-all: MARKED := -m ''
 test-all: test

@@ -22,9 +22,10 @@ def own_signals():
 
 
 def pytest_configure(config):
-    # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests that
-    # interrupt themselves or a child need Python's own handler.
+    # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes inherit
+    # both. Tests that interrupt themselves or a child need the handlers of a terminal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # NumPy's own tests, which some of ours inherit, carry marks of NumPy's configuration.
     for mark in ("slow", "thread_unsafe", "leaks_references", "valgrind_error"):
         config.addinivalue_line("markers", f"{mark}: NumPy's")
