@@ -34,7 +34,7 @@ test: install
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(MARKED); tests=$$?; \
 	wait $$types && exit $$tests
 
-test-all: MARKED := -m ''
+test-all: MARKED := -m '' --hypothesis-profile drawn
 test-all: test
 
 test-postgres: install

@@ -1,14 +1,38 @@
 """Configuration of all tests: signals, marks, and a cache folder of their own."""
 
+import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples each time, none of which has a time limit: a busy machine is no failure.
+# `--hypothesis-profile drawn`, as in `make test-all`, draws others.
+for name, same in (("fixed", True), ("drawn", False)):
+    settings.register_profile(
+        name, derandomize=same, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow], print_blob=True,
+    )  # fmt: skip
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def built_programs(tmp_path_factory):
+    """The folder of built OpenCL programs of all modules and of all workers of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
+def own_cache(tmp_path_factory, built_programs):
+    """A cache folder for each module, without rates that others have measured."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "opencl").mkdir()
+    (cache / "opencl" / "programs").symlink_to(built_programs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HDGEMM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HDGEMM_CACHE", str(cache))
         yield
 
 
@@ -22,8 +46,8 @@ def own_signals():
 
 
 def pytest_configure(config):
-    # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes inherit
-    # both. Tests that interrupt themselves or a child need the handlers of a terminal.
+    # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes
+    # inherit both. Tests that interrupt themselves or a child need the handlers of a terminal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # NumPy's own tests, which some of ours inherit, carry marks of NumPy's configuration.

@@ -77,36 +77,43 @@ def imports(path):
     return {name for name in found if name.split(".")[0] == "hdgemm"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_one_way(path):
-    own = name_of(path)
-    for target in imports(path):
-        if target == "hdgemm":
-            continue
-        assert level(target) <= level(own), f"{own} imports {target}, which lies above it"
+@pytest.fixture(scope="module")
+def edges():
+    """Each module with each module that it imports."""
+    return [(name_of(path), target) for path in MODULES for target in imports(path)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_the_edges_import_the_public_names(path):
+def test_imports_point_one_way(edges):
+    wrong = [
+        f"{own} imports {target}, which lies above it"
+        for own, target in edges
+        if target != "hdgemm" and level(target) > level(own)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_edges_import_the_public_names():
     # Inside the library the names come from their modules: `hdgemm` itself imports those.
-    own = name_of(path)
-    public = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            public |= {alias.name for alias in node.names if alias.name == "hdgemm"}
-    assert not public or level(own) == LEVELS["cli"], f"{own} imports the package's public names"
+    inside = [path for path in MODULES if level(name_of(path)) != LEVELS["cli"]]
+    wrong = [
+        f"{name_of(path)} imports the package's public names"
+        for path in inside
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import) and any(alias.name == "hdgemm" for alias in node.names)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_the_service_does_not_know_the_command_line(path):
-    if name_of(path).startswith("hdgemm.server"):
-        assert not any(name.startswith("hdgemm.cli") for name in imports(path))
+def test_the_service_does_not_know_the_command_line(edges):
+    service = [target for own, target in edges if own.startswith("hdgemm.server")]
+    assert service
+    assert not any(target.startswith("hdgemm.cli") for target in service)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_stay_short(path):
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= LONGEST, f"{name_of(path)} has {lines} lines; cut it where it has two subjects"
+def test_modules_stay_short():
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    long = {name: count for name, count in lines.items() if count > LONGEST}
+    assert not long, f"cut them where they have two subjects: {long}"
 
 
 def test_the_levels_name_what_exists():
