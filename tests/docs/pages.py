@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -70,17 +71,28 @@ def programs_of(page: Path) -> list[Block]:
     return programs
 
 
+#: Runs the programs of one process one after the other, each with names of its own.
+_PROGRAMS: Final = """python - <<'END_OF_PROGRAMS'
+for name, text in {programs!r}:
+    exec(compile(text, name, "exec"), {{"__name__": "__main__"}})
+END_OF_PROGRAMS"""
+
+
 def script_of(page: Path) -> str:
     """Return one shell script that does what a reader of the page types, in the same order."""
     lines = ["set -eo pipefail", "trap 'kill $SERVER 2>/dev/null && wait $SERVER || true' EXIT"]
-    for block in programs_of(page):
-        lines.append(f"echo '--- {name_of(page)}, line {block.line}' >&2")
-        if block.language == "python":
-            lines.append(f"python - <<'END_OF_PROGRAM'\n{block.text}END_OF_PROGRAM")
-        elif block.mark == "server":
-            lines.append(f"(\n{block.text}) &\nSERVER=$!\nwait-for-server 8000")
-        else:
-            lines.append(block.text)
+    for language, group in groupby(programs_of(page), key=lambda block: block.language):
+        blocks = list(group)
+        if language == "python":
+            programs = [(f"{name_of(page)}, line {one.line}", one.text) for one in blocks]
+            lines.append(_PROGRAMS.format(programs=programs))
+            continue
+        for block in blocks:
+            lines.append(f"echo '--- {name_of(page)}, line {block.line}' >&2")
+            if block.mark == "server":
+                lines.append(f"(\n{block.text}) &\nSERVER=$!\nwait-for-server 8000")
+            else:
+                lines.append(block.text)
     script = "\n".join(lines).replace("hdgemm serve ", "hdgemm serve --port 8000 ")
     return script.replace("8000", str(_free_port()))
 

@@ -46,6 +46,13 @@ def commands(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """The user's cache folder, of all pages: rates are measured and kernels compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages-cache"
+
+
 @pytest.fixture
 def sandbox(tmp_path):
     """A folder with the small matrices that the pages name.
@@ -71,10 +78,11 @@ def sandbox(tmp_path):
     ],
     ids=name_of,
 )
-def test_the_programs_of_a_page_run(page, sandbox, commands):
+def test_the_programs_of_a_page_run(page, sandbox, commands, cache):
     environment = {
         **os.environ,
         "HOME": str(sandbox),
+        "XDG_CACHE_HOME": str(cache),
         "PATH": f"{commands}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HDGEMM_DATA_DIR": str(sandbox / "service"),

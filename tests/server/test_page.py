@@ -241,7 +241,7 @@ def test_cancel_asks_first(server: Live, browser: Any) -> None:
     for colour in ("colour-0", "colour-1"):
         find(browser, f"svg.tiles rect.done.{colour}")
     assert "other" in text(browser, ".charts .legend")
-    see(browser, "Last operations")
+    see(browser, "Gantt chart of the last operations")
     find(browser, "svg[aria-label^='Gantt chart'] rect.fill")
     picture(browser, "devices")
     behind = submit(server.http, a=A, b=B, name="behind")

@@ -21,7 +21,7 @@ function operands(info) {
   const { inputs } = info;
   const isReference = (value) => value && typeof value === "object" && (value.path || value.matrix || value.job) && value.format === undefined;
   const plain = Object.entries(inputs).filter(([name, value]) => !["options", "output"].includes(name)
-    && !isReference(value) && value !== null && typeof value !== "object");
+    && !isReference(value) && ![null, false, ""].includes(value) && typeof value !== "object");
   return card("Operands and options", facts([
     ["Process", info.processID],
     ["Shape", shape(info)],
@@ -181,7 +181,7 @@ export async function job(signal, id, _more, { main, tell }) {
   const chart = new ProgressChart();
   const top = el("div", {});
   const cards = el("div", { class: "cards" });
-  const charts = Object.fromEntries(["Throughput", "Stage load", "Last operations", "Tiles of C"].map((name) => {
+  const charts = Object.fromEntries(["Throughput", "Stage load", "Gantt chart of the last operations", "Tiles of C"].map((name) => {
     const host = el("div", {});
     return [name, { host, node: el("figure", { hidden: true }, el("figcaption", {}, name), host) }];
   }));
@@ -209,7 +209,7 @@ export async function job(signal, id, _more, { main, tell }) {
     show("Throughput", !chart.empty, (host) => chart.throughput(host));
     show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
     const live = info.status === "running" && Object.keys(recent.lanes).length > 0;
-    show("Last operations", live, (host) => ganttChart(host, recent));
+    show("Gantt chart of the last operations", live, (host) => ganttChart(host, recent));
     const drawn = tiles(info, map);
     show("Tiles of C", drawn !== null, (host) => host.replaceChildren(...drawn ?? []));
   };

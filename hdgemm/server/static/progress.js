@@ -12,6 +12,7 @@ export class ProgressChart {
   add(point) {
     if (point.elapsed === undefined || point.phase === "calibrating") return;
     if (point.elapsed < (this.#points.at(-1)?.elapsed ?? 0)) this.#points = [];
+    if (!this.#points.length) this.#points.push({ elapsed: 0, gflops: 0, busy: {} });
     this.#points.push(point);
   }
 
