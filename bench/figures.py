@@ -38,7 +38,7 @@ def file_to_file(result: dict[str, Any]) -> list[str]:
         if share is not None:
             best = max(run["gflops"] for run in case["hdgemm"] if "gflops" in run)
             rows.append(
-                f"| {what} | {share['median']:.3f} of in-RAM `numpy.matmul`"
+                f"| {what} | {share['median']:.3f} of the speed of in-RAM `numpy.matmul`"
                 f" (best {share['max']:.3f}, {best:.0f} GFLOP/s);"
                 f" cgroup peak {max(peaks):.0f} of {limit:.0f} MB |"
             )
@@ -51,7 +51,7 @@ def file_to_file(result: dict[str, Any]) -> list[str]:
 def in_ram(result: dict[str, Any]) -> list[str]:
     """Return the rows of matrices in RAM."""
     rows = [
-        f"| in RAM, n = {n} | {size['share_best']:.3f} of `numpy.matmul` (best),"
+        f"| in RAM, n = {n} | {size['share_best']:.3f} of the speed of `numpy.matmul` (best),"
         f" {size['share_median']:.3f} (median) |"
         for n, size in result["sizes"].items()
     ]
@@ -113,7 +113,7 @@ def durable_overhead(result: dict[str, Any]) -> list[str]:
     return [
         (
             f"| a journal, files, n = {result['n']}, {result['memory']} | {ratio['median']:.3f} of"
-            f" the time without ({ratio['min']:.3f}–{ratio['max']:.3f}) |"
+            f" the run's time without it ({ratio['min']:.3f}–{ratio['max']:.3f}) |"
         )
     ]
 
