@@ -201,7 +201,9 @@ class SlabCheckpoint:
         path = self._journal.path
         if self.destination.updates and self._journal.damaged:
             raise damaged_error(path, f"in lines {self._journal.damaged}")
-        if earlier.last is not None and redo_path(path).exists():
+        # All was durable before it was published, and is opened for reading only.
+        published = self._draft is None and self.destination.in_place is None
+        if earlier.last is not None and not published and redo_path(path).exists():
             number, slab = earlier.last
             with closing(redo_log(path, earlier.redo, earlier.run)) as log:
                 self._store.apply(log, self._place(number, slab), slab.checksums)
@@ -209,7 +211,6 @@ class SlabCheckpoint:
         # A slab of the last pass has taken the place of its factored one.
         found = [self._whole(0, slab) for slab in factored[len(final) :]]
         damaged = not all(self._whole(1, slab) for slab in final)
-        published = self._draft is None and not self.destination.updates
         if damaged or ((final or self.destination.updates or published) and not all(found)):
             raise damaged_error(self.destination.path, "after it was stored")
         if not all(found):

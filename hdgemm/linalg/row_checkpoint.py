@@ -19,8 +19,8 @@ from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_journal import refuse
-from hdgemm.linalg.stored_factors import replace_file
 from hdgemm.linalg.tsqr import RowPlan, Triangle
+from hdgemm.matrices.draft import CompanionFiles
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
@@ -171,7 +171,8 @@ class RowCheckpoint:
         if now - recorded.at < _INTERVAL * recorded.took:
             return
         arrays = {"r": triangle.r, "c": triangle.c, "residues": triangle.residues, "done": done}
-        replace_file(self._path(core), lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
+        with CompanionFiles() as files:
+            files.add(self._path(core), lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
         self._recorded[core] = _Recorded(time.monotonic(), time.monotonic() - now)
 
     def _path(self, core: int) -> Path:

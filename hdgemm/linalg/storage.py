@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
+from hdgemm.matrices.draft import CompanionFiles
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
@@ -106,6 +107,8 @@ class Destination:
         It was made for this call: elements that are not stored are zero.
     checkpoint
         The durable run that stores it; None without one.
+    companions
+        Files beside it, which get their names after it.
     """
 
     stored: StoredMatrix
@@ -113,6 +116,7 @@ class Destination:
     location: Location | None = None
     new: bool = False
     checkpoint: SlabCheckpoint | None = None
+    companions: CompanionFiles = field(default_factory=CompanionFiles)
 
     def result(self) -> Any:
         """Return what the caller gets: a .npy file as a read-only memmap, as `hdgemm.matmul`."""
@@ -150,11 +154,32 @@ def destination(
     command
         The durable run that this is a part of, if any.
     """
-    out = single(out)
     shape = source.shape if shape is None else shape
     dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
+    form = _Form(shape, dtype, order)
+    # The companions are left last: the result has its name by then.
+    with (
+        CompanionFiles() as companions,
+        _opened(single(out), a, source, form, overwrite_a, command) as target,
+    ):
+        yield replace(target, companions=companions)
+
+
+class _Form(NamedTuple):
+    """Shape, dtype and order of a result."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    order: str
+
+
+@contextmanager
+def _opened(
+    out: Any, a: Any, source: StoredMatrix, form: _Form, overwrite_a: bool, command: Command | None
+) -> Iterator[Destination]:
+    shape, dtype, order = form
     if command is not None and command.checkpoint is not False:
-        with _durable(command, out, a, source, _Form(shape, dtype, order), overwrite_a) as durable:
+        with _durable(command, out, a, source, form, overwrite_a) as durable:
             yield durable
     elif out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
@@ -174,14 +199,6 @@ def destination(
         with open_stored(out, "r+") as stored:
             _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
-
-
-class _Form(NamedTuple):
-    """Shape, dtype and order of a result."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    order: str
 
 
 @contextmanager

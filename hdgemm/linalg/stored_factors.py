@@ -7,7 +7,6 @@ kind of the factorisation, samples of the matrix and checksums of the arrays.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,16 +15,14 @@ import numpy as np
 from hdgemm.durable.fingerprint import differences, sampled
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import Destination
-from hdgemm.matrices.draft import aside
-from hdgemm.matrices.files import sync_file
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import os
+    from collections.abc import Mapping
     from pathlib import Path
-    from typing import BinaryIO
 
     from numpy.typing import NDArray
 
@@ -80,6 +77,8 @@ def save_factors(
 ) -> None:
     """Save what belongs to a factor beside it, for `open`; nothing for a factor in no file.
 
+    The files get their names when the factor has its own.
+
     Parameters
     ----------
     arrays
@@ -95,26 +94,14 @@ def save_factors(
     for name, array in arrays.items():
         path = beside(location, f".{name}.npy")
         if path is not None:
-            replace_file(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
+            target.companions.add(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
             sums[name] = zlib.crc32(np.ascontiguousarray(array).tobytes())
     record = {
         "format": _FORMAT, "kind": kind, "facts": facts, "arrays": sums,
         "matrix": sampled(target.stored.operand),
     }  # fmt: skip
     text = json.dumps(record, indent=2).encode() + b"\n"
-    replace_file(description, lambda stream: stream.write(text))
-
-
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file aside, durably, and give it its name."""
-    part = aside(path)
-    try:
-        with part.open("xb") as stream:
-            write(stream)
-        sync_file(part)
-        os.replace(part, path)  # noqa: PTH105 - of paths in one folder
-    finally:
-        part.unlink(missing_ok=True)
+    target.companions.add(description, lambda stream: stream.write(text))
 
 
 def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +19,24 @@ class Stop(Exception):  # noqa: N818  (a signal, not an error)
     """Raised by an observer, to end a run from within."""
 
 
-def kill_after(seconds, target, *arguments):
-    """Let `target(*arguments, started)` run in a process of its own, and kill it so long after."""
-    context = multiprocessing.get_context("spawn")
-    started = context.Event()
-    process = context.Process(target=target, args=(*arguments, started))
+class Killer:
+    """Observer that kills its process at the n-th event."""
+
+    def __init__(self, number):
+        self._left = number
+
+    def __call__(self, event):
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(target, *arguments):
+    """Let `target(*arguments)`, which kills its process, run in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
     process.start()
-    started.wait()
-    time.sleep(seconds)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
 
 
 class Case:

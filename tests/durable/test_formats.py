@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import time
 from pathlib import Path
 
 import h5py
@@ -17,7 +16,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.options import Options
-from tests.durable.durable_case import TILE, Stop, kill_after
+from tests.durable.durable_case import TILE, Killer, Stop, killed
 from tests.durable.power_loss import PowerLoss
 
 OUTS = {
@@ -133,26 +132,22 @@ def test_bits_that_flip_are_found_and_computed_again(case):
     case.check()
 
 
-def _child(folder, kind, started):
+def _killed_run(folder, kind, number):
     case = Case.__new__(Case)
     case.folder, case.kind = Path(folder), kind
     case.options = Options(tile=TILE, devices="host")
-    started.set()
-    case.run()
+    case.run(observer=Killer(number))
 
 
 @pytest.mark.parametrize("kind", ["raw", "hdf5", "zarr-item"])
 def test_killed_at_any_moment(tmp_path, kind):
     case = Case(tmp_path, kind)
-    rng = random.Random(3)
-    began = time.perf_counter()
+    events = []
+    case.run(observer=events.append)
+    case.reset()
+    killed(_killed_run, tmp_path, kind, random.Random(kind).randint(1, len(events)))
     case.run()
-    length = time.perf_counter() - began
-    for _ in range(4):
-        case.reset()
-        kill_after(rng.uniform(0, length), _child, tmp_path, kind)
-        case.run()
-        case.check()
+    case.check()
 
 
 @pytest.mark.parametrize("kind", ["raw", "hdf5"])
@@ -161,7 +156,7 @@ def test_power_may_fail_at_any_write(tmp_path, kind, monkeypatch):
     power = PowerLoss(case.folder, monkeypatch)
     case.run()
     calls, rng = power.calls, random.Random(kind)
-    for seed in range(6):
+    for seed in range(3):
         case.reset()
         power.on()
         power.fails_during(case.run, rng.randint(1, calls), seed)

@@ -1,7 +1,6 @@
 """Runs that are cut off, and go on: the same bits, nothing done twice, nothing left behind."""
 
 import json
-import random
 import re
 import threading
 import time
@@ -14,7 +13,7 @@ from hdgemm.blas import dgemm, matmul, multiply
 from hdgemm.cli.app import app
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
-from tests.durable.durable_case import Case, Stop, kill_after
+from tests.durable.durable_case import TILE, Case, Killer, Stop, killed
 
 MODES = ("new", "over", "replace", "update")
 
@@ -146,29 +145,25 @@ def test_operands_in_memory(tmp_path):
     np.testing.assert_array_equal(np.load(out), plain)
 
 
-def _child(folder, mode, started):
+def _killed_run(folder, mode, number):
     case = Case.__new__(Case)
     case.folder, case.mode = folder, mode
-    case.options = Options(tile=(40, 48, 64), devices="host")
-    started.set()
-    case.run()
+    case.options = Options(tile=TILE, devices="host")
+    case.run(observer=Killer(number))
 
 
 @pytest.mark.parametrize("mode", ["new", pytest.param("update", marks=pytest.mark.campaign)])
 def test_killed_at_any_moment(tmp_path, mode):
     case = Case(tmp_path, mode)
-    rng = random.Random(3)
-    began = time.perf_counter()
-    case.run()
-    length = time.perf_counter() - began
+    events = []
+    case.run(observer=events.append)
     case.reset()
-    for _ in range(7):
-        for _attempt in range(2):
-            kill_after(rng.uniform(0, length), _child, tmp_path, mode)
-        case.run()
-        assert case.sha() == case.expected
-        assert case.leftovers() == []
-        case.reset()
+    killed(_killed_run, tmp_path, mode, len(events) // 3)
+    # What is left has fewer events.
+    killed(_killed_run, tmp_path, mode, len(events) // 4)
+    assert case.run().resumption.kept > 0
+    assert case.sha() == case.expected
+    assert case.leftovers() == []
 
 
 def test_the_command_line_says_what_it_found(tmp_path):

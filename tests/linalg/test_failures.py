@@ -1,5 +1,6 @@
 """What a failed factorisation leaves behind, and refusals before it starts."""
 
+import errno
 import os
 import threading
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm import fortran
+from hdgemm import fortran, linalg
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -151,3 +152,54 @@ def test_a_view_beyond_32_bit_counts_of_elements(tmp_path):
         expected, expected_pivots = lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
         np.testing.assert_array_equal(np.asarray(view), expected)
         np.testing.assert_array_equal(pivots, expected_pivots)
+
+
+STORED = [
+    linalg.lu_factor,
+    linalg.cholesky,
+    lambda a, out, **how: linalg.qr(a, mode="raw", out=out, **how),
+]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("call", STORED)
+def test_a_factor_that_cannot_be_named_leaves_the_earlier_one(
+    tmp_path, monkeypatch, call, checkpoint
+):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+    call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    np.save(tmp_path / "B.npy", 2 * np.load(tmp_path / "A.npy"))
+    again = {"options": SLABS, "checkpoint": checkpoint}
+
+    def refuse(_draft):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hdgemm.matrices.draft.FileDraft._give_name", refuse)
+        with pytest.raises(hdgemm.HdgemmError, match=r"cannot rename .*F\.npy: .*Input/output"):
+            call(tmp_path / "B.npy", out=tmp_path / "F.npy", **again)
+    left = {path.name: path.read_bytes() for path in tmp_path.glob("[!.]*")}
+    assert left.pop("B.npy")
+    assert left == before
+    linalg.open(tmp_path / "F.npy")
+    call(tmp_path / "B.npy", out=tmp_path / "F.npy", **again)
+    linalg.open(tmp_path / "F.npy")
+    assert len(list(tmp_path.glob(".*"))) == checkpoint
+
+
+@pytest.mark.parametrize("call", STORED)
+def test_a_run_that_ends_between_publication_and_its_note_is_finished(tmp_path, monkeypatch, call):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+    call(tmp_path / "A.npy", out=tmp_path / "R.npy", options=SLABS)
+
+    def fail(_operand):
+        raise hdgemm.MatrixIOError("cannot read 8 bytes", path="F.npy", offset=0, length=8)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hdgemm.linalg.checkpoint.fingerprint", fail)
+        with pytest.raises(hdgemm.MatrixIOError):
+            call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
+    call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
+    assert (tmp_path / "F.npy").read_bytes() == (tmp_path / "R.npy").read_bytes()
+    linalg.open(tmp_path / "F.npy")
