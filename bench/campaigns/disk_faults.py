@@ -1,9 +1,10 @@
-"""Requests to the disk fail one by one, for every format of C; each run must end in a plain error.
+"""Requests to the disk fail one by one: products into every format, and linear algebra.
 
-python -m bench.campaigns.disk_faults [--every 1] [--format npy ...]
+python -m bench.campaigns.disk_faults [--every 1] [--format npy ...] [--routine lu_factor ...]
 
-After each failed run the inputs must be as they were, no unfinished C may be left under any name,
-no thread of the run may live on; a durable run, repeated without faults, must give the right bits.
+Each run must end in a plain error. After each failed run the inputs must be as they were, no
+unfinished result may be left under any name, no thread of the run may live on; a durable run,
+repeated without faults, must give the right bits.
 
 The faults come from a preload shim, disk_faults.c, which the C compiler (`cc`) makes at the start:
 it sees the requests of all libraries. Without a compiler the functions of `os` are replaced, which
@@ -27,14 +28,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+import hdgemm
 from bench.campaigns.tally import Tally, add_save
+from hdgemm import linalg
 from hdgemm.blas import multiply
 from hdgemm.errors import HdgemmError
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 M, N, K = 24, 20, 18
 KINDS: Final = ("read", "write", "sync", "reserve")
@@ -47,6 +50,38 @@ FORMATS: Final = {
     "npy": "C.npy", "raw": f"C.bin::{M}x{N}:float64", "hdf5": "C.h5::C", "zarr": "C.zarr::C",
 }  # fmt: skip
 MODES: Final = ("new", "replace", "durable")
+#: Order of the matrices of linear algebra.
+ORDER: Final = 48
+ROUTINES: Final[dict[str, Callable[..., object]]] = {
+    "lstsq": lambda at, **how: linalg.lstsq(at / "T.npy", at / "Y.npy", out=at / "X.npy", **how),
+    "lu": lambda at, **how: linalg.lu(at / "A.npy", out=(at / "L.npy", at / "U.npy"), **how),
+    "solve_triangular": lambda at, **how: linalg.solve_triangular(
+        at / "S.npy", at / "B.npy", lower=True, out=at / "X.npy", **how
+    ),
+    "qr_multiply": lambda at, **how: linalg.qr_multiply(
+        at / "A.npy", at / "B.npy", mode="left", out=(at / "X.npy", at / "R.npy"), **how
+    ),
+    "syrk": lambda at, **how: hdgemm.syrk(1.0, at / "A.npy", out=at / "X.npy", **how),
+    "slogdet": lambda at, **how: linalg.slogdet(at / "A.npy", **how),
+    "cond": lambda at, **how: linalg.cond(at / "A.npy", **how),
+    "trsm": lambda at, **how: hdgemm.trsm(
+        1.0, at / "S.npy", at / "B.npy", lower=True, out=at / "X.npy", **how
+    ),
+}  # fmt: skip
+#: Routines that take a checkpoint.
+DURABLE: Final[dict[str, Callable[..., object]]] = {
+    "lu_factor": lambda at, **how: linalg.lu_factor(at / "A.npy", out=at / "F.npy", **how),
+    "cholesky": lambda at, **how: linalg.cholesky(at / "S.npy", out=at / "F.npy", **how),
+    "qr raw": lambda at, **how: linalg.qr(at / "A.npy", mode="raw", out=at / "F.npy", **how),
+    "qr": lambda at, **how: linalg.qr(
+        at / "T.npy", mode="economic", out=(at / "Q.npy", at / "R.npy"), **how
+    ),
+    "solve": lambda at, **how: linalg.solve(at / "A.npy", at / "B.npy", out=at / "X.npy", **how),
+    "solve pos": lambda at, **how: linalg.solve(
+        at / "S.npy", at / "B.npy", assume_a="pos", out=at / "X.npy", **how
+    ),
+    "inv": lambda at, **how: linalg.inv(at / "A.npy", out=at / "X.npy", **how),
+}  # fmt: skip
 _REPLACED: Final = {
     "read": ("read", "pread", "preadv"), "write": ("write", "pwrite", "pwritev"),
     "sync": ("fsync", "fdatasync"), "reserve": ("posix_fallocate", "ftruncate"),
@@ -110,13 +145,10 @@ class PythonFaults:
 class Subject:
     """One product in a folder, and what its folder held before."""
 
-    def __init__(self, folder: Path, form: str, mode: str) -> None:
-        self.folder, self.mode = folder, mode
-        self.c = f"{folder}/{FORMATS[form]}"
-        rng = np.random.default_rng(1)
-        for name, shape in (("A", (M, K)), ("B", (K, N)), ("C0", (M, N))):
-            np.save(folder / f"{name}.npy", rng.standard_normal(shape))
-        self.a = compressed(folder, form)
+    def __init__(self, folder: Path, name: str, mode: str) -> None:
+        self.folder, self.name, self.mode = folder, name, mode
+        self.c = f"{folder}/{FORMATS.get(name, name)}"
+        self.make_inputs()
         self.inputs = {path.name for path in folder.iterdir()}
         self.reset()
         self.run()
@@ -124,6 +156,13 @@ class Subject:
         self.reset()
         self.old = self.left()
         self.before = self.contents()
+
+    def make_inputs(self) -> None:
+        """Write the operands."""
+        rng = np.random.default_rng(1)
+        for name, shape in (("A", (M, K)), ("B", (K, N)), ("C0", (M, N))):
+            np.save(self.folder / f"{name}.npy", rng.standard_normal(shape))
+        self.a = compressed(self.folder, self.name)
 
     def reset(self) -> None:
         """Bring back the state before any run."""
@@ -164,6 +203,36 @@ class Subject:
         """Return all files below the folder."""
         files = (path for path in self.folder.rglob("*") if path.is_file())
         return {str(path): path.read_bytes() for path in files}
+
+
+class RoutineSubject(Subject):
+    """One routine of linear algebra, by name; its results are all files but operands and drafts."""
+
+    def make_inputs(self) -> None:
+        """Write A, S (positive definite), B (right-hand sides), T (tall) and its right-hand Y."""
+        rng = np.random.default_rng(1)
+        a = rng.standard_normal((ORDER, ORDER))
+        matrices = {
+            "A": a, "S": a @ a.T + ORDER * np.eye(ORDER), "B": rng.standard_normal((ORDER, 8)),
+            "T": rng.standard_normal((4 * ORDER, 16)), "Y": rng.standard_normal((4 * ORDER, 8)),
+        }  # fmt: skip
+        for name, matrix in matrices.items():
+            np.save(self.folder / f"{name}.npy", matrix)
+
+    def run(self) -> None:
+        """Call the routine."""
+        options = Options(devices="host", tile=(16, 16, 8), host_memory="64MB")
+        durable = {"checkpoint": True} if self.mode == "durable" else {}
+        (ROUTINES | DURABLE)[self.name](self.folder, options=options, **durable)
+
+    def result(self) -> bytes:
+        """Return the bytes of all results."""
+        places = sorted(path for path in self.folder.glob("[!.]*.npy"))
+        return b"".join(path.read_bytes() for path in places if path.name not in self.inputs)
+
+    def left(self) -> bytes | None:
+        """Return the bytes of what there is; None where there is nothing."""
+        return self.result() or None
 
 
 def compressed(folder: Path, form: str) -> str:
@@ -265,14 +334,23 @@ def preloaded(arguments: Sequence[str]) -> int | None:
         return done.returncode
 
 
-def subjects(folder: Path, forms: Sequence[str], modes: Sequence[str]) -> Iterator[Subject]:
-    """Make the products one after the other, each in an empty folder."""
-    for form in forms:
-        for mode in modes:
-            at = folder / f"{form}-{mode}"
-            at.mkdir()
-            yield Subject(at, form, mode)
-            shutil.rmtree(at)
+def subjects(folder: Path, asked: argparse.Namespace) -> Iterator[Subject]:
+    """Make the subjects one after the other, each in an empty folder."""
+    every = not (asked.format or asked.routine)
+    for name in [*(asked.format or FORMATS)] if every or asked.format else ():
+        for mode in asked.mode or MODES:
+            yield from _in_folder(Subject, folder, name, mode)
+    for name in asked.routine or ({**ROUTINES, **DURABLE} if every else ()):
+        for mode in asked.mode or ("new", "durable"):
+            if mode == "new" or (mode == "durable" and name in DURABLE):
+                yield from _in_folder(RoutineSubject, folder, name, mode)
+
+
+def _in_folder(kind: type[Subject], folder: Path, name: str, mode: str) -> Iterator[Subject]:
+    at = folder / f"{name}-{mode}"
+    at.mkdir()
+    yield kind(at, name, mode)
+    shutil.rmtree(at)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -280,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="test every n-th request")
     parser.add_argument("--format", choices=FORMATS, action="append")
+    parser.add_argument("--routine", choices=[*ROUTINES, *DURABLE], action="append")
     parser.add_argument("--mode", choices=MODES, action="append")
     parser.add_argument("--python", action="store_true", help="replace Python's functions instead")
     add_save(parser)
@@ -292,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="hdgemm-faults-") as name:
         folder = Path(os.environ.get("DISK_FAULTS", name)).resolve()
         faults = PythonFaults(folder) if asked.python else Shim()
-        for subject in subjects(folder, asked.format or list(FORMATS), asked.mode or MODES):
+        for subject in subjects(folder, asked):
             attack(subject, faults, tally, asked.every)
     tally.figures["faults by"] = type(faults).__name__
     return tally.end("disk_faults", asked)

@@ -7,6 +7,8 @@ number of blocks of rows in it, from time to time; what it has reduced since is 
 from __future__ import annotations
 
 import time
+import zipfile
+import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,14 +155,20 @@ class RowCheckpoint:
             self.plan = plan
 
     def load(self, core: int, empty: Triangle) -> tuple[int, Triangle]:
-        """Return how many blocks a core has reduced, and its triangle: `empty` without any."""
+        """Return how many blocks a core has reduced, and its triangle: `empty` without any.
+
+        A damaged record counts as none: the blocks are reduced again.
+        """
         self._recorded[core] = _Recorded(time.monotonic())
         path = self._path(core)
         if not path.exists():
             return 0, empty
-        with np.load(path) as arrays:
-            parts = (np.asfortranarray(arrays["r"]), np.asfortranarray(arrays["c"]))
-            done, found = int(arrays["done"]), Triangle(*parts, arrays["residues"])
+        try:
+            with path.open("rb") as stream, np.load(stream) as arrays:
+                parts = (np.asfortranarray(arrays["r"]), np.asfortranarray(arrays["c"]))
+                done, found = int(arrays["done"]), Triangle(*parts, arrays["residues"])
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+            return 0, empty
         self.kept += done
         return done, found
 

@@ -23,7 +23,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import check_shape
-from hdgemm.product.target import check_location, is_location, single
+from hdgemm.product.target import check_location, is_location, result_at, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,11 +120,7 @@ class Destination:
 
     def result(self) -> Any:
         """Return what the caller gets: a .npy file as a read-only memmap, as `hdgemm.matmul`."""
-        if self.location is None:
-            return self.given
-        if self.location.format == "npy":
-            return np.load(self.location.path, mmap_mode="r")
-        return open_stored(self.location)
+        return self.given if self.location is None else result_at(self.location)
 
 
 @contextmanager

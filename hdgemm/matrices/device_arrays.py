@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError
 from hdgemm.matrices.base import Matrix, Operand
+from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.matrices.dlpack import KDL_CUDA, LEGACY_STREAM, Exported, from_dlpack
 from hdgemm.matrices.layout import check_dtype, row_pitch
 
@@ -84,31 +85,37 @@ class DeviceArrayMatrix(Matrix):
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Copy `tile` from host memory to ``[row, col]``; needs CuPy."""
-        import cupy
-
         rows, cols = tile.shape
         with self._current() as view:
+            import cupy
+
             view[row : row + rows, col : col + cols] = cupy.asarray(tile)
             cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
     def _current(self) -> Iterator[Any]:
         """Make the array's GPU current; yield the array as CuPy's, its producer's work done."""
-        import cupy
+        try:
+            import cupy
 
-        array, (rows, _) = self.device_array, self.shape
-        index = array.device
-        if index is None:
-            index = cupy.cuda.runtime.pointerGetAttributes(array.pointer).device
-        with cupy.cuda.Device(index) as device:
-            if array.stream == UNKNOWN_STREAM:
-                device.synchronize()
-            elif array.stream is not None:
-                cupy.cuda.runtime.streamSynchronize(array.stream)
-            nbytes = array.strides[0] * rows
-            memory = cupy.cuda.UnownedMemory(array.pointer, nbytes, array.owner, index)
-            pointer = cupy.cuda.MemoryPointer(memory, 0)
-            yield cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
+            driver = DriverLibrary.loaded()
+        except (ImportError, OSError) as error:
+            raise DeviceUnavailableError(f"cannot copy an array of a GPU: {error}") from error
+        array, runtime = self.device_array, cupy.cuda.runtime
+        with _driver_errors():
+            index = driver.device_of(array.pointer) if array.device is None else array.device
+            driver.push(index)
+            try:
+                if array.stream == UNKNOWN_STREAM:
+                    runtime.deviceSynchronize()
+                elif array.stream is not None:
+                    runtime.streamSynchronize(array.stream)
+                nbytes = array.strides[0] * self.shape[0]
+                memory = cupy.cuda.UnownedMemory(array.pointer, nbytes, array.owner, index)
+                pointer = cupy.cuda.MemoryPointer(memory, 0)
+                yield cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
+            finally:
+                driver.pop()
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> DeviceArrayMatrix:
         """Return a rectangle in the same memory."""
@@ -117,11 +124,28 @@ class DeviceArrayMatrix(Matrix):
         return DeviceArrayMatrix(replace(self.device_array, pointer=pointer, shape=shape))
 
 
+@contextmanager
+def _driver_errors() -> Iterator[None]:
+    """Raise errors of CUDA as `DeviceError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not hasattr(error, "status"):
+            raise
+        raise DeviceError(
+            f"an array of a GPU cannot be copied: {error}", call="copy", status=error.status
+        ) from error
+
+
 def is_device_array(x: object) -> bool:
     """Say whether `x` describes itself as CUDA device memory."""
     if hasattr(type(x), _CUDA_INTERFACE):
-        # PyTorch's CPU tensors have the attribute too; reading it raises AttributeError.
-        return hasattr(x, _CUDA_INTERFACE)
+        # PyTorch's CPU tensors have the attribute too; reading it raises AttributeError. Those of
+        # a GPU that require a gradient raise RuntimeError: `from_device_array` says why.
+        try:
+            return hasattr(x, _CUDA_INTERFACE)
+        except RuntimeError:
+            return True
     ask = getattr(x, "__dlpack_device__", None)
     return ask is not None and not isinstance(x, np.ndarray) and int(ask()[0]) == KDL_CUDA
 
@@ -179,9 +203,12 @@ def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
 
 def _export(x: Any, what: str) -> Exported:
     """Describe an array; its producer's pending work is ordered before one stream if it can be."""
-    if not hasattr(x, _CUDA_INTERFACE):
-        return from_dlpack(x)
-    described = getattr(x, _CUDA_INTERFACE)
+    try:
+        if not hasattr(x, _CUDA_INTERFACE):
+            return from_dlpack(x)
+        described = getattr(x, _CUDA_INTERFACE)
+    except (RuntimeError, BufferError) as error:
+        raise InputError(f"{what} does not give access to its memory: {error}") from error
     if described.get("mask") is not None:
         raise InputError(f"{what} has a mask; fill it first")
     stream, owner = described.get("stream"), x

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
@@ -44,12 +44,23 @@ def open_target(out: Any) -> Operand | None:
 def result_at(target: Any) -> Any:
     """Return a result as the caller gave it; a .npy file as a read-only memmap, a matrix at any
     other location as a stored matrix that is open for reading.
+
+    Raises
+    ------
+    MatrixIOError
+        When the file, which is complete, cannot be mapped.
     """
     if not is_location(target):
         return target
     where = parse_location(target)
     if where.format == "npy":
-        return np.load(where.path, mmap_mode="r")
+        try:
+            return np.load(where.path, mmap_mode="r")
+        except OSError as error:
+            raise MatrixIOError(
+                f"{where.path} is complete, but cannot be mapped into memory: {error}",
+                path=str(where.path), offset=0, length=0,
+            ) from error  # fmt: skip
     return open_stored(where)
 
 

@@ -31,6 +31,15 @@ def test_requests_that_fail(capfd, form, mode, every):
     assert counts_of(capfd)["refused"] >= 10
 
 
+@pytest.mark.parametrize(
+    ("routine", "mode"), [("lu_factor", "durable"), ("qr", "new"), ("inv", "new")]
+)
+def test_requests_of_linear_algebra_that_fail(capfd, routine, mode):
+    command = ["--every", "41", "--routine", routine, "--mode", mode]
+    assert disk_faults.main(command) == 0
+    assert counts_of(capfd)["refused"] >= 3
+
+
 def test_requests_that_fail_without_a_compiler():
     """In a process of its own, since the functions of `os` stay replaced."""
     command = [sys.executable, "-W", "ignore", "-m", "bench.campaigns.disk_faults", "--python"]

@@ -80,6 +80,19 @@ def test_an_interrupted_least_squares_goes_on_to_the_same_bits(tall):
     assert reports[1].moved_bytes == reports[1].planned_bytes
 
 
+@pytest.mark.parametrize("damage", [b"", b"PK\3\4 and no more", None])
+def test_a_damaged_record_of_a_core_is_computed_again(tall, damage):
+    expected = solved(tall, "whole.npy")
+    with pytest.raises(InterruptedRunError):
+        solved(tall, "X.npy", observer=interrupt_after(25))
+    [record] = tall.glob(".*rows0.npz")
+    content = record.read_bytes()
+    record.write_bytes(content[:-200] + bytes(180) + content[-20:] if damage is None else damage)
+    found = solved(tall, "X.npy")
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_r_of_an_interrupted_tall_matrix_has_the_same_bits(tall):
     (expected,) = qr(tall / "A.npy", mode="r", out=tall / "whole.npy", options=ROWS)
     with pytest.raises(InterruptedRunError):

@@ -72,11 +72,7 @@ class Context:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this GPU's context the thread's current one within a ``with`` block.
-
-        `cudaSetDevice` would have to be undone by another `cudaSetDevice`, which makes a context
-        on the caller's GPU even where the caller never used it.
-        """
+        """Make this GPU's context the thread's current one within a ``with`` block."""
         self.checked("cuCtxPushCurrent", self.api.contexts.push, self.index)
         try:
             yield

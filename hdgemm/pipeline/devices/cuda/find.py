@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib.util
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
+from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.device import CudaDevice
 from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
@@ -28,8 +28,6 @@ _NO_DRIVER: Final = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
 #: `cudaErrorNoDevice` and `cudaErrorInsufficientDriver`.
 _NO_DEVICE: Final = 100
 _OLD_DRIVER: Final = 35
-#: `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR` and `..._RANGE_SIZE`.
-_RANGE: Final = (11, 12)
 
 
 def _count(api: CudaApi) -> int:
@@ -80,7 +78,7 @@ def _load_cupy() -> CudaApi:
     except ImportError as error:
         raise DeviceUnavailableError(f"cuBLAS was not found: {error}; {_INSTALL}") from error
     try:
-        library = _DriverLibrary()
+        library = DriverLibrary.loaded()
     except OSError as error:
         raise DeviceUnavailableError(_NO_DRIVER) from error
     return CudaApi(
@@ -91,53 +89,6 @@ def _load_cupy() -> CudaApi:
         library,
         library.address_range,
     )
-
-
-class CUDADriverError(RuntimeError):
-    """A `CUresult` that is not success."""
-
-    def __init__(self, call: str, status: int) -> None:
-        super().__init__(f"{call} returned {status}")
-        self.status = status
-
-
-class _DriverLibrary:
-    """The functions of ``libcuda.so.1`` that CuPy does not bind."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
-        self._contexts: dict[int, ctypes.c_void_p] = {}
-
-    def push(self, index: int) -> None:
-        """Make a GPU's primary context current; it is kept until the process ends."""
-        context = self._contexts.get(index)
-        if context is None:
-            device, context = ctypes.c_int(), ctypes.c_void_p()
-            self._call("cuInit", 0)
-            self._call("cuDeviceGet", ctypes.byref(device), index)
-            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-            self._contexts[index] = context
-        self._call("cuCtxPushCurrent_v2", context)
-
-    def pop(self) -> None:
-        """Make the context below it current again; errors of earlier work are not reported here."""
-        self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-
-    def address_range(self, pointer: int) -> tuple[int, int] | None:
-        """Return the start and bytes of the allocation that holds an address."""
-        values = []
-        for attribute in _RANGE:
-            value = ctypes.c_uint64()
-            get = self._library.cuPointerGetAttribute
-            if get(ctypes.byref(value), attribute, ctypes.c_uint64(pointer)) != 0:
-                return None
-            values.append(value.value)
-        return values[0], values[1]
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status != 0:
-            raise CUDADriverError(name, status)
 
 
 class _Loaded:

@@ -1,14 +1,16 @@
 """Arrays in a GPU's memory: which are recognised, how they are described, products on them."""
 
 import sys
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.blas import matmul
+from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError, InputTypeError
+from hdgemm.matrices import device_arrays
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
+from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
 from tests.reference import DTYPES, assert_close_in_eps
@@ -245,6 +247,25 @@ def test_arrays_elsewhere_are_refused():
         bench.device.accept(from_device_array(x, "A").matrix.device_array)
 
 
+class NeedsGradient:
+    """As PyTorch's tensors of a GPU that require a gradient."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError("Can't get it on Variable that requires grad: use var.detach()")
+
+
+class NoExport(Exporter):
+    def __dlpack__(self, stream=None):
+        raise BufferError("Can't export tensors that require gradient")
+
+
+@pytest.mark.parametrize("x", [NeedsGradient(), NoExport(np.eye(2))])
+def test_arrays_that_give_no_access_are_refused_by_name(x):
+    with pytest.raises(InputError, match="b does not give access to its memory: Can't"):
+        matmul(np.eye(2), x)
+
+
 class FakeCupy(SimpleNamespace):
     """The functions of CuPy that copying in and out needs, on host memory.
 
@@ -255,13 +276,12 @@ class FakeCupy(SimpleNamespace):
         self.waited, self.current, self.drain = [], [], drain
         stream = SimpleNamespace(synchronize=lambda: self.waited.append("copied"))
         cuda = SimpleNamespace(
-            Device=self._device,
             UnownedMemory=lambda pointer, nbytes, _owner, _device: (pointer, nbytes),
             MemoryPointer=lambda memory, _offset: memory,
             get_current_stream=lambda: stream,
             runtime=SimpleNamespace(
                 streamSynchronize=lambda stream: self.waited.append((self.current[-1], stream)),
-                pointerGetAttributes=lambda _: SimpleNamespace(device=3),
+                deviceSynchronize=lambda: self._all(self.current[-1]),
             ),
         )
         super().__init__(
@@ -269,11 +289,13 @@ class FakeCupy(SimpleNamespace):
             current=self.current, drain=drain,
         )  # fmt: skip
 
-    @contextmanager
-    def _device(self, index):
-        self.current.append(index)
-        yield SimpleNamespace(synchronize=lambda: self._all(index))
-        self.current.pop()
+    def install(self, monkeypatch):
+        """Let the library use this CuPy, and a driver whose pointers belong to GPU 3."""
+        driver = SimpleNamespace(
+            push=self.current.append, pop=self.current.pop, device_of=lambda _pointer: 3
+        )
+        monkeypatch.setitem(sys.modules, "cupy", self)
+        monkeypatch.setattr(device_arrays.DriverLibrary, "loaded", lambda: driver)
 
     def _all(self, index):
         self.waited.append((index, "all"))
@@ -296,7 +318,7 @@ class FakeCupy(SimpleNamespace):
 )
 def test_rectangles_are_read_and_written_on_the_arrays_gpu(monkeypatch, given, waited):
     cupy = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    cupy.install(monkeypatch)
     x = random((5, 7), "float32")
     expected = x.copy()
     matrix = from_device_array(Interface(x[:, 1:], **given), "A").matrix
@@ -311,3 +333,20 @@ def test_rectangles_are_read_and_written_on_the_arrays_gpu(monkeypatch, given, w
     assert matrix.phase(1, 1) == 0
     matrix.flush()
     matrix.close()
+
+
+def test_a_copy_that_the_driver_refuses_is_an_error_of_the_library(monkeypatch):
+    cupy = FakeCupy()
+    cupy.install(monkeypatch)
+
+    def refuse(_stream):
+        raise CUDARuntimeError(719, "unspecified launch failure")
+
+    cupy.cuda.runtime.streamSynchronize = refuse
+    matrix = from_device_array(Interface(np.eye(2), stream=1), "A").matrix
+    with pytest.raises(DeviceError, match="unspecified launch failure"):
+        matrix.read(0, 0, np.zeros((2, 2)))
+    assert cupy.current == []
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceUnavailableError, match="cupy"):
+        matrix.write(0, 0, np.zeros((2, 2)))

@@ -10,6 +10,7 @@ import pytest
 
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError
 from hdgemm.machine.assumed import H200, assumed
+from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
 from hdgemm.pipeline.devices.cuda.driver import Driver
 from hdgemm.pipeline.devices.cuda.standin import Fault, Properties, StandIn
@@ -143,14 +144,14 @@ class Libcuda:
         return 719  # an error of earlier work, which pops all the same
 
     def cuPointerGetAttribute(self, value, attribute, pointer):  # noqa: N802
-        value._obj.value = {11: 4096, 12: 512}[attribute]
+        value._obj.value = {9: 1, 11: 4096, 12: 512}[attribute]
         return 0 if pointer.value == 4200 else 1
 
 
 def test_the_driver_library_pushes_primary_contexts(monkeypatch):
     library = Libcuda()
     monkeypatch.setattr(ctypes, "CDLL", library)
-    contexts = find._DriverLibrary()
+    contexts = DriverLibrary()
     contexts.push(1)
     contexts.push(0)
     contexts.push(1)
@@ -160,11 +161,12 @@ def test_the_driver_library_pushes_primary_contexts(monkeypatch):
     assert library.current == [0xC1, 0xC0]
     assert contexts.address_range(4200) == (4096, 512)
     assert contexts.address_range(1) is None
+    assert contexts.device_of(4200) == 1
 
 
 def test_a_context_that_does_not_fit_is_out_of_memory(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", Libcuda(status=2))
-    driver = Driver(StandIn().api()._replace(contexts=find._DriverLibrary()))
+    driver = Driver(StandIn().api()._replace(contexts=DriverLibrary()))
     with pytest.raises(DoesNotFitError, match="no room for device memory for cuCtxPushCurrent"):
         driver.memory()
 

@@ -1,7 +1,6 @@
 """The public calls on a CUDA device that is a stand-in: arrays in RAM, files, arrays on the GPU."""
 
 import gc
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -113,7 +112,7 @@ def test_only_some_operands_lie_on_the_gpu(standin):
 def test_work_that_still_fills_an_operand_is_waited_for_in_every_run(standin, monkeypatch, devices):
     """The producer names no stream: all of its GPU is waited for, on whichever devices it runs."""
     cupy = FakeCupy(drain=lambda _gpu_0: standin.api().runtime.deviceSynchronize())
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    cupy.install(monkeypatch)
     a, b = random((170, 150), "float64", 1), random((150, 160), "float64", 2)
     x = OnGpu(standin, np.full_like(a, np.nan))
     pending = standin.api().stream()
