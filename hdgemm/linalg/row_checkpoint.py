@@ -22,7 +22,7 @@ from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_journal import refuse
 from hdgemm.linalg.tsqr import RowPlan, Triangle
-from hdgemm.matrices.draft import CompanionFiles
+from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption

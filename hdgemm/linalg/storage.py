@@ -14,7 +14,7 @@ from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
-from hdgemm.matrices.draft import CompanionFiles
+from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, sync, sync_file
+from hdgemm.matrices.files import BlockFile, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO
+    from collections.abc import Sequence
 
     #: First row, first column, rows and columns.
     Rectangle = tuple[int, int, int, int]
@@ -119,54 +117,6 @@ class FileDraft(Draft[FileMatrix]):
         if not self.part.exists():
             self.matrix.file.link(self.part)
         super()._give_name()
-
-
-class CompanionFiles:
-    """Small files that get their names together, on leaving a ``with`` block without an error.
-
-    They are durable before any of them has its name, and replace files of these names.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[Path, Path]] = []
-
-    def add(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """Write one aside.
-
-        Raises
-        ------
-        MatrixIOError
-            When the system refuses.
-        """
-        part = aside(path)
-        self._parts.append((part, path))
-        with _refusals(path):
-            with part.open("xb") as stream:
-                write(stream)
-            sync_file(part)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            for part, path in self._parts if kind is None else ():
-                with _refusals(path):
-                    part.replace(path)
-                    sync(path.parent)
-        finally:
-            for part, _path in self._parts:
-                part.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MatrixIOError(
-            f"cannot write {path}: {error.strerror or error}", path=str(path), offset=0, length=0
-        ) from error
 
 
 def real_path(path: Path) -> Path:
