@@ -73,13 +73,15 @@ def cho_solve(
 
 def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
     """Return what solves with a stored Cholesky factor."""
-    first, second = ("N", "C") if lower else ("C", "N")
+    first, second = (
+        Triangle(factor, bool(lower), trans) for trans in (("N", "C") if lower else ("C", "N"))
+    )
 
     def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
-        solver.solve(Triangle(factor, bool(lower), first), x)
-        solver.solve(Triangle(factor, bool(lower), second), x)
+        solver.solve(first, x, second)
+        solver.solve(second, x)
 
-    return ColumnSolver(solve_in_memory, (factor, factor))
+    return ColumnSolver(solve_in_memory, (first, second))
 
 
 @shows_progress
@@ -164,15 +166,18 @@ def check_pair(given: Any, what: str) -> tuple[Any, Any]:
 
 def by_lu(lu: StoredMatrix, pivots: NDArray[np.int64], code: str) -> ColumnSolver:
     """Return what solves with stored LU factors."""
+    lower, upper = (
+        Triangle(lu, lower=True, trans=code, unit=True),
+        Triangle(lu, lower=False, trans=code),
+    )
+    first, second = (lower, upper) if code == "N" else (upper, lower)
 
     def solve_in_memory(solver: TriangleSolver, x: NDArray[Any]) -> None:
         if code == "N":
             laswp(x, pivots)
-            solver.solve(Triangle(lu, lower=True, unit=True), x)
-            solver.solve(Triangle(lu, lower=False), x)
-            return
-        solver.solve(Triangle(lu, lower=False, trans=code), x)
-        solver.solve(Triangle(lu, lower=True, trans=code, unit=True), x)
-        laswp(x, pivots, reverse=True)
+        solver.solve(first, x, second)
+        solver.solve(second, x)
+        if code != "N":
+            laswp(x, pivots, reverse=True)
 
-    return ColumnSolver(solve_in_memory, (lu, lu))
+    return ColumnSolver(solve_in_memory, (first, second))

@@ -13,7 +13,7 @@ from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, host_s
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import destination, in_memory, open_columns
-from hdgemm.linalg.triangle_solver import TriangleSolver
+from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver, whole_columns
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
@@ -44,7 +44,8 @@ class ColumnSolver(NamedTuple):
     solve
         Overwrites B in a column-major array by X.
     triangles
-        The stored matrix of each triangular system, of which some may be in memory.
+        The triangular systems, of which some may be in memory. Parts of the second one are kept
+        while the first one is read, where both are of one matrix.
     itemsize
         Bytes of an element of the stream; None for those of X.
     more
@@ -56,7 +57,7 @@ class ColumnSolver(NamedTuple):
     """
 
     solve: Callable[[TriangleSolver, NDArray[Any]], None]
-    triangles: tuple[StoredMatrix, ...]
+    triangles: tuple[Triangle, ...]
     itemsize: int | None = None
     more: int = 0
     copies: int = 1
@@ -64,9 +65,13 @@ class ColumnSolver(NamedTuple):
 
     def stream(self, dtype: np.dtype[Any]) -> Stream:
         """Return what is read and held for an X of some dtype."""
-        stored = sum(in_memory(matrix, dtype) is None for matrix in self.triangles)
-        return Stream(len(self.triangles), stored, self.itemsize or dtype.itemsize, self.more,
-                      self.copies)  # fmt: skip
+        triangles = [each for each in self.triangles if in_memory(each.matrix, dtype) is None]
+        whole = bool(triangles) and all(whole_columns(each.matrix) for each in triangles)
+        keeps = whole and len(triangles) > 1 and self.copies == 1
+        return Stream(
+            len(self.triangles), len(triangles), self.itemsize or dtype.itemsize, self.more,
+            self.copies, whole, triangles[1].by_columns(dtype).lower if keeps else None,
+        )  # fmt: skip
 
 
 class Solution(NamedTuple):
@@ -164,7 +169,8 @@ def solve_columns(
 ) -> None:
     """Store X for all columns of B, as many at a time as fit the memory with their copies."""
     options, session, watch = run
-    if any(overlaps(target.operand.matrix, read.operand.matrix) for read in solver.triangles):
+    matrices = [each.matrix for each in solver.triangles]
+    if any(overlaps(target.operand.matrix, matrix.operand.matrix) for matrix in matrices):
         raise InputError("out overlaps a triangle that is read until X is complete: choose another "
                          "out")  # fmt: skip
     array = in_memory(target, dtype)
@@ -173,7 +179,7 @@ def solve_columns(
         plan = plan_solve(
             rhs.shape, dtype, solver.stream(dtype),
             (options.host_bytes or default_host_bytes()) - solver.reserved,
-            solve_machine(rhs.shape, dtype, folder_of(*solver.triangles, target), session, options),
+            solve_machine(rhs.shape, dtype, folder_of(*matrices, target), session, options),
             in_array=array is not None, tile=options.tile,
         )  # fmt: skip
     if checkpoint is not None:
@@ -183,7 +189,7 @@ def solve_columns(
         group.width for group in plan.slabs[:start])))  # fmt: skip
     with (
         recorder.measuring_memory(),
-        TriangleSolver(plan.n, dtype, plan.block, recorder) as triangles,
+        TriangleSolver(plan.n, dtype, plan.block, recorder, kept=plan.kept) as triangles,
     ):
         for number, place in enumerate(plan.slabs[start:], start):
             x = (

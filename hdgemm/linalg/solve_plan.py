@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.slab_plan import Columns
-from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class SolvePlan:
         Memory for a group, stream blocks and transfers.
     host_limit, seconds, phase_seconds, limit
         As in `SlabPlan`.
+    kept
+        Bytes of the second triangle that are kept while the first one is read.
     """
 
     n: int
@@ -60,6 +62,7 @@ class SolvePlan:
     seconds: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     limit: str = "disk"
+    kept: int = 0
 
     @property
     def interchanged(self) -> tuple[Columns, ...]:
@@ -109,7 +112,7 @@ class SolvePlan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SolvePlan:
         """Return the plan of which `to_dict` returned these values."""
-        found = {name: values[name] for name in cls.__slots__}
+        found = {name: values[name] for name in cls.__slots__ if name in values}
         found["slabs"] = tuple(Columns(*columns) for columns in values["slabs"])
         return cls(**found)
 
@@ -129,6 +132,10 @@ class Stream(NamedTuple):
         Bytes that are read beside them for each group.
     copies
         Arrays of the size of X that the solve holds, X itself among them.
+    whole
+        Columns are read whole, not only their part of a triangle.
+    keeps_lower
+        Two triangles are parts of one matrix: whether the second one is the lower one; else None.
     """
 
     triangles: int
@@ -136,6 +143,8 @@ class Stream(NamedTuple):
     itemsize: int
     more: int = 0
     copies: int = 1
+    whole: bool = False
+    keeps_lower: bool | None = None
 
 
 def stream_columns(n: int, itemsize: int, memory: int) -> int:
@@ -174,8 +183,9 @@ def plan_solve(
     _, width, block = tile or (None, None, None)
     column = max(1, n * dtype.itemsize * stream.copies)
     if block is None:
-        block = stream_columns(n, dtype.itemsize, memory // 4)
-    buffers = STREAM_BUFFERS * block * n * stream.itemsize if stream.stored else 0
+        part = memory // 4 if stream.keeps_lower is None else memory // 8
+        block = stream_columns(n, dtype.itemsize, part)
+    buffers = STREAM_BUFFERS * (block * n * stream.itemsize + ALIGNMENT) if stream.stored else 0
     given = in_array and stream.copies == 1
     room = memory - max(buffers, memory // 4) - BOUNCE_BYTES
     if not given and room < column:
@@ -188,12 +198,40 @@ def plan_solve(
     fitting = p if given else room // column
     columns = max(1, min(p, fitting, p if width is None else width))
     groups = tuple(Columns(at, min(at + columns, p), 0) for at in range(0, p, columns))
+    held = buffers + BOUNCE_BYTES + (0 if given else columns * column if p else 0)
+    streamed = stream.stored * _triangle_bytes(n, block, stream.itemsize)
+    kept = 0
+    if stream.whole:
+        streamed = stream.stored * n * n * stream.itemsize
+    if stream.keeps_lower is not None:
+        blocks, kept = kept_blocks(
+            n, block, stream.itemsize, memory - held, lower=stream.keeps_lower
+        )
+        streamed -= sum(min(block, n - first) for first in blocks) * n * stream.itemsize
     plan = SolvePlan(
-        n, p, dtype.name, groups, block, stream.triangles,
-        stream.stored * _triangle_bytes(n, block, stream.itemsize) + stream.more, not in_array,
-        buffers + BOUNCE_BYTES + (0 if given else columns * column if p else 0), memory,
+        n, p, dtype.name, groups, block, stream.triangles, streamed + stream.more, not in_array,
+        held + kept, memory, kept=kept,
     )  # fmt: skip
     return _priced(plan, machine)
+
+
+def kept_blocks(
+    n: int, block: int, itemsize: int, memory: int, *, lower: bool
+) -> tuple[range, int]:
+    """Return the blocks of columns of a triangle that fit some memory, and their bytes.
+
+    Blocks are named by their first column; those of the fewest rows are taken first.
+    """
+    starts = range(0, n, block)
+    starts = starts[::-1] if lower else starts
+    held = 0
+    for count, first in enumerate(starts):
+        last = min(first + block, n)
+        size = (n - first if lower else last) * (last - first) * itemsize + ALIGNMENT
+        if held + size > memory:
+            return starts[:count], held
+        held += size
+    return starts, held
 
 
 def _triangle_bytes(n: int, block: int, itemsize: int) -> int:

@@ -11,7 +11,11 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
+from hdgemm.linalg.solve_plan import kept_blocks
 from hdgemm.linalg.storage import in_memory
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import SHORT
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -35,6 +39,22 @@ class Triangle(NamedTuple):
     trans: str = "N"
     unit: bool = False
     checked: bool = False
+
+    def by_columns(self, dtype: np.dtype[Any]) -> Triangle:
+        """Return it with contiguous columns: a row-major matrix that streams as its transpose."""
+        if self.matrix.order == "F" or in_memory(self.matrix, dtype) is not None:
+            return self
+        trans = "N" if self.trans != "N" else "T"
+        return self._replace(matrix=self.matrix.T, lower=not self.lower, trans=trans)
+
+
+def whole_columns(matrix: StoredMatrix) -> bool:
+    """Say whether columns are read whole: they lie one after the other in a file, and requests for
+    their halves, a short one for each column, take longer.
+    """
+    stored = matrix.operand.matrix
+    length = stored.shape[1] * stored.dtype.itemsize
+    return isinstance(stored, FileMatrix) and stored.pitch == length < SHORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +80,20 @@ class TriangleSolver:
         Told of every operation.
     group
         The number of the group of right-hand sides that is solved, for events.
+    kept
+        Bytes for parts of columns that are read for one triangle and used for the next one, too.
     """
 
     def __init__(
-        self, n: int, dtype: np.dtype[Any], block: int, recorder: Recorder, group: int = 0
-    ) -> None:
+        self, n: int, dtype: np.dtype[Any], block: int, recorder: Recorder, group: int = 0,
+        kept: int = 0,
+    ) -> None:  # fmt: skip
         self._n, self._dtype, self.block = n, dtype, block
         self.recorder, self.group = recorder, group
-        self._buffers: list[NDArray[Any]] = []
+        self._memory = kept
+        self._kept: dict[int, NDArray[Any]] = {}
+        self._keep(None)
+        self._buffers: list[NDArray[np.uint8]] = []
         self._reads = ReadAhead()
 
     def __enter__(self) -> Self:
@@ -75,16 +101,17 @@ class TriangleSolver:
 
     def __exit__(self, *_: object) -> None:
         self._reads.close()
-        self._buffers = []
+        self._buffers, self._kept = [], {}
 
-    def solve(self, triangle: Triangle, x: NDArray[Any]) -> None:
-        """Overwrite B, given in the column-major `x`, by X."""
-        matrix, lower, trans, unit, checked = triangle
-        conjugate = False
-        if matrix.order == "C" and in_memory(matrix, self._dtype) is None:
-            # Stream the columns of the transpose, which are contiguous.
-            conjugate = trans == "C" and self._dtype.kind == "c"
-            matrix, lower, trans = matrix.T, not lower, "N" if trans != "N" else "T"
+    def solve(self, triangle: Triangle, x: NDArray[Any], then: Triangle | None = None) -> None:
+        """Overwrite B, given in the column-major `x`, by X.
+
+        `then` is the triangle of the same matrix that is solved next: parts of it are kept.
+        """
+        streamed = triangle.by_columns(self._dtype)
+        matrix, lower, trans, unit, checked = streamed
+        conjugate = triangle.trans == "C" != streamed.trans and self._dtype.kind == "c"
+        self._keep(then)
         if conjugate:
             np.conjugate(x, out=x)
         starts = range(0, self._n, self.block)
@@ -111,6 +138,14 @@ class TriangleSolver:
         if conjugate:
             np.conjugate(x, out=x)
 
+    def _keep(self, then: Triangle | None) -> None:
+        """Choose the blocks of columns of which the part that `then` needs is kept."""
+        self._keeps, self._keeps_lower = range(0), False
+        if then is not None and self._memory and whole_columns(then.matrix):
+            lower = self._keeps_lower = then.by_columns(self._dtype).lower
+            itemsize = self._dtype.itemsize
+            self._keeps, _ = kept_blocks(self._n, self.block, itemsize, self._memory, lower=lower)
+
     def _parts(self, matrix: StoredMatrix, starts: range, lower: bool) -> Iterator[_Part]:
         array = in_memory(matrix, self._dtype)
         if array is not None:
@@ -120,20 +155,35 @@ class TriangleSolver:
                 yield _cut(array[rows, first:last], first, last, lower=lower)
             return
         if not self._buffers:
-            size = self._n * self.block
-            self._buffers = [np.empty(size, self._dtype) for _ in range(STREAM_BUFFERS)]
+            size = self._n * self.block * self._dtype.itemsize + ALIGNMENT
+            self._buffers = [aligned_bytes(size) for _ in range(STREAM_BUFFERS)]
         yield from self._reads.blocks(
             starts, lambda first, buffer: self._read(matrix, first, self._buffers[buffer], lower)
         )
 
-    def _read(self, matrix: StoredMatrix, first: int, buffer: NDArray[Any], lower: bool) -> _Part:
+    def _read(
+        self, matrix: StoredMatrix, first: int, buffer: NDArray[np.uint8], lower: bool
+    ) -> _Part:
         last = min(first + self.block, self._n)
-        top, bottom = (first, self._n) if lower else (0, last)
-        shape = bottom - top, last - first
-        array = buffer[: shape[0] * shape[1]].reshape(shape, order="F")
+        if (kept := self._kept.pop(first, None)) is not None:
+            return _cut(kept, first, last, lower=lower)
+        rows = slice(0, self._n) if whole_columns(matrix) else self._rows(first, last, lower)
+        part = matrix[rows, first:last]
+        phase = part.operand.matrix.phase(0, 0)
+        array: NDArray[Any] = np.ndarray(
+            part.shape, self._dtype, buffer.data, 0 if phase % self._dtype.itemsize else phase,
+            order="F",
+        )  # fmt: skip
         with self.recorder.operation("load1", self.group, nbytes=array.nbytes):
-            matrix[top:bottom, first:last].read(array)
-        return _cut(array, first, last, lower=lower)
+            part.read(array)
+        if first in self._keeps:
+            self._kept[first] = array[self._rows(first, last, self._keeps_lower)].copy(order="F")
+        own = self._rows(first, last, lower)
+        return _cut(array[own.start - rows.start : own.stop - rows.start], first, last, lower=lower)
+
+    def _rows(self, first: int, last: int, lower: bool) -> slice:
+        """Return the rows of some columns of a triangle."""
+        return slice(first, self._n) if lower else slice(0, last)
 
 
 def _cut(array: NDArray[Any], first: int, last: int, *, lower: bool) -> _Part:

@@ -88,7 +88,7 @@ def solve_triangular(
     if trans not in codes:
         raise InputError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
     triangle = Triangle(matrix, bool(lower), codes[trans], bool(unit_diagonal), check_finite)
-    solver = ColumnSolver(lambda solver, x: solver.solve(triangle, x), (matrix,))
+    solver = ColumnSolver(lambda solver, x: solver.solve(triangle, x), (triangle,))
     command = Command(
         "solve_triangular",
         {"trans": triangle.trans, "lower": triangle.lower, "unit": triangle.unit},

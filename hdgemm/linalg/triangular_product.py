@@ -235,6 +235,6 @@ def trsm(
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
         turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
-        solver = ColumnSolver(solve, (matrix,))
+        solver = ColumnSolver(solve, (triangle,))
         solve_columns(solver, *turned, dtype, OpenRun(chosen, held, watch), check_finite=False)
     return target.result()

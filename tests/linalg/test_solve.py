@@ -191,3 +191,68 @@ def test_wrong_arguments_are_refused():
     for case in cases:
         with pytest.raises(hdgemm.InputError):
             case()
+
+
+@pytest.mark.parametrize("kept", [0, 3, 6])
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_parts_of_the_second_triangle_are_read_with_the_first_one(
+    tmp_path, monkeypatch, kept, trans, order, columns
+):
+    n, block, dtype = 23, 4, np.dtype("complex64")
+    found = solve_plan.kept_blocks
+
+    def some(*arguments, lower):
+        """Keep a few blocks, as with little memory."""
+        starts, _ = found(*arguments, lower=lower)
+        return starts[:kept], found(*arguments[:3], 1 << 40, lower=lower)[1] if kept else 0
+
+    for module in ("solve_plan", "triangle_solver"):
+        monkeypatch.setattr(f"hdgemm.linalg.{module}.kept_blocks", some)
+    a, b = random_matrix(n, n, dtype.name, seed=1), random_matrix(n, columns, dtype.name, seed=2)
+    lu, pivots = scipy.linalg.lu_factor(a)
+    np.save(tmp_path / "LU.npy", np.asarray(lu, order=order))
+    reports = []
+    x = lu_solve((tmp_path / "LU.npy", pivots), b, trans, report=reports.append,
+                 options=hdgemm.Options(host_memory="20MB"))  # fmt: skip
+    assert_solved(OP["NTC"[trans]](a), x, b, dtype)
+    (report,) = reports
+    assert report.moved_bytes == report.planned_bytes
+    # The first triangle's columns are read whole; the last block of 3 columns is kept first where
+    # the second triangle is the lower one.
+    ragged = (trans == 0) == (order == "C")
+    width = min(n, kept * block - (1 if ragged and kept else 0))
+    assert report.moved_bytes["load1"] == (2 * n - width) * n * 8 + b.nbytes
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_cholesky_factor_is_read_once_where_memory_holds_a_triangle(tmp_path, lower, order):
+    n = 23
+    a, b = positive_definite(n, "complex128"), random_matrix(n, 2, "complex128", seed=2)
+    c, _ = scipy.linalg.cho_factor(a, lower=lower)
+    np.save(tmp_path / "F.npy", np.asarray(c, order=order))
+    reports = []
+    x = cho_solve((tmp_path / "F.npy", lower), b, report=reports.append,
+                  options=hdgemm.Options(host_memory="20MB"))  # fmt: skip
+    assert_solved(a, x, b, np.dtype("complex128"))
+    assert reports[0].moved_bytes["load1"] == reports[0].planned_bytes["load1"]
+    assert reports[0].moved_bytes["load1"] == c.nbytes + b.nbytes
+    assert reports[0].plan["host_bytes"] <= 20_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(0, 50), block=st.integers(1, 60), memory=st.integers(0, 10**6),
+    lower=st.booleans(),
+)  # fmt: skip
+def test_kept_blocks_fit_the_memory(n, block, memory, lower):
+    starts, held = solve_plan.kept_blocks(n, block, 8, memory, lower=lower)
+    assert held <= memory
+    assert set(starts) <= set(range(0, n, block))
+    # With the memory that they take, the same ones fit.
+    assert solve_plan.kept_blocks(n, block, 8, held, lower=lower) == (starts, held)
+    rest = set(range(0, n, block)) - set(starts)
+    assert all(first > max(rest, default=-1) for first in starts) if lower else all(
+        first < min(rest, default=n) for first in starts)  # fmt: skip
