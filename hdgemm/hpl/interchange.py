@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Waiting = Generator[None, None, T]
 
 
+#: Columns whose rows are copied at a time: what is copied stays in a core's cache.
+_PIECE: Final = 256
+
+
 class Exchange(NamedTuple):
     """Where rows come from, once all interchanges of a panel are applied.
 
@@ -111,43 +115,52 @@ class RowExchange:
 
     def steps(self, a: Columns, tag: int = 0) -> Waiting[Columns]:
         """Do the same, yielding before each wait for a message; `tag` marks its messages."""
-        width = len(self._pivots)
-        u = a[self._start : self._start + width]
+        start, width = self._start, len(self._pivots)
         if self._column.size == 1:
-            laswp(a[self._start :], self._pivots - self._first)
-            return u
-        mine = yield from self._move(a, tag)
-        held = yield from self._swap(mine, self._counts, self._column, tag)
+            laswp(a[start:], self._pivots - self._first)
+            return a[start : start + width]
+        u = a[start : start + width]
         if self._owner != self._column.rank:
             u = np.empty((width, a.shape[1]), a.dtype, order="F")
-        for process, part in held.items():
-            u[self._places[process]] = part
+        for left in range(0, a.shape[1], _PIECE):
+            piece = slice(left, left + _PIECE)
+            yield from self._exchange(a[:, piece], u[:, piece], tag)
         return u
 
-    def _move(self, a: Columns, tag: int) -> Waiting[Columns]:
-        """Send the rows of the diagonal block that leave it from their owner to where they go.
+    def _exchange(self, a: Columns, u: Columns, tag: int) -> Waiting[None]:
+        """Exchange rows of a piece, and store those of U.
 
-        Returns the rows of U that this process holds.
+        Every process yields as soon as its first messages are on their way, and then in the same
+        order as the others, so that none waits for one that waits.
         """
-        rank, sent = self._column.rank, []
-        if self._owner == rank:
-            sent = [
-                self._column.send(np.ascontiguousarray(a[places]), process, tag)
-                for process, places in enumerate(self._leaving)
-                if process != rank and len(places)
-            ]
-            mine = np.ascontiguousarray(a[self._mine])
-            a[self._arriving] = a[self._leaving[rank]]
-        else:
-            mine = np.ascontiguousarray(a[self._mine])
-            if len(self._arriving):
-                arriving = np.empty((len(self._arriving), a.shape[1]), a.dtype)
-                yield
-                self._column.receive(arriving, self._owner, tag)
-                a[self._arriving] = arriving
+        sent = self._send_leaving(a, tag)
+        mine = np.ascontiguousarray(a[self._mine])
+        spread = self._swap(mine, self._counts, self._column, tag)
+        next(spread)
+        yield
+        self._arrive(a, tag)
+        held = yield from spread
         for request in sent:
             request.wait()
-        return mine
+        for process, part in held.items():
+            u[self._places[process]] = part
+
+    def _send_leaving(self, a: Columns, tag: int) -> list[Request]:
+        """Send the rows of the diagonal block that leave its owner to where they go."""
+        return [
+            self._column.send(np.ascontiguousarray(a[places]), process, tag)
+            for process, places in enumerate(self._leaving)
+            if process != self._column.rank and len(places)
+        ]
+
+    def _arrive(self, a: Columns, tag: int) -> None:
+        """Store the rows of the diagonal block that come to this process, the owner or another."""
+        if self._owner == self._column.rank:
+            a[self._arriving] = a[self._leaving[self._owner]]
+        elif len(self._arriving):
+            arriving = np.empty((len(self._arriving), a.shape[1]), a.dtype)
+            self._column.receive(arriving, self._owner, tag)
+            a[self._arriving] = arriving
 
 
 def alternate(exchanges: Sequence[Waiting[T]]) -> list[T]:

@@ -1,10 +1,10 @@
-"""Run under mpiexec by test_mpi: every case on one grid; rank 0 prints what differs, then "ok"."""
+"""Run under mpiexec by test_mpi: every case on grids; rank 0 prints what differs, then "ok"."""
 
 import sys
 
 import numpy as np
 
-from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl import Settings, interchange, linpack
 from hdgemm.hpl.communicator import world
 from hdgemm.hpl.devices import Devices
 from hdgemm.hpl.sequence import RandomMatrix
@@ -24,8 +24,7 @@ VARIANTS = (
 )
 
 processes = world()
-p, q = int(sys.argv[1]), int(sys.argv[2])
-assert processes.size == p * q
+interchange._PIECE = 5  # several pieces of a strip
 
 
 def solution(settings, threads):
@@ -40,32 +39,41 @@ def solution(settings, threads):
     return x, system.residual(x)
 
 
-for n, nb in ORDERS:
-    random = RandomMatrix(n, np.arange(n))
-    columns = np.column_stack([random.column(col) for col in range(n + 1)])
-    reference = np.linalg.solve(columns[:, :n], columns[:, n])
-    bound = 8 * n * np.finfo(float).eps * np.linalg.cond(columns[:, :n])
-    for depth, topology, swap, mapping, overlap, threads in VARIANTS:
-        settings = Settings(n, nb, (p, q), depth, topology, swap, overlap, strip=8, mapping=mapping)
-        x, residual = solution(settings, threads)
-        error = np.max(np.abs(x - reference)) / np.max(np.abs(reference))
-        if processes.rank == 0 and not (error <= bound and residual < 16):
-            print(f"{settings}: {error} {residual}")
-        if n == 23 and threads > 1:
-            again, _ = solution(settings, threads)
-            if processes.rank == 0 and x.tobytes() != again.tobytes():
-                print(f"{settings}: the second run gives other bits")
-# Both exchanges, and one message or two at a time, give the same bits.
-exchanged = {
-    solution(Settings(37, 5, (p, q), 1, "1ring", swap, overlap, strip=7), 1)[0].tobytes()
-    for swap in ("long", "binary-exchange")
-    for overlap in ((), ("split-swap",))
-}
-if processes.rank == 0 and len(exchanged) > 1:
-    print("the exchanges of rows give different bits")
-for n, nb in ORDERS:
-    result = linpack(Settings(n, nb, (p, q)), processes, mixed=True)
-    if processes.rank == 0 and not (result.passed and result.steps <= 5):
-        print(f"N={n} NB={nb} mixed: {result.residual} after {result.steps} steps")
+def check(p, q):
+    """Run every case on one grid."""
+    for n, nb in ORDERS:
+        random = RandomMatrix(n, np.arange(n))
+        columns = np.column_stack([random.column(col) for col in range(n + 1)])
+        reference = np.linalg.solve(columns[:, :n], columns[:, n])
+        bound = 8 * n * np.finfo(float).eps * np.linalg.cond(columns[:, :n])
+        for depth, topology, swap, mapping, overlap, threads in VARIANTS:
+            settings = Settings(
+                n, nb, (p, q), depth, topology, swap, overlap, strip=8, mapping=mapping
+            )
+            x, residual = solution(settings, threads)
+            error = np.max(np.abs(x - reference)) / np.max(np.abs(reference))
+            if processes.rank == 0 and not (error <= bound and residual < 16):
+                print(f"{settings}: {error} {residual}")
+            if n == 23 and threads > 1:
+                again, _ = solution(settings, threads)
+                if processes.rank == 0 and x.tobytes() != again.tobytes():
+                    print(f"{settings}: the second run gives other bits")
+        result = linpack(Settings(n, nb, (p, q)), processes, mixed=True)
+        if processes.rank == 0 and not (result.passed and result.steps <= 5):
+            print(f"N={n} NB={nb} mixed: {result.residual} after {result.steps} steps")
+    # Both exchanges, and one message or two at a time, give the same bits.
+    exchanged = {
+        solution(Settings(37, 5, (p, q), 1, "1ring", swap, overlap, strip=7), 1)[0].tobytes()
+        for swap in ("long", "binary-exchange")
+        for overlap in ((), ("split-swap",))
+    }
+    if processes.rank == 0 and len(exchanged) > 1:
+        print("the exchanges of rows give different bits")
+
+
+for grid in sys.argv[1:]:
+    rows, cols = map(int, grid.split("x"))
+    assert processes.size == rows * cols
+    check(rows, cols)
 if processes.rank == 0:
     print("ok")

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +27,10 @@ def mpiexec(count, *arguments, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("p", "q"), [(1, 2), (2, 1), (2, 2), (1, 3), (3, 1)])
-def test_every_variant_solves_the_system_on_a_grid(p, q):
-    done = mpiexec(p * q, "-m", "mpi4py", "-m", "tests.hpl.mpi_child", str(p), str(q))
+@pytest.mark.parametrize("grids", [("1x2", "2x1"), ("1x3", "3x1"), ("2x2",)])
+def test_every_variant_solves_the_system_on_a_grid(grids):
+    p, q = map(int, grids[0].split("x"))
+    done = mpiexec(p * q, "-m", "mpi4py", "-m", "tests.hpl.mpi_child", *grids)
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 
@@ -47,104 +47,96 @@ def test_an_error_of_one_rank_ends_all_and_names_it():
     assert re.search("rank [01] on .*: a grid of 2×2 needs 4 processes", done.stderr)
 
 
-def test_a_rank_that_is_killed_ends_the_command_and_is_named_by_its_process():
-    command = ["-m", "hdgemm", "linpack", "--n", "6000", "--nb", "64", "--grid", "1x2"]
-    with subprocess.Popen(
-        [MPIEXEC, "-n", "2", sys.executable, *command],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-    ) as running:  # fmt: skip
-        told = (
-            re.match(r"hdgemm: rank 1 is process (\d+) on \S+", line) for line in running.stdout
-        )
-        process = next(match.group(1) for match in told if match)
-        os.kill(int(process), signal.SIGKILL)
-        rest = running.stdout.read()
-        assert running.wait(100) != 0
-    assert f"PID {process} " in rest
-
-
 DYING = """
 import os, signal
-from hdgemm.hpl import Settings, linpack
+from hdgemm.cli.app import app
+from hdgemm.hpl import devices
 from hdgemm.hpl.communicator import world
-from hdgemm.hpl.devices import Devices
-from hdgemm.hpl.window import host_update
 
-def update(a, b, c):
+update = devices.host_update
+
+def dies(a, b, c):
     if world().rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    host_update(a, b, c)
+    update(a, b, c)
 
-linpack(Settings(80, 16, (2, 1)), devices=Devices([update]))
+devices.host_update = dies
+app(["linpack", "--n", "80", "--nb", "16", "--grid", "2x1", "--threads", "1"])
 """
 
 
-def test_a_rank_that_is_killed_ends_the_run():
+def test_a_rank_that_is_killed_in_an_update_ends_the_command_and_is_named_by_its_process():
     done = mpiexec(2, "-c", DYING)
     assert done.returncode != 0
+    process = re.search(r"hdgemm: rank 1 is process (\d+) on \S+", done.stderr)
+    assert f"PID {process.group(1)} " in done.stdout + done.stderr
 
 
 INJECTED = """
-import sys, time
-from hdgemm.hpl import Settings, linpack
+import time
+import numpy as np
+from hdgemm.errors import DoesNotFitError
+from hdgemm.hpl import Settings, benchmark, linpack
 from hdgemm.hpl.communicator import world
 from hdgemm.hpl.devices import Devices
 from hdgemm.hpl.window import host_update
 
+here = world().rank == 1
+
 def slow(a, b, c):
-    if world().rank == 1:
-        time.sleep(0.005)
+    time.sleep(0.005 * here)
     host_update(a, b, c)
 
 def corrupted(a, b, c):
     host_update(a, b, c)
-    if world().rank == 1 and c.size:
-        c[-1, -1] += 1.0
+    if c.size:
+        c[-1, -1] += 1.0 * here
+
+def invalid(a, b, c):
+    host_update(a, b, c)
+    if here:
+        c[-1:, -1:] = np.nan
+
+for grid, threads in (((1, 2), 2), ((2, 1), 1)):
+    for update in (slow, corrupted, invalid):
+        result = linpack(Settings(90, 16, grid), devices=Devices([update] * threads, rows=32))
+        if not here:
+            print(update.__name__, result.passed)
+benchmark.available_bytes = lambda: 10**6 if here else 10**12
+try:
+    linpack(Settings(600, 16, (1, 2)))
+except DoesNotFitError as error:
+    assert error.missing == error.requested - 10**6
+    refused = True
+if all(world().collect(refused)) and not here:
+    print("refused")
+"""
+
+
+def test_a_slow_rank_passes_a_wrong_block_fails_and_lacking_memory_is_refused_on_every_rank():
+    done = mpiexec(2, "-c", INJECTED)
+    verdicts = ["slow True", "corrupted False", "invalid False"] * 2
+    assert done.stdout.splitlines() == [*verdicts, "refused"], done.stderr
+
+
+FAILING = """
+import sys
+from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl.communicator import world
+from hdgemm.hpl.devices import Devices
+from hdgemm.hpl.window import host_update
 
 def failing(a, b, c):
     if world().rank == 1:
         raise ZeroDivisionError("the device is gone")
     host_update(a, b, c)
 
-p, q, threads = map(int, sys.argv[2:])
-update = {"slow": slow, "corrupted": corrupted, "failing": failing}[sys.argv[1]]
-result = linpack(Settings(90, 16, (p, q)), devices=Devices([update] * threads, rows=32))
-if world().rank == 0:
-    print("PASSED" if result.passed else "FAILED")
+linpack(Settings(90, 16, (1, 2)), devices=Devices([failing] * int(sys.argv[1]), rows=32))
 """
-
-
-@pytest.mark.parametrize(("p", "q", "threads"), [(1, 2, 2), (2, 1, 1)])
-@pytest.mark.parametrize(("what", "verdict"), [("slow", "PASSED"), ("corrupted", "FAILED")])
-def test_a_slow_rank_passes_and_a_corrupted_block_fails(p, q, threads, what, verdict):
-    done = mpiexec(2, "-c", INJECTED, what, str(p), str(q), str(threads))
-    assert done.stdout.split() == [verdict], done.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_rank_whose_device_fails_ends_the_run_with_its_rank(threads):
-    done = mpiexec(2, "-c", INJECTED, "failing", "1", "2", str(threads))
+    done = mpiexec(2, "-c", FAILING, str(threads))
     assert done.returncode != 0
     assert re.search("rank 1 on .*: the device is gone", done.stderr)
-
-
-LACKING = """
-import os
-import hdgemm.hpl.benchmark as benchmark
-from hdgemm.errors import DoesNotFitError
-from hdgemm.hpl import Settings
-from hdgemm.hpl.communicator import world
-
-benchmark.available_bytes = lambda: 10**6 if world().rank == 1 else 10**12
-try:
-    benchmark.linpack(Settings(600, 16, (1, 2)))
-except DoesNotFitError as error:
-    line = f"{world().rank} {error.missing == error.requested - 10**6}\\n"
-    os.write(1, line.encode())  # at once: ranks write beside one another
-"""
-
-
-def test_memory_that_one_rank_lacks_is_refused_on_every_rank():
-    done = mpiexec(2, "-c", LACKING)
-    assert sorted(done.stdout.splitlines()) == ["0 True", "1 True"], done.stderr
