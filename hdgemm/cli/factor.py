@@ -9,6 +9,8 @@ import typer
 
 from hdgemm.cli.arguments import (
     Checkpoint,
+    Device,
+    DeviceMemory,
     DryRun,
     GanttFile,
     HostMemory,
@@ -44,6 +46,8 @@ def cholesky(
         bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
     ] = False,
     host_memory: HostMemory = None,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
     checkpoint: Checkpoint = False,
@@ -70,6 +74,8 @@ def lu(
         bool, typer.Option("--in-place", help="Store the factors over A, instead of --out.")
     ] = False,
     host_memory: HostMemory = None,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
     checkpoint: Checkpoint = False,
@@ -94,6 +100,8 @@ def qr(
         Literal["r", "raw"], typer.Option(help="R, or the reflectors with OUT.tau.npy.")
     ] = "r",
     host_memory: HostMemory = None,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
     checkpoint: Checkpoint = False,
@@ -124,6 +132,8 @@ def solve(
         bool, typer.Option("--refine", help="Factor in single precision, refine to double.")
     ] = False,
     host_memory: HostMemory = None,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
     checkpoint: Checkpoint = False,
@@ -198,8 +208,8 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
         refuse_existing(out)
     operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
     options = make_options(
-        host_memory=given["host_memory"], device=["host"], threads=given["threads"],
-        tile=given["tile"],
+        host_memory=given["host_memory"], device=given.get("device") or ["host"],
+        device_memory=given.get("device_memory"), threads=given["threads"], tile=given["tile"],
     )  # fmt: skip
     durable = given.get("checkpoint", False)
     if given.get("dry_run"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
-from hdgemm.linalg.device_run import check_devices, strategy_of
+from hdgemm.linalg.device_run import strategy_of
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
@@ -88,7 +88,7 @@ def cholesky(
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces slabs of nb columns and stream
         blocks of kb columns. An array in RAM may be factored on several devices
         (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns; real elements only.
-        Files are factored on the host.
+        For files, devices compute the products that update slabs, in tiles of mb×nb×kb.
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
@@ -188,7 +188,7 @@ class _Call:
         source = open_square(a)
         order = "F" if self._lower else "C"
         with (
-            host_session(session, options, devices=True) as (opened, chosen),
+            host_session(session, options) as (opened, chosen),
             destination(
                 out, a, source, order=order, overwrite_a=overwrite_a, command=self._command
             ) as target,
@@ -196,8 +196,7 @@ class _Call:
         ):
             matrix, factor = self._turned(source), self._turned(target.stored)
             array = in_memory(factor, source.dtype.newbyteorder("="))
-            check_devices(chosen, in_memory=array is not None, what="cholesky")
-            run = strategy_of(self._strategy, chosen)
+            run = strategy_of(self._strategy, chosen, in_memory=array is not None)
             if array is not None:
                 on_devices = run and partial(run, "cholesky", array, opened, chosen)
                 self._factor_array(matrix, array, on_devices)

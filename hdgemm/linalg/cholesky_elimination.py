@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Columns that LAPACK factors at once; wider trapezoids are halved.
 _LEAF: Final = 128
+#: Order of a diagonal block that syrk updates at once; larger ones are halved.
+_SQUARE: Final = 512
 
 
 def _flops(depth: int, width: int, rows: int, dtype: np.dtype[Any]) -> int:
@@ -32,12 +34,31 @@ class TrapezoidElimination:
     """Elimination of the lower trapezoids of slabs."""
 
     def __init__(self, pipeline: SlabPipeline) -> None:
-        self._recorder = pipeline.recorder
+        self._recorder, self._products = pipeline.recorder, pipeline.products
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
         """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
-        top = chunk.place.first - chunk.place.top
-        _update(chunk.array[top:], block.array[top:], chunk.slab.number, self._recorder, number)
+        top, width = chunk.place.first - chunk.place.top, chunk.place.width
+        part, left, place = chunk.array[top:], block.array[top:], (chunk.slab.number, number)
+        self._update_diagonal(part[:width], left[:width], place)
+        self._products.add(place, -1.0, left[width:], left[:width], part[width:], trans_b="C")
+
+    def _update_diagonal(
+        self, square: NDArray[Any], left: NDArray[Any], place: tuple[int, int]
+    ) -> None:
+        """Subtract L·L^H from the lower triangle of a diagonal block."""
+        order, depth = left.shape
+        if order > _SQUARE:
+            half = order // 2
+            self._update_diagonal(square[:half, :half], left[:half], place)
+            self._products.add(
+                place, -1.0, left[half:], left[:half], square[half:, :half], trans_b="C"
+            )
+            self._update_diagonal(square[half:, half:], left[half:], place)
+            return
+        flops = _flops(depth, order, order, square.dtype)
+        with self._recorder.operation("mult1", place[0], flops=flops, block=place[1]):
+            rank_k(-1.0, left, square)
 
     def factor(self, chunk: Chunk) -> None:
         """Factor the trapezoid of a chunk; clear what is above it."""
@@ -47,13 +68,11 @@ class TrapezoidElimination:
             chunk.array[: top + column, column] = 0
 
 
-def _update(
-    trapezoid: NDArray[Any], left: NDArray[Any], slab: int, recorder: Recorder, block: int = 0
-) -> None:
+def _update(trapezoid: NDArray[Any], left: NDArray[Any], slab: int, recorder: Recorder) -> None:
     """Subtract L·L^H from a trapezoid; L has the rows of the trapezoid."""
     rows, width = trapezoid.shape
     flops = _flops(left.shape[1], width, rows, trapezoid.dtype)
-    with recorder.operation("mult1", slab, flops=flops, block=block):
+    with recorder.operation("mult1", slab, flops=flops):
         rank_k(-1.0, left[:width], trapezoid[:width])
         gemm(-1.0, left[width:], left[:width], trapezoid[width:], trans_b="C")
 

@@ -26,7 +26,8 @@ class _Task(NamedTuple):
 class CoreTeam:
     """As many threads as BLAS has; each takes the first submitted task that can begin.
 
-    Open it as a context manager: on leaving, tasks that have not begun are cancelled.
+    The threads start with the first task. Open it as a context manager: on leaving, tasks that
+    have not begun are cancelled.
     """
 
     def __init__(self) -> None:
@@ -36,15 +37,6 @@ class CoreTeam:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        try:
-            with thread_limit():
-                for number in range(max(1, SCIPY_SINGLE_THREADED.threads)):
-                    thread = threading.Thread(target=self._work, name=f"hdgemm-core-{number}")
-                    thread.start()
-                    self._threads.append(thread)
-        except BaseException:
-            self.close()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,10 +56,19 @@ class CoreTeam:
     def submit(self, run: Callable[[], None], after: Sequence[Future[None]] = ()) -> Future[None]:
         """Queue a task that begins when others are done, and fails where one of them failed."""
         future: Future[None] = Future()
+        if not self._threads:
+            self._start()
         with self._changed:
             self._tasks.append(_Task(run, after, future))
             self._changed.notify_all()
         return future
+
+    def _start(self) -> None:
+        with thread_limit():
+            for number in range(max(1, SCIPY_SINGLE_THREADED.threads)):
+                thread = threading.Thread(target=self._work, name=f"hdgemm-core-{number}")
+                thread.start()
+                self._threads.append(thread)
 
     def _work(self) -> None:
         with SCIPY_SINGLE_THREADED:

@@ -14,6 +14,7 @@ from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.stored_factors import QRFactors
+from hdgemm.matrices.stores import is_stored
 from hdgemm.product.arguments import check_out_dtype, check_shape
 from hdgemm.product.target import is_location
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def on_disk(a: Any, outs: Any) -> bool:
     """Say whether an operand or a result is not an array."""
     places = outs if isinstance(outs, tuple | list) else (outs,)
-    return is_location(a) or any(is_location(place) for place in places)
+    return any(is_location(x) or is_stored(x) for x in (a, *places))
 
 
 def qr_on_devices(

@@ -33,15 +33,6 @@ def device_names(options: Options) -> tuple[str, ...]:
     return tuple(part for name in names for part in parts_of(name) if part not in ("auto", "host"))
 
 
-def check_devices(options: Options, *, in_memory: bool, what: str) -> None:
-    """Raise `InputError` where devices are named for a result that is not an array in RAM."""
-    if not in_memory and device_names(options):
-        raise InputError(
-            f"{what} on {options.devices!r} needs a result in RAM that LAPACK could overwrite, "
-            "column-major (row-major for U): leave out `out`, or choose devices='host'"
-        )
-
-
 def factor_on_devices(
     name: str,
     array: NDArray[Any],
@@ -87,8 +78,14 @@ def factor_on_device(
     return factor_native(name, session.device(device, options), array, recorder, panel=panel)
 
 
-def strategy_of(strategy: str, options: Options) -> Strategy | None:
-    """Return the factorisation on devices that a caller asked for; None for the host alone."""
+def strategy_of(strategy: str, options: Options, *, in_memory: bool) -> Strategy | None:
+    """Return the factorisation of an array on devices; None for the host, and for slabs.
+
+    Raises
+    ------
+    InputError
+        When ``"native"`` is asked for several devices, or for a result that is not `in_memory`.
+    """
     strategies: dict[str, Strategy] = {"hybrid": factor_on_devices, "native": factor_on_device}
     if strategy not in strategies:
         raise InputError(f"strategy must be 'hybrid' or 'native', got {strategy!r}")
@@ -98,7 +95,12 @@ def strategy_of(strategy: str, options: Options) -> Strategy | None:
             f"strategy='native' runs on one device, but devices is {options.devices!r}: choose "
             "one, such as devices='opencl:0'"
         )
-    return strategies[strategy] if names else None
+    if strategy == "native" and not in_memory:
+        raise InputError(
+            "strategy='native' needs a result in RAM that LAPACK could overwrite, column-major "
+            "(row-major for U): leave out `out`, or choose strategy='hybrid'"
+        )
+    return strategies[strategy] if names and in_memory else None
 
 
 def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Options) -> TaskMachine:

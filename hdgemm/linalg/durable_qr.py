@@ -133,7 +133,7 @@ class DurableQr:
         recorder = Recorder(watch, forming.flops)
         with SlabPipeline(
             q.stored, q.stored, forming, recorder, checkpoint=done, stream=reflectors.stored,
-            load=identity_slab,
+            load=identity_slab, products=self._run.products(forming, recorder),
         ) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, "N")
         moved = forming.bytes_from(start, 0)

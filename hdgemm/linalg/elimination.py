@@ -1,12 +1,16 @@
-"""Left-looking elimination of slabs by tasks on chunks of their columns.
+"""Left-looking elimination of slabs: by tasks on chunks of their columns, or on other devices.
 
-A chunk is updated by each block of earlier columns, then by the chunks left of it in its slab, and
-then factored. Chunks depend on each other through their factors only, so that the panel of one
-slab is factored while other cores begin to update the next slab (lookahead).
+On the host a chunk is updated by each block of earlier columns, then by the chunks left of it in
+its slab, and then factored. Chunks depend on each other through their factors only, so that the
+panel of one slab is factored while other cores begin to update the next slab (lookahead).
+
+On other devices each block of earlier columns updates the whole slab by one product, and so does
+each block of the slab's own columns, when it is factored, all columns right of it.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -16,7 +20,6 @@ from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from hdgemm.linalg.core_team import CoreTeam
     from hdgemm.linalg.slab_plan import SlabPlan
@@ -32,9 +35,12 @@ _PER_CORE: Final = 2
 
 
 class Chunk:
-    """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows."""
+    """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows.
 
-    def __init__(self, team: CoreTeam, slab: Slab, first: int, last: int) -> None:
+    Without a team, tasks run in the calling thread.
+    """
+
+    def __init__(self, team: CoreTeam | None, slab: Slab, first: int, last: int) -> None:
         start = slab.place.first
         self.slab = slab
         self.place = Columns(first, last, slab.place.top)
@@ -45,6 +51,11 @@ class Chunk:
 
     def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
         """Queue a task that follows the last one on this chunk, and others."""
+        if self._team is None:
+            run()
+            future: Future[None] = Future()
+            future.set_result(None)
+            return future
         future = self._team.submit(run, (*self.latest, *after))
         self.latest = (future,)
         self.slab.tasks.append(future)
@@ -69,6 +80,8 @@ class Method(Protocol):
 def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
     """Queue the updates and the factorisation of a slab; return its chunks."""
     plan = pipeline.plan
+    if plan.devices:
+        return _run_slab(pipeline, slab, method)
     own, rest = _spans(plan, slab.place)
     chunks = [Chunk(pipeline.team, slab, *span) for span in (*own, *rest)]
     for number, block in enumerate(pipeline.earlier(slab), 1):
@@ -82,6 +95,23 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk
             top = slab.place.top if plan.kind == "cholesky" else chunk.place.first
             done = chunk.then(partial(method.factor, chunk))
             factored.append((chunk.block(top), done))
+    return chunks
+
+
+def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
+    """Update a slab by products on devices, and factor it; return the chunks that are factored."""
+    plan, place = pipeline.plan, slab.place
+    whole = Chunk(None, slab, place.first, place.last)
+    for number, block in enumerate(pipeline.earlier(slab), 1):
+        method.update(whole, block, number)
+    own = () if plan.kind in ("form q", "apply q") else plan.parts(place)
+    chunks = [Chunk(None, slab, part.first, part.last) for part in own]
+    for chunk in chunks:
+        method.factor(chunk)
+        right = Chunk(None, slab, chunk.place.last, place.last)
+        top = place.top if plan.kind == "cholesky" else chunk.place.first
+        if right.place.width:
+            method.update(right, chunk.block(top), 0)
     return chunks
 
 

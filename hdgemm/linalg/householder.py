@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.fortran import gemm, geqrt, trmm
+from hdgemm.fortran import geqrt, trmm
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.matrices.stored import StoredMatrix
-
-
-def apply_reflectors(v: NDArray[Any], t: NDArray[Any], c: NDArray[Any], trans: str) -> None:
-    """Overwrite C by Q·C (trans N) or Q^H·C (trans C); V's upper triangle is not read."""
-    width = v.shape[1]
-    if not (width and c.shape[1]):
-        return
-    top, bottom = c[:width], c[width:]
-    product = np.array(top, order="F")
-    trmm(v[:width], product, trans="C", unit=True)
-    gemm(1.0, v[width:], bottom, product, trans_a="C")
-    trmm(t, product, lower=False, trans=trans)
-    gemm(-1.0, v[width:], product, bottom)
-    trmm(v[:width], product, unit=True)
-    top -= product
 
 
 class Reflectors:
@@ -103,11 +88,26 @@ class _Elimination:
     trans: str
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
-        """Apply the reflectors of a block of columns to a chunk."""
-        pairs = _pairs(block.array, chunk.array)
+        """Overwrite a chunk C by Q·C or Q^H·C, by the reflectors V of a block of columns.
+
+        The upper triangle of V is not read.
+        """
+        v, t, c = block.array, self.reflectors.t(block.place), chunk.array[block.place.first :]
+        width = v.shape[1]
+        if not (width and c.shape[1]):
+            return
+        place, products = (chunk.slab.number, number), self.pipeline.products
+        pairs = c.shape[1] * width**2 / 3  # in each of the three triangular products
         with self._operation(chunk, pairs, number):
-            t = self.reflectors.t(block.place)
-            apply_reflectors(block.array, t, chunk.array[block.place.first :], self.trans)
+            product = np.array(c[:width], order="F")
+            trmm(v[:width], product, trans="C", unit=True)
+        products.add(place, 1.0, v[width:], c[width:], product, trans_a="C")
+        with self._operation(chunk, pairs, number):
+            trmm(t, product, lower=False, trans=self.trans)
+        products.add(place, -1.0, v[width:], product, c[width:])
+        with self._operation(chunk, pairs, number):
+            trmm(v[:width], product, unit=True)
+            c[:width] -= product
 
     def factor(self, chunk: Chunk) -> None:
         """Factor a chunk from its diagonal on."""
@@ -119,10 +119,3 @@ class _Elimination:
         flops = int(flops_per_multiply_add(self.reflectors.plan.dtype) * pairs)
         recorder = self.pipeline.recorder
         return recorder.operation("mult1", chunk.slab.number, flops=flops, block=number)
-
-
-def _pairs(v: NDArray[Any], c: NDArray[Any]) -> int:
-    """Count the multiply-adds of reflectors that are applied to columns."""
-    rows, width = v.shape
-    pairs: int = c.shape[1] * width * (2 * rows - width)
-    return pairs

@@ -10,7 +10,7 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
-from hdgemm.linalg.device_run import check_devices, strategy_of
+from hdgemm.linalg.device_run import strategy_of
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -148,7 +148,7 @@ def factor(
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
     source = open_matrix(a)
     with (
-        host_session(session, options, devices=True) as (opened, chosen),
+        host_session(session, options) as (opened, chosen),
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
@@ -156,8 +156,7 @@ def factor(
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         eliminate = _elimination(pivoting, chosen.tile)
         check = check_finite_slab if check_finite else None
-        check_devices(chosen, in_memory=array is not None, what="lu_factor")
-        on_devices = strategy_of(strategy, chosen)
+        on_devices = strategy_of(strategy, chosen, in_memory=array is not None)
         if array is not None:
             work = partial(_factor_on_host, eliminate)
             if on_devices is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hdgemm.fortran import gemm, laswp, trsm
+from hdgemm.fortran import laswp, trsm
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -67,10 +67,10 @@ class _ByColumns:
         """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
         their product below.
         """
-        plan, array = self._pipeline.plan, chunk.array
+        array = chunk.array
         first, last, _ = block.place
         width = last - first
-        flops = _flops(plan.m - first, width, chunk.place.width, array.dtype)
+        flops = flops_per_multiply_add(array.dtype.name) * chunk.place.width * width**2 // 2
         with self._pipeline.recorder.operation(
             "mult1", chunk.slab.number, flops=flops, block=number
         ):
@@ -79,7 +79,10 @@ class _ByColumns:
             if start == first:
                 laswp(array, self.pivots[start:stop], start)
             trsm(block.array[:width], array[first:last], unit=True)
-            gemm(-1.0, block.array[width:], array[first:last], array[last:])
+        place = chunk.slab.number, number
+        self._pipeline.products.add(
+            place, -1.0, block.array[width:], array[first:last], array[last:]
+        )
 
     def factor(self, chunk: Chunk) -> None:
         """Factor the rows of a chunk from its diagonal on."""
@@ -110,14 +113,9 @@ def factor_panel(
 ) -> tuple[NDArray[np.int64], int]:
     """Factor columns; pivots are relative to their first row."""
     rows, width = panel.shape
-    with recorder.operation("mult1", slab, flops=_flops(rows, width, 0, panel.dtype)):
+    flops = int(flops_per_multiply_add(panel.dtype.name) * elimination_pairs(rows, width))
+    with recorder.operation("mult1", slab, flops=flops):
         return eliminate(panel)
-
-
-def _flops(rows: int, width: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Count the operations of a panel's update of some columns, or (0) of its factorisation."""
-    pairs = columns * width * (rows - width / 2) if columns else elimination_pairs(rows, width)
-    return int(flops_per_multiply_add(dtype.name) * pairs)
 
 
 def interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:

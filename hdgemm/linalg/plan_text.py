@@ -32,6 +32,7 @@ def slab_plan_text(plan: SlabPlan) -> str:
         [
             f"{plan.kind} of a {plan.m} × {plan.n} {plan.dtype} matrix: {format_flops(plan.flops)}",
             slabs,
+            *_updates(plan),
             f"bytes read {format_size(plan.read_bytes)}, written {format_size(plan.write_bytes)}",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             f"disk space for the output {format_size(plan.disk_bytes)}",
@@ -39,6 +40,14 @@ def slab_plan_text(plan: SlabPlan) -> str:
             f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
         ]
     )
+
+
+def _updates(plan: SlabPlan) -> list[str]:
+    """Return the devices of the updates, where they do not run on the host."""
+    if not plan.devices:
+        return []
+    tile = "" if plan.tile is None else f", in tiles of {'×'.join(map(str, plan.tile))}"
+    return [f"updates on {', '.join(plan.devices)}{tile}"]
 
 
 def row_plan_text(plan: RowPlan) -> str:

@@ -95,7 +95,7 @@ def plan(
         made = parse_location(out).format if out is not None and is_location(out) else None
         storage = Storage(made != "zarr", pitch, made == "npy" or routine == "solve")
         return slabs_for(
-            _KINDS[routine], shape, found.name, machine, chosen,
+            _KINDS[routine], shape, found.name, machine, chosen, opened,
             storage=storage, reserved=PIECE_BYTES if checkpoint else 0,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.device_qr import on_disk, qr_on_devices
-from hdgemm.linalg.device_run import check_devices, device_names
+from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
@@ -124,9 +124,8 @@ def qr(
     in_file = overwrite_a and folder_of(source) is not None
     with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
     command = Command("qr", {}, checkpoint, restart)
-    with host_session(session, options, devices=True) as (opened, chosen):
-        if device_names(chosen):
-            check_devices(chosen, in_memory=not on_disk(a, out), what="qr")
+    with host_session(session, options) as (opened, chosen):
+        if device_names(chosen) and not on_disk(a, out):
             return qr_on_devices(
                 source, (q_out, r_out), mode, opened, chosen, watch, check_finite=check_finite
             )
@@ -140,7 +139,8 @@ def _on_host(
 ) -> tuple[Any, ...]:
     """Factor by TSQR or by slabs."""
     q_out, r_out = out
-    if mode == "r" and (plan := _tall_plan(run)) is not None:
+    alone = not device_names(run.options)  # TSQR has no products
+    if mode == "r" and alone and (plan := _tall_plan(run)) is not None:
         return (_r_of_tall(run, plan, r_out, command),)
     if mode == "raw" and not with_r:
         return _raw(run, q_out, command), None
@@ -200,8 +200,9 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
         recorder = run.recorder(reflectors.plan, forming)
         run.factor(reflectors, r, recorder)
         with SlabPipeline(
-            target.stored, target.stored, forming, recorder, load=identity_slab
-        ) as pipeline:
+            target.stored, target.stored, forming, recorder, load=identity_slab,
+            products=run.products(forming, recorder),
+        ) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, "N")
         run.finish(
             reflectors, r, recorder, loaded=sum(forming.streamed_bytes()),

@@ -104,7 +104,10 @@ def qr_multiply(
     _check_shapes(source, factor, left=left)
     dtype = np.result_type(source.dtype, factor.dtype)
     watch = Watch.of(progress, observer, cancel, report)
-    with host_session(session, options) as (opened, chosen), ExitStack() as stack:
+    with (
+        host_session(session, options) as (opened, chosen),
+        ExitStack() as stack,
+    ):
         run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
                     overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
@@ -160,7 +163,8 @@ class _Product:
             self._store(out, slab, recorder)
 
         with SlabPipeline(columns, out, applying, recorder, check_finite_slab,
-                          stream=v, load=load, store=store) as pipeline:  # fmt: skip
+                          stream=v, load=load, store=store,
+                          products=run.products(applying, recorder)) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, trans)
         loaded = sum(applying.streamed_bytes()) + self.c.size * applying.itemsize
         run.finish(reflectors, r, recorder, loaded=loaded, stored=out.nbytes)

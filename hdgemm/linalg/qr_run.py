@@ -21,6 +21,7 @@ from hdgemm.linalg.run import (
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import check_apart, destination, scratch_matrix
+from hdgemm.linalg.updates import products_of
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.progress import Watch
@@ -155,9 +157,14 @@ class QrRun:
         store = partial(self._store, recorder, reflectors.stored, r)
         check = check_finite_slab if self.check_finite else None
         with SlabPipeline(
-            self.source, reflectors.stored, reflectors.plan, recorder, check, store=store
-        ) as pipeline:
+            self.source, reflectors.stored, reflectors.plan, recorder, check, store=store,
+            products=self.products(reflectors.plan, recorder),
+        ) as pipeline:  # fmt: skip
             reflectors.factor(pipeline)
+
+    def products(self, plan: SlabPlan, recorder: Recorder) -> Products:
+        """Return what computes the products of a plan."""
+        return products_of(plan, self._session, self.options, recorder)
 
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.peak_memory import PeakMemory
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
     from hdgemm.report import Resumption
+
+
+#: Stages of a product on a device with memory of its own, and the kernel.
+_ON_DEVICES: Final[tuple[Stage, ...]] = ("load2", "mult1", "store1")
 
 
 class Planned(Protocol):
@@ -58,6 +63,7 @@ class Recorder:
         self.phase: str | None = None
         self._events: list[tuple[str, Event]] = []
         self._counts: dict[str, int] = {}
+        self._planned: Counter[Stage] = Counter()
         self._busy: dict[Stage, float] = {}
         self._lock = threading.Lock()
         self._peak = PeakMemory()
@@ -167,7 +173,7 @@ class Recorder:
                 gflops=here / seconds / 1e9 if seconds > 0 else 0.0,
                 stages=stage_reports(
                     timeline := Timeline(tuple(self._ordered()), seconds),
-                    plan.planned_bytes if planned is None else planned,
+                    {**(plan.planned_bytes if planned is None else planned), **self._planned},
                 ),
                 peak_memory_bytes=self._peak.nbytes,
                 plan=plan.summary(),
@@ -188,6 +194,23 @@ class Recorder:
             (phase, event._replace(start=event.start + first, end=event.end + first))
             for event in report.timeline.events
         ]
+
+    def add_product(self, report: Report, slab: int, block: int) -> None:
+        """Take the transfers and kernels of a product that has just ended as those of an update.
+
+        Copies between a slab and staging are parts of the update.
+        """
+        first = time.perf_counter() - self._began - report.seconds
+        for stage in _ON_DEVICES:
+            if stage in report.stages:
+                self._planned[stage] += report.stages[stage].planned_bytes
+        for event in report.timeline.events:
+            if event.stage in _ON_DEVICES:
+                times = {"start": event.start + first, "end": event.end + first}
+                self.record(
+                    event._replace(number=-1, unit=slab, step=block, **times),  # type: ignore[arg-type]
+                    "update",
+                )
 
     def _ordered(self) -> list[Event]:
         return sorted((event for _, event in self._events), key=lambda event: event.start)

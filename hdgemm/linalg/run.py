@@ -13,6 +13,7 @@ from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.updates import products_of, staging_bytes, with_devices
 from hdgemm.machine.limits import default_host_bytes, thread_limit
 from hdgemm.matrices.draft import allocate_rectangles
 from hdgemm.matrices.filematrix import FileMatrix
@@ -52,27 +53,22 @@ class OpenRun(NamedTuple):
 
 
 @contextmanager
-def host_session(
-    session: Session | None, options: Any, *, devices: bool = False
-) -> Iterator[tuple[Session, Options]]:
-    """Hold a session for one factorisation, which computes on the host.
+def host_session(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
+    """Hold a session for one factorisation or solve, without slots that products have left.
 
-    With `devices`, other devices may be named too: see `hdgemm.linalg.device_run`.
-
-    Raises
-    ------
-    InputError
-        When the options name another device.
+    Devices that the options name compute the updates of slabs (`hdgemm.linalg.updates`) and factor
+    arrays (`hdgemm.linalg.device_run`); all else runs on the host.
     """
-    with thread_limit(), session_for(session, options) as (opened, chosen):
-        if not devices and chosen.devices not in ("auto", "host", ("auto",), ("host",)):
-            raise InputError(
-                f"factorisations run on the host, but devices is {chosen.devices!r}: "
-                "choose devices='host'"
-            )
-        with opened.running(chosen):
-            opened.free_slots()
+    with (
+        thread_limit(),
+        session_for(session, options) as (opened, chosen),
+        opened.running(chosen),
+    ):
+        opened.free_slots()
+        try:
             yield opened, chosen
+        finally:
+            opened.free_slots()
 
 
 def plan_for(
@@ -98,7 +94,7 @@ def plan_for(
     copies = new and isinstance(out.operand.matrix, FileMatrix) and out.shape == a.shape
     storage = Storage(out.chunks is None, row_bytes(a), copies and out.order == "F")
     return slabs_for(
-        kind, a.shape, found.name, machine, options, storage=storage, reserved=reserved
+        kind, a.shape, found.name, machine, options, session, storage=storage, reserved=reserved
     )
 
 
@@ -119,16 +115,19 @@ def slabs_for(
     dtype: str,
     machine: Machine,
     options: Options,
+    session: Session,
     *,
     storage: Storage,
     reserved: int,
 ) -> SlabPlan:
     """Return the slabs for a factorisation of a matrix of this shape under these options."""
     _, width, block = options.tile or (None, None, None)
-    return plan_slabs(
+    plan = plan_slabs(
         kind, shape[1], dtype, host_bytes(options), machine,
-        rows=shape[0], width=width, block=block, storage=storage, reserved=reserved,
+        rows=shape[0], width=width, block=block, storage=storage,
+        reserved=reserved + staging_bytes(options),
     )  # fmt: skip
+    return with_devices(plan, machine.flop_rate(dtype), session, options)
 
 
 def plan_reflectors(
@@ -144,15 +143,16 @@ def plan_reflectors(
     """Return the slabs for Q (trans None), Q·C (N) or Q^H·C (C), of some columns."""
     plan, blocks = reflectors.plan, reflectors.blocks
     _, width, _ = options.tile or (None, None, None)
-    return plan_slabs(
-        "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options),
-        machine_of(
-            reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
-            session, options, watch,
-        ),
-        rows=plan.m, width=width, block=plan.block, storage=Storage(out.chunks is None),
-        reflectors=blocks if trans == "C" else blocks[::-1],
+    machine = machine_of(
+        reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
+        session, options, watch,
     )  # fmt: skip
+    found = plan_slabs(
+        "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
+        rows=plan.m, width=width, block=plan.block, storage=Storage(out.chunks is None),
+        reserved=staging_bytes(options), reflectors=blocks if trans == "C" else blocks[::-1],
+    )  # fmt: skip
+    return with_devices(found, machine.flop_rate(plan.dtype), session, options)
 
 
 def machine_of(
@@ -210,7 +210,8 @@ def slab_run(
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(watch, plan.flops, done=before)
-    pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint)
+    products = products_of(plan, session, options, recorder)
+    pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint, products=products)
     try:
         with pipeline:
             yield pipeline

@@ -13,6 +13,7 @@ from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve_plan import SolvePlan
+from hdgemm.linalg.updates import update_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,6 +226,10 @@ class EarlierRun:
         plan, limit, found = self.plan, options.host_bytes, []
         if limit is not None and plan.bytes_held > limit:
             found.append(f"the plan holds {plan.bytes_held} bytes, allowed are now {limit}")
+        now = update_devices(options)
+        if isinstance(plan, SlabPlan) and plan.slabs and plan.devices != now:
+            then = ", ".join(plan.devices) or "the host"
+            found.append(f"updates ran on {then}, not on {', '.join(now) or 'the host'}")
         width = max((slab.width for slab in plan.slabs), default=0)
         if options.tile is not None:
             columns = plan.p if isinstance(plan, SolvePlan) else plan.n

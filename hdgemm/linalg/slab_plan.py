@@ -71,6 +71,11 @@ class SlabPlan:
     copied
         A is read once by whole rows; slabs for which no buffer is free are copied to the space of
         the output where their factors will be stored, and are loaded from there.
+    devices
+        The devices that compute the products of the updates; () for the host's BLAS.
+    tile
+        The tile of these products, which are those of the transposed slab: slab columns, rows and
+        columns of a stream block. None for the host's BLAS.
     """
 
     kind: Kind
@@ -88,6 +93,8 @@ class SlabPlan:
     reflectors: tuple[Columns, ...] = ()
     row_bytes: int = 0
     copied: bool = False
+    devices: tuple[str, ...] = ()
+    tile: tuple[int, int, int] | None = None
 
     @property
     def itemsize(self) -> int:
@@ -247,6 +254,7 @@ class SlabPlan:
             "expected_seconds": self.seconds,
             "expected_phase_seconds": dict(self.phase_seconds),
             "expected_limit": self.limit,
+            **({"devices": list(self.devices), "tile": self.tile} if self.devices else {}),
         }
 
     @classmethod
@@ -280,6 +288,8 @@ class SlabPlan:
         found = {name: values[name] for name in cls.__slots__ if name in values}
         for name in ("slabs", "reflectors"):
             found[name] = tuple(Columns(*columns) for columns in values[name])
+        tile = values.get("tile")
+        found |= {"devices": tuple(values.get("devices", ())), "tile": tile and tuple(tile)}
         return cls(**found)
 
 

@@ -18,6 +18,7 @@ from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.slab_copies import SlabCopies
 from hdgemm.linalg.slab_plan import leading
+from hdgemm.linalg.updates import HostProducts
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
+    from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -80,6 +82,8 @@ class SlabPipeline:
         Where blocks are read from; None for `out`.
     load, store
         Fill a slab, and store one, in place of reading `a` and writing `out`.
+    products
+        Computes the products that update slabs; None for the host's BLAS.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class SlabPipeline:
         stream: StoredMatrix | None = None,
         load: Callable[[Slab], None] | None = None,
         store: Callable[[Slab], None] | None = None,
+        products: Products | None = None,
     ) -> None:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
         self._stream = out if stream is None else stream
@@ -115,6 +120,7 @@ class SlabPipeline:
         self._blocks = 0
         self._begun: list[int] = []
         self.team = CoreTeam()
+        self.products = products or HostProducts(recorder)
         # Slab loads and stores and the reads of the stream, which may wait for one another.
         self._pool = ThreadPoolExecutor(4 + STREAM_BUFFERS, "hdgemm-slab")
 
