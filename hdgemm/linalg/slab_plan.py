@@ -297,14 +297,3 @@ def elimination_pairs(m: int, n: int, k: int | None = None) -> float:
     """Count the multiply-adds of k steps of the LU factorisation of an m×n matrix, or of all."""
     k = min(m, n) if k is None else k
     return m * n * k - (m + n) * k**2 / 2 + k**3 / 3
-
-
-def leading(rows: int, total: int, itemsize: int) -> int:
-    """Return the leading dimension of a buffer for the last `rows` rows of columns of `total`.
-
-    Long columns start at the same phase of a 4096-byte block in memory and in the file, so that
-    direct I/O needs no copy.
-    """
-    if rows == total or rows * itemsize < SHORT or ALIGNMENT % itemsize:
-        return rows
-    return rows + (total - rows) % (ALIGNMENT // itemsize)

@@ -17,8 +17,8 @@ import numpy as np
 from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.slab_copies import SlabCopies
-from hdgemm.linalg.slab_plan import leading
 from hdgemm.linalg.updates import HostProducts
+from hdgemm.matrices.files import leading
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:

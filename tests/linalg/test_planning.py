@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning import plan_slabs
-from hdgemm.linalg.slab_plan import leading
 from hdgemm.machine.assumed import HOST
+from hdgemm.matrices.files import leading
 
 KINDS = ("cholesky", "lu")
 
