@@ -15,8 +15,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, elimination_pairs
 from hdgemm.matrices.filematrix import GAP
-from hdgemm.matrices.files import leading
-from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, leading
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 
 from hdgemm.matrices.filematrix import GAP
-from hdgemm.matrices.files import SHORT
-from hdgemm.matrices.transfer import ALIGNMENT
+from hdgemm.matrices.transfer import ALIGNMENT, SHORT
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.slab_copies import SlabCopies
 from hdgemm.linalg.updates import HostProducts
-from hdgemm.matrices.files import leading
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, leading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

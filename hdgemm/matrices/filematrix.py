@@ -15,8 +15,7 @@ import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix
-from hdgemm.matrices.files import SHORT
-from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, Bounce, disk_pool
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, SHORT, Bounce, disk_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.transfer import ALIGNMENT, address
+from hdgemm.matrices.transfer import ALIGNMENT, SHORT, address
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
-#: edges of a direct request would cost more than copying.
-SHORT: Final = 256 << 10
 #: Errors of file systems that do not support direct I/O, or not with this alignment.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -34,17 +31,6 @@ _KINDS: Final = {
     stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
 }  # fmt: skip
-
-
-def leading(rows: int, total: int, itemsize: int) -> int:
-    """Return the leading dimension of a buffer for the last `rows` rows of columns of `total`.
-
-    Long columns start at the same phase of a 4096-byte block in memory and in the file, so that
-    direct I/O needs no copy.
-    """
-    if rows == total or rows * itemsize < SHORT or ALIGNMENT % itemsize:
-        return rows
-    return rows + (total - rows) % (ALIGNMENT // itemsize)
 
 
 def check_regular(path: Path) -> None:

@@ -29,6 +29,20 @@ BOUNCE_SIZE: Final = 1 << 20
 BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
 #: Seconds after which a waiting caller looks for an interrupt.
 _INTERRUPTIBLE: Final = 0.2
+#: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
+#: edges of a direct request would cost more than copying.
+SHORT: Final = 256 << 10
+
+
+def leading(rows: int, total: int, itemsize: int) -> int:
+    """Return the leading dimension of a buffer for the last `rows` rows of columns of `total`.
+
+    Long columns start at the same phase of a 4096-byte block in memory and in the file, so that
+    direct I/O needs no copy.
+    """
+    if rows == total or rows * itemsize < SHORT or ALIGNMENT % itemsize:
+        return rows
+    return rows + (total - rows) % (ALIGNMENT // itemsize)
 
 
 class Bounce:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning import plan_slabs
 from hdgemm.machine.assumed import HOST
-from hdgemm.matrices.files import leading
+from hdgemm.matrices.transfer import leading
 
 KINDS = ("cholesky", "lu")
 
