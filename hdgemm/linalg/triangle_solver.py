@@ -14,8 +14,7 @@ from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.solve_plan import kept_blocks
 from hdgemm.linalg.storage import in_memory
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import SHORT
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
