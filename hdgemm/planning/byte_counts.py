@@ -13,6 +13,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.plan import NO_SLOTS, SCRATCH_BYTES, Slots
 from hdgemm.pipeline.slots import PHASE_BYTES
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,8 +159,9 @@ def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitEr
     name, requested, available = max(checks, key=lambda check: check[1] - check[2])
     missing = requested - available
     return DoesNotFitError(
-        f"{what} needs {requested} bytes on {case.device.name}, {name} allows {available}: "
-        f"{missing} bytes are missing; raise {name}{advice}",
+        f"{what} needs {format_size(requested)} for tiles on {case.device.name}, {name} leaves "
+        f"{format_size(available)} for them: {format_size(missing)} are missing; raise "
+        f"{name}{advice}",
         requested=requested,
         available=available,
         missing=missing,

@@ -108,7 +108,7 @@ class Planner:
                 if time.monotonic() > until:
                     raise InputError(
                         f"planning took more than {self._seconds:g} seconds: choose a larger tile, "
-                        "or none",
+                        "or none, or try again when the machine is less busy",
                         seconds=self._seconds,
                     )
             answer: Demand | BaseException = _read(child.stdout)

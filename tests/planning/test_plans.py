@@ -184,7 +184,7 @@ def test_the_shortfall_is_exact():
 
 def test_the_device_s_limit_is_named():
     gpu = DeviceSpec("cuda:0", unified=False)
-    with pytest.raises(DoesNotFitError, match="device_memory allows 20:") as caught:
+    with pytest.raises(DoesNotFitError, match="device_memory leaves 20 B for them:") as caught:
         plan_for(Problem(5, 5, 5), Options(device_memory=20), gpu, HOST)
     assert (caught.value.requested, caught.value.missing) == (24, 4)
 
