@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.blas import multiply
-from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_update
+from hdgemm.errors import DoesNotFitError
+from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
+from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hdgemm.hpl.timeline import Recorder
-    from hdgemm.hpl.window import Columns, Update
+    from hdgemm.hpl.window import Columns, Solve, Update
     from hdgemm.options import Options
 
 #: Extents of the product that warms a device up.
@@ -36,18 +39,24 @@ class Devices(NamedTuple):
         Whether cores of the host are among them; the first one is that of the caller's thread.
     rows
         Rows that one call updates at most.
+    solves
+        How a device solves for the rows of U; others do it with the host's BLAS.
     """
 
     updates: Sequence[Update] = (host_update,)
     names: Sequence[str] = ("host",)
     host: bool = True
     rows: int = CORE_ROWS
+    solves: Mapping[Update, Solve] = MappingProxyType({})
 
     def window(
         self, recorder: Recorder, on_error: Callable[[BaseException], None] = lambda _: None
     ) -> Window:
         """Return a window on which these devices work."""
-        return Window(self.updates, self.rows, recorder, on_error, caller_helps=self.host)
+        return Window(
+            self.updates, self.rows, recorder, on_error,
+            caller_helps=self.host, solves=self.solves,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -64,13 +73,18 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
     others = [name for name in names if name != "host"]
     with ExitStack() as stack:
         updates: list[Update] = [host_update] * (threads if "host" in names else 0)
+        solves: dict[Update, Solve] = {}
         for name in others:
             session = stack.enter_context(Session(replace(options, devices=(name,))))
-            update = _update_in(session)
+            updates.append(_update_in(session))
+            if hasattr(session.device(name, session.options), "trsm"):
+                solves[updates[-1]] = _solve_in(session, name)
             # Programs are compiled before the run that is measured.
-            update(*(np.zeros(_WARM_UP, order="F") for _ in range(3)))
-            updates.append(update)
-        yield Devices(updates, names, "host" in names, DEVICE_ROWS if others else CORE_ROWS)
+            warm_up = [np.eye(*_WARM_UP, dtype=np.float64, order="F") for _ in range(3)]
+            updates[-1](*warm_up)
+            solves.get(updates[-1], host_solve)(*warm_up[:2])
+        rows = DEVICE_ROWS if others else CORE_ROWS
+        yield Devices(updates, names, "host" in names, rows, solves)
 
 
 def _update_in(session: Session) -> Update:
@@ -78,3 +92,34 @@ def _update_in(session: Session) -> Update:
         multiply(a, b, c=c, alpha=-1.0, beta=1.0, out=c, session=session)
 
     return update
+
+
+def _solve_in(session: Session, name: str) -> Solve:
+    def solve(triangle: Columns, b: Columns) -> None:
+        with session.running(session.options):
+            try:
+                _solve_on(session.device(name, session.options), triangle, b)
+            except DoesNotFitError:  # beside the slots of products
+                host_solve(triangle, b)
+
+    return solve
+
+
+def _solve_on(device: Any, triangle: Columns, b: Columns) -> None:
+    """B := L⁻¹·B on a device, which holds the transposes of both row-major."""
+    with ExitStack() as stack:
+        blocks = []
+        for stored in (triangle.T, b.T):
+            rows, cols = stored.shape
+            buffer = device.allocate(device.slot_bytes("C", rows, cols, stored.dtype))
+            stack.callback(device.free, buffer)
+            blocks.append(
+                Block(Tile("C", buffer, rows, cols, cols, stored.dtype), 0, 0, rows, cols)
+            )
+        stack.callback(device.synchronize)
+        arrays = (triangle.T, b.T)
+        arrived = [
+            device.upload(stored, block, ()) for stored, block in zip(arrays, blocks, strict=True)
+        ]
+        solved = device.trsm(*blocks, arrived, side="R", lower=False, unit=True)
+        device.download(blocks[1], b.T, (solved,)).wait()

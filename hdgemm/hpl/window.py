@@ -17,7 +17,7 @@ from hdgemm.errors import CancelledRunError
 from hdgemm.fortran import gemm, trsm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Columns = NDArray[np.floating]
     #: C := C - A·B on column-major arrays.
     Update = Callable[[Columns, Columns, Columns], None]
+    #: B := L⁻¹·B with the unit lower triangle of an array; both are column-major.
+    Solve = Callable[[Columns, Columns], None]
 
 #: Rows of a block, the unit that is taken from another thread's strip: on a core, on a device.
 CORE_ROWS: Final = 1536
@@ -39,6 +41,11 @@ _POLL: Final = 2e-4
 def host_update(a: Columns, b: Columns, c: Columns) -> None:
     """Compute C := C - A·B with the host's BLAS."""
     gemm(-1.0, a, b, c)
+
+
+def host_solve(triangle: Columns, b: Columns) -> None:
+    """Solve L·X = B with the host's BLAS."""
+    trsm(triangle, b, unit=True)
 
 
 class Strip:
@@ -65,10 +72,6 @@ class Strip:
         self.u: Columns = below[:0]
         self.blocks: deque[tuple[int, int]] = deque()
         self.unfinished = 0
-
-    def solve(self) -> None:
-        """Solve for the rows of U."""
-        trsm(self.panel.top, self.u, unit=True)
 
     def cut(self, rows: int | None) -> None:
         """Cut the rows below into blocks; None: into one."""
@@ -105,6 +108,8 @@ class Window:
         Records the updates.
     on_error
         Called by a thread whose update failed, after which the window refuses everything.
+    solves
+        How a device solves for the rows of U; others do it with the host's BLAS.
     """
 
     def __init__(
@@ -115,10 +120,11 @@ class Window:
         on_error: Callable[[BaseException], None] = lambda _: None,
         *,
         caller_helps: bool = True,
+        solves: Mapping[Update, Solve] | None = None,
     ) -> None:
         # One thread alone updates a strip by one product.
         self._rows = rows if len(updates) > 1 else None
-        self._recorder, self._on_error = recorder, on_error
+        self._recorder, self._on_error, self._solves = recorder, on_error, solves or {}
         self._own = updates[0] if caller_helps else None
         self._ready: deque[Strip] = deque()
         self._begun: list[Strip] = []
@@ -244,7 +250,7 @@ class Window:
         strip, block = work
         if block is None:
             with self._recorder.record("update", strip.panel.first):
-                strip.solve()
+                self._solves.get(update, host_solve)(strip.panel.top, strip.u)
             with self._changed:
                 strip.cut(self._rows)
                 self._begun.append(strip)

@@ -5,13 +5,14 @@ import threading
 
 import numpy as np
 import pytest
+from scipy.linalg import solve_triangular
 from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.hpl import Settings, elimination, linpack, machine
 from hdgemm.hpl.communicator import Alone
-from hdgemm.hpl.devices import Devices
+from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.panel import factor_panel
 from hdgemm.hpl.sequence import RandomMatrix
 from hdgemm.hpl.settings import OVERLAPS
@@ -165,16 +166,39 @@ def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
     assert caught.value.missing == caught.value.requested - 10**6
 
 
-@pytest.mark.parametrize("with_host", [False, True])
-def test_other_devices_and_the_host_share_the_updates(with_host):
+@pytest.fixture(scope="module")
+def halves():
+    """Two halves of the first OpenCL device."""
     pytest.importorskip("pyopencl")
     try:
-        first, second = parts_of("opencl:0/2")
+        return parts_of("opencl:0/2")
     except DeviceUnavailableError as error:
         pytest.skip(str(error))
-    options = Options(devices=(first, "host" if with_host else second), threads=1)
-    result = linpack(Settings(200, 32, strip=40), Alone(), options=options)
+
+
+@pytest.mark.parametrize("with_host", [False, True])
+def test_other_devices_and_the_host_share_the_updates(halves, with_host):
+    options = Options(devices=(halves[0], "host" if with_host else halves[1]), threads=1)
+    result = linpack(Settings(200, 32, strip=40), Alone(), options=options, mixed=with_host)
     assert result.passed
+
+
+def test_a_device_solves_for_the_rows_of_u(halves):
+    rng = np.random.default_rng(2)
+    triangle = np.asfortranarray(rng.uniform(-1, 1, (70, 70)))
+    columns = np.asfortranarray(rng.uniform(-1, 1, (90, 33)))
+    expected = columns.copy()
+    expected[9:79] = solve_triangular(triangle, columns[9:79], lower=True, unit_diagonal=True)
+    with open_devices(Options(devices=halves[:1]), 1) as devices:
+        devices.solves[devices.updates[0]](triangle, columns[9:79])
+    unit = np.tril(triangle, -1) + np.eye(70)
+    bound = 70 * np.finfo(float).eps * np.linalg.cond(unit, np.inf) * np.max(np.abs(expected))
+    assert np.max(np.abs(columns - expected)) <= bound
+
+
+def test_a_device_without_room_for_a_solve_leaves_it_to_the_host(halves):
+    options = Options(devices=halves[:1], device_memory="1MB")
+    assert linpack(Settings(300, 128, strip=300), Alone(), options=options).passed
 
 
 def test_devices_are_chosen_by_their_measured_rates(monkeypatch):
