@@ -8,7 +8,6 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import gemm
-from hdgemm.linalg.device_run import factor_on_devices
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.device_run import Strategy
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.progress import Watch
@@ -36,8 +36,8 @@ def on_disk(a: Any, outs: Any) -> bool:
 
 
 def qr_on_devices(
-    source: StoredMatrix, outs: tuple[Any, Any], mode: str, session: Session, options: Options,
-    watch: Watch, *, check_finite: bool,
+    source: StoredMatrix, outs: tuple[Any, Any], mode: str, factor: Strategy, session: Session,
+    options: Options, watch: Watch, *, check_finite: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return what `hdgemm.linalg.qr` returns, in new arrays or in the arrays `outs`."""
     m, n = source.shape
@@ -49,7 +49,7 @@ def qr_on_devices(
         source.read(array)
     if check_finite:
         check_finite_slab(Slab(0, Columns(0, n, 0), array))
-    done = factor_on_devices("qr", array, session, options, recorder)
+    done = factor("qr", array, session, options, recorder)
     rows = {"full": m, "economic": k, "raw": k, "r": m}[mode]
     r = _stored(np.triu(array[:rows]), outs[1])
     if mode == "r":

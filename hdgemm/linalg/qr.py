@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.device_qr import on_disk, qr_on_devices
-from hdgemm.linalg.device_run import device_names
+from hdgemm.linalg.device_run import strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
@@ -48,6 +48,7 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
     *,
+    strategy: str = "hybrid",
     out: Any = None,
     options: Options | None = None,
     session: Session | None = None,
@@ -77,6 +78,9 @@ def qr(
         False.
     check_finite
         Raise `InputError` at the first NaN or Inf.
+    strategy
+        With devices: ``"hybrid"`` factors panels on the host; ``"native"`` factors on the one
+        device that `options` names, which holds the whole matrix. The host forms Q.
     out
         A pair (Q, R), one R for "r", a pair (QR, R) or QR alone for "raw". Each is an array, a
         stored matrix or view, or the location of a file, which appears when it is complete; None
@@ -125,10 +129,12 @@ def qr(
     with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
     command = Command("qr", {}, checkpoint, restart)
     with host_session(session, options) as (opened, chosen):
-        if device_names(chosen) and not on_disk(a, out):
+        factor = strategy_of(strategy, chosen, in_memory=not on_disk(a, out))
+        if factor is not None:
             return qr_on_devices(
-                source, (q_out, r_out), mode, opened, chosen, watch, check_finite=check_finite
-            )
+                source, (q_out, r_out), mode, factor, opened, chosen, watch,
+                check_finite=check_finite,
+            )  # fmt: skip
         run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
                     overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
         return _on_host(run, (q_out, r_out), mode, command, with_r=with_r)

@@ -10,6 +10,9 @@ from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, Input
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.native import factor_native
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.pipeline.devices.cuda import driven_by
+from hdgemm.pipeline.devices.cuda import open_device as open_cuda
+from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
 from hdgemm.progress import Watch
@@ -34,10 +37,15 @@ def pocl(**options):
     return pytest.skip("PoCL is not installed")
 
 
-@pytest.fixture(scope="module", params=["host", "pocl"])
+def cuda():
+    with driven_by(StandIn(order="ahead:2").api()):
+        return open_cuda("cuda:0")
+
+
+@pytest.fixture(scope="module", params=["host", "pocl", "cuda"])
 def device(request):
     """Kernels of at most 8 columns, so that small matrices have panels of several levels."""
-    found = HostDevice() if request.param == "host" else pocl()
+    found = {"host": HostDevice, "pocl": pocl, "cuda": cuda}[request.param]()
     found.panel_columns = 8
     yield found
     found.close()
@@ -77,6 +85,23 @@ def test_cholesky_is_sound(device, dtype, n):
     found = widened(np.tril(lower))
     assert residual_ratio((found @ found.conj().T - a).astype(dtype), a) < SOUND
     assert not np.triu(lower, 1).any()  # the other triangle is as it was
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(75, 75), (75, 50), (50, 75), (1, 9), (9, 1)])
+def test_qr_is_sound(device, dtype, shape):
+    a = random_matrix(*shape, dtype)
+    array, found = factor("qr", device, a)
+    product, first = widened(np.triu(array)), min(shape)
+    for t in reversed(found.triangles):
+        first -= len(t)
+        v = np.tril(widened(array[first:, first : first + len(t)]), -1) + np.eye(
+            shape[0] - first, len(t))  # fmt: skip
+        assert not np.tril(t, -1).any()
+        np.testing.assert_allclose(t + t.conj().T, t.conj().T @ (v.conj().T @ v) @ t,
+                                   atol=1e3 * np.finfo(dtype).eps)  # fmt: skip
+        product[first:] -= v @ (t @ (v.conj().T @ product[first:]))
+    assert residual_ratio((product - a).astype(dtype), a) < SOUND
 
 
 def test_a_minor_that_is_not_positive_is_named(device):
@@ -167,6 +192,9 @@ def test_public_calls_run_native(native):
     upper = hdgemm.linalg.cholesky(a, strategy="native", options=native)
     assert residual_ratio(upper.T @ upper - a, a) < SOUND
     b = random_matrix(100, 90, "float64")
+    q, r = hdgemm.linalg.qr(b, mode="economic", strategy="native", options=native)
+    assert residual_ratio(q @ r - b, b) < SOUND
+    assert residual_ratio(q.T @ q - np.eye(90), np.eye(90)) < SOUND
     reports = []
     lu, pivots = hdgemm.linalg.lu_factor(
         b, strategy="native", options=native, report=reports.append

@@ -218,6 +218,19 @@ class HostDevice:
         host_view(panel)[...] = columns
         return found
 
+    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+        """Call LAPACK on a column-major copy."""
+        from hdgemm import fortran
+
+        for completion in after:
+            completion.wait()
+        self.synchronize()
+        columns = np.array(host_view(panel), order="F")
+        t = np.zeros((panel.cols, panel.cols), columns.dtype, "F")
+        fortran.geqrt(columns, t)
+        host_view(panel)[...] = columns
+        return t.diagonal().copy()
+
     def potrf(self, block: Block, after: Sequence[Completion]) -> int:
         """Call LAPACK on a column-major copy."""
         from hdgemm import fortran

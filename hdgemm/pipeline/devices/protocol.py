@@ -231,10 +231,10 @@ class FactorDevice(Device, Protocol):
 class NativeDevice(FactorDevice, Protocol):
     """A device that factors narrow panels by itself: no part of a factorisation runs on the host.
 
-    Blocks are as in `FactorDevice`. Both methods wait for their result.
+    Blocks are as in `FactorDevice`. All three methods wait for their result.
     """
 
-    #: Most columns of a panel that `getrf` and `potrf` factor.
+    #: Most columns of a panel that `getrf`, `geqrf` and `potrf` factor.
     panel_columns: int
 
     def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
@@ -242,6 +242,12 @@ class NativeDevice(FactorDevice, Protocol):
 
         Returns interchanges relative to its first row, and the 1-based index of the first pivot
         that is exactly zero, 0 without one.
+        """
+
+    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+        """Overwrite a panel, not wider than high, by R and the reflectors below its diagonal.
+
+        Returns tau, as LAPACK's geqrf: Q is the product of all I - tau[i]·v·v^H.
         """
 
     def potrf(self, block: Block, after: Sequence[Completion]) -> int:

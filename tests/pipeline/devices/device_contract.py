@@ -294,6 +294,31 @@ class DeviceContract:
         expected[2:7, 3:7] = values[2:7, 3:7]
         np.testing.assert_array_equal(self.fetched(device, taken, tile, done), expected)
 
+    @pytest.mark.parametrize("scale", [1.0, 1e-30])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_factors_panels_by_reflectors(self, device, taken, dtype, scale):
+        width = self.native(device)
+        if dtype not in self.dtypes(device):
+            pytest.skip(f"{device.spec.name} has no {dtype}")
+        rows = 3 * width + 1
+        values = random(np.random.default_rng(8), (rows + 2, width + 3), dtype)
+        values[:, 7] = 0
+        values *= np.dtype(dtype).type(scale)
+        tile, done = self.loaded(device, taken, "C", values)
+        tau = device.geqrf(Block(tile, 2, 3, rows, width), [done])
+        found = self.fetched(device, taken, tile, DONE)
+        np.testing.assert_array_equal(found[:2], values[:2])
+        np.testing.assert_array_equal(found[:, :3], values[:, :3])
+        part = found[2:, 3:].astype("complex128")
+        q = np.eye(rows, dtype="complex128")
+        for col in reversed(range(width)):
+            v = np.concatenate([np.zeros(col), [1], part[col + 1 :, col]])
+            q -= tau[col] * np.outer(v, v.conj() @ q)
+        bound = 64 * width * np.finfo(dtype).eps
+        assert np.abs(q.conj().T @ q - np.eye(rows)).max() <= bound
+        off = np.abs(q @ np.triu(part) - values[2:, 3:]).max()
+        assert off <= bound * np.abs(values).max()
+
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_factors_diagonal_blocks(self, device, taken, dtype):
         n = self.native(device)

@@ -12,8 +12,11 @@ from hdgemm.errors import DeviceError, DoesNotFitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY and CUBLAS_STATUS_ALLOC_FAILED.
-_OUT_OF_MEMORY: Final = {"CUDARuntimeError": 2, "CUDADriverError": 2, "CUBLASError": 3}
+#: cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, CUBLAS_STATUS_ALLOC_FAILED and
+#: CUSOLVER_STATUS_ALLOC_FAILED.
+_OUT_OF_MEMORY: Final = {
+    "CUDARuntimeError": 2, "CUDADriverError": 2, "CUBLASError": 3, "CUSOLVERError": 2,
+}  # fmt: skip
 #: Errors of `cudaError_t` after which every call fails until the process ends: ECC, NVLink,
 #: contained error, illegal address, launch timeout, assertion, hardware stack, illegal
 #: instruction, misaligned address, address space, program counter, launch failure, tensor memory
@@ -21,9 +24,9 @@ _OUT_OF_MEMORY: Final = {"CUDARuntimeError": 2, "CUDADriverError": 2, "CUBLASErr
 _CONTEXT_LOST: Final = frozenset(
     {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999}
 )
-#: CUBLAS_STATUS_EXECUTION_FAILED and CUBLAS_STATUS_INTERNAL_ERROR: what cuBLAS returns where a
-#: kernel could not be launched, on a lost context above all.
-_BLAS_FAILED: Final = frozenset({13, 14})
+#: EXECUTION_FAILED and INTERNAL_ERROR: what cuBLAS and cuSOLVER return where a kernel could not be
+#: launched, on a lost context above all.
+_LIBRARY_FAILED: Final = {"CUBLASError": frozenset({13, 14}), "CUSOLVERError": frozenset({6, 7})}
 
 
 class Contexts(Protocol):
@@ -39,7 +42,8 @@ class Contexts(Protocol):
 class CudaApi(NamedTuple):
     """The functions used of CuPy and of the CUDA driver; `StandIn` offers the same without a GPU.
 
-    `runtime` and `blas` are `cupy.cuda.runtime` and `cupy.cuda.cublas`. `stream` makes a
+    `runtime` and `blas` are `cupy.cuda.runtime` and `cupy.cuda.cublas`; `solver` returns
+    `cupy.cuda.cusolver`, which need not be installed. `stream` makes a
     non-blocking stream with a `ptr`, current within a ``with`` block. `address_range` returns the
     start and bytes of the allocation that an address lies in, None where the driver knows none.
     """
@@ -47,6 +51,7 @@ class CudaApi(NamedTuple):
     name: str
     runtime: Any
     blas: Any
+    solver: Callable[[], Any]
     stream: Callable[[], Any]
     contexts: Contexts
     address_range: Callable[[int], tuple[int, int] | None]
@@ -107,10 +112,10 @@ class Context:
         return DeviceError(message, call=call, status=status)
 
     def _is_lost(self, kind: str, status: int) -> bool:
-        """Say whether an error ends all work on the GPU; after a cuBLAS failure, the GPU tells."""
-        if kind != "CUBLASError":
+        """Say whether an error ends all work on the GPU; for a library's error, the GPU tells."""
+        if kind not in _LIBRARY_FAILED:
             return status in _CONTEXT_LOST
-        if status not in _BLAS_FAILED:
+        if status not in _LIBRARY_FAILED[kind]:
             return False
         try:
             self.api.runtime.deviceSynchronize()

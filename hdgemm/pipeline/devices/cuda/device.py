@@ -28,6 +28,7 @@ from hdgemm.pipeline.devices.cuda.calls import (
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.cuda.factoring import Factoring
+from hdgemm.pipeline.devices.cuda.panels import COLUMNS, PanelFactors
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -61,6 +62,8 @@ class CudaDevice:
         The most device memory to hold; None for all that is free.
     """
 
+    panel_columns = COLUMNS
+
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
         self.driver = driver
         self.facts = driver.facts()
@@ -79,6 +82,8 @@ class CudaDevice:
             resources.callback(driver.destroy_blas, self._blas)
             self._factoring = Factoring(driver, self._blas, self._compute)
             resources.callback(self._factoring.close)
+            self._panels = PanelFactors(driver, self._blas, self._compute)
+            resources.callback(self._panels.close)
             self._warm_up()
             free, _ = driver.memory()
             self._resources = resources.pop_all()
@@ -224,6 +229,18 @@ class CudaDevice:
         """Enqueue the change of sign of all imaginary parts on the stream of products."""
         return self._factoring.conjugate(block, self._address(block), after)
 
+    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+        """Factor a panel by cuSOLVER; wait for the pivots."""
+        return self._panels.getrf(panel, self._address(panel), after)
+
+    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+        """Factor a panel by cuSOLVER; wait for tau."""
+        return self._panels.geqrf(panel, self._address(panel), after)
+
+    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+        """Factor a diagonal block by cuSOLVER; wait for the result."""
+        return self._panels.potrf(block, self._address(block), after)
+
     def _address(self, block: Block) -> int:
         buffer = block.tile.buffer
         if isinstance(buffer, np.ndarray):
@@ -268,10 +285,7 @@ class CudaDevice:
         return allocation is None or high <= sum(allocation)
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued; completions report errors, this does not.
-
-        Memory must be freed whether the work failed or not.
-        """
+        """Wait for everything enqueued, failed or not, so that memory can be freed."""
         for lane in (self._up, self._compute, self._down):
             with contextlib.suppress(DeviceError):
                 lane.synchronize()

@@ -1,4 +1,4 @@
-"""The CUDA and cuBLAS calls that the device makes.
+"""The CUDA, cuBLAS and cuSOLVER calls that the device makes.
 
 CuPy's bindings release the interpreter's lock in every call made here that can take long: copies,
 kernel launches, waits, allocations (read in `cupy_backends/cuda/api/runtime.pyx` and
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from hdgemm.errors import DeviceUnavailableError
 from hdgemm.pipeline.devices.cuda.context import Context
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_rows`, `gemm` and `blas_call` enqueue work and must be
-    called within `current`; the others make the GPU current themselves.
+    `record`, `wait_event`, `copy`, `copy_rows`, `gemm`, `blas_call` and `solver_call` enqueue work
+    and must be called within `current`; the others make the GPU current themselves.
     """
 
     def facts(self) -> DeviceFacts:
@@ -176,6 +177,34 @@ class Driver(Context):
         """Enqueue another routine of cuBLAS; see `gemm`."""
         with stream:
             self.checked(name, getattr(self.api.blas, name), handle, *arguments)
+
+    def solver(self) -> int:
+        """Make a cuSOLVER handle.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            When cuSOLVER is not installed.
+        """
+        try:
+            create = self.api.solver().create
+        except ImportError as error:
+            raise DeviceUnavailableError(
+                f"cuSOLVER was not found: {error}; choose strategy='hybrid'"
+            ) from error
+        with self.current():
+            return int(self.checked("create", create))
+
+    def destroy_solver(self, handle: int) -> None:
+        """Give a cuSOLVER handle back."""
+        if self.lost is None:
+            with self.current():
+                self.checked("destroy", self.api.solver().destroy, handle)
+
+    def solver_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> Any:
+        """Call a routine of cuSOLVER on a stream; see `gemm`."""
+        with stream:
+            return self.checked(name, getattr(self.api.solver(), name), handle, *arguments)
 
     def _release(self, name: str, handle: int) -> None:
         """Give something back; a lost context holds nothing any more."""

@@ -85,6 +85,7 @@ def _load_cupy() -> CudaApi:
         f"CuPy {cupy.__version__}",
         cupy.cuda.runtime,
         blas,
+        lambda: cupy.cuda.cusolver,
         functools.partial(cupy.cuda.Stream, non_blocking=True),
         library,
         library.address_range,

@@ -213,6 +213,11 @@ class OpenCLDevice:
         self._owner.check()
         return self._panels.getrf(panel, after)
 
+    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+        """Factor a narrow panel by reflectors; wait for their factors."""
+        self._owner.check()
+        return self._panels.geqrf(panel, after)
+
     def potrf(self, block: Block, after: Sequence[Completion]) -> int:
         """Factor a small diagonal block; wait for the result."""
         self._owner.check()

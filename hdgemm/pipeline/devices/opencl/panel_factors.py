@@ -1,4 +1,4 @@
-"""LU and Cholesky factors of narrow panels on an OpenCL device.
+"""LU, QR and Cholesky factors of narrow panels on an OpenCL device.
 
 The kernels follow Abdelfattah et al., "Analysis and Design Techniques towards High-Performance and
 Energy-Efficient Dense Linear Solvers on GPUs", sections 6.4 and 6.5.
@@ -71,6 +71,32 @@ class PanelFactors:
         found = self._run("panel factorisation", panel, work, after, width + 1)
         return found[:width].astype(np.int64), int(found[width])
 
+    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+        """Factor a panel; see `NativeDevice.geqrf`."""
+        rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
+        if not width:
+            return np.empty(0, dtype)
+        if width > min(rows, COLUMNS):
+            raise InputError(
+                f"a panel of {rows}×{width} has more columns than rows, or than {COLUMNS}"
+            )
+        find = self._programs.factor(dtype, "reflector")
+        update = self._programs.factor(dtype, "reflect")
+        items = self._programs.pack_items
+
+        def work(queue: cl.CommandQueue, dense: cl.Buffer, found: cl.Buffer) -> cl.Event:
+            for col in range(width):
+                find.set_args(rows, width, col, dense, found)
+                cl.enqueue_nd_range_kernel(queue, find, (items,), (items,))
+                update.set_args(rows, width, col, dense, found)
+                grid = (groups(rows - col),)
+                last = cl.enqueue_nd_range_kernel(queue, update, grid, (GROUP,))
+            return last
+
+        # Beside tau: beta, the divisor of the column, and what each column loses.
+        found = self._run("panel factorisation", panel, work, after, 2 * width + 2, dtype)
+        return found[:width]
+
     def potrf(self, block: Block, after: Sequence[Completion]) -> int:
         """Factor a diagonal block; see `NativeDevice.potrf`."""
         n, dtype = block.rows, block.tile.dtype
@@ -88,27 +114,28 @@ class PanelFactors:
         return int(self._run("factorisation of a block", block, work, after, 1)[0])
 
     def _run(
-        self, what: str, block: Block, factor: Enqueue, after: Sequence[Completion], count: int
-    ) -> NDArray[np.int32]:
+        self, what: str, block: Block, factor: Enqueue, after: Sequence[Completion], count: int,
+        results: Any = np.int32,
+    ) -> NDArray[Any]:  # fmt: skip
         """Copy a block to dense workspace, factor it there, copy it back, and wait.
 
-        Returns `count` integers that the kernels wrote.
+        Returns `count` numbers of the dtype `results` that the kernels wrote.
         """
         rows, cols, dtype = block.rows, block.cols, block.tile.dtype
         space = self._factoring.space("panel", rows * cols * dtype.itemsize)
-        integers = self._factoring.space("integers", 4 * (COLUMNS + 1))
+        written = self._factoring.space("results", 16 * (2 * COLUMNS + 2))
         dense = Block(Tile("C", space, rows, cols, cols, dtype), 0, 0, rows, cols)
-        found = np.empty(count, np.int32)
+        found = np.empty(count, results)
         copied = self._device.copy(block, dense, after)
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
             first = cl.enqueue_marker(queue, wait_for=events)
-            factor(queue, space.memory, integers.memory)
+            factor(queue, space.memory, written.memory)
             to: Any = found
-            last: Any = cl.enqueue_copy(queue, to, integers.memory, is_blocking=False)
+            last: Any = cl.enqueue_copy(queue, to, written.memory, is_blocking=False)
             return first, last
 
-        done = self._queue.enqueue(what, work, (), (found, space, integers))
+        done = self._queue.enqueue(what, work, (), (found, space, written))
         back = self._device.copy(dense, block, ())
         for completion in (copied, done, back):
             completion.wait()

@@ -196,6 +196,8 @@ _FACTOR_ARGUMENTS: Final[dict[str, list[Any]]] = {
     "invert": [*(np.int32,) * 3, None, np.int64, np.int64, None],
     "pivot": [np.int64, np.int32, np.int32, None, None],
     "eliminate": [np.int64, np.int32, np.int32, None],
+    "reflector": [np.int64, np.int32, np.int32, None, None],
+    "reflect": [np.int64, np.int32, np.int32, None, None],
     "cholesky": [np.int32, None, None],
 }
 #: steps, first, across; source, start, ld; target, origin, panel.

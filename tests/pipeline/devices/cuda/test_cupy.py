@@ -59,6 +59,41 @@ def test_gemm_has_cupys_arguments():
     assert (blas.CUBLAS_OP_N, blas.CUBLAS_OP_T) == (0, 1)
 
 
+def test_cusolver_has_the_arguments_that_are_passed():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    try:
+        blas, solver = cupy.cuda.cublas, cupy.cuda.cusolver
+    except ImportError as error:
+        pytest.skip(f"a library is not installed: {error}")
+    expected = {
+        "getrf": "m n a lda work devipiv devinfo", "getrf_bufferSize": "m n a lda",
+        "geqrf": "m n a lda tau work lwork devinfo", "geqrf_bufferSize": "m n a lda",
+        "potrf": "uplo n a lda work lwork devinfo", "potrf_bufferSize": "uplo n a lda",
+    }  # fmt: skip
+    for letter in "sdcz":
+        for name, arguments in expected.items():
+            assert parameters(getattr(solver, letter + name)) == ["handle", *arguments.split()]
+        assert parameters(getattr(blas, letter + "geam")) == (
+            [
+                "handle",
+                "transa",
+                "transb",
+                "m",
+                "n",
+                "alpha",
+                "a",
+                "lda",
+                "beta",
+                "b",
+                "ldb",
+                "c",
+                "ldc",
+            ]
+        )
+    for letter in "sd":
+        assert parameters(getattr(blas, letter + "scal")) == ["handle", "n", "alpha", "x", "incx"]
+
+
 def test_cupys_constants_are_the_ones_used():
     runtime = pytest.importorskip("cupy.cuda.runtime", reason="CuPy is not installed")
     assert (runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost) == (1, 2)

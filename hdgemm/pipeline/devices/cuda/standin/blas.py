@@ -28,6 +28,7 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 ROUTINES: Final = {letter + "gemm": dtype for letter, dtype in _DTYPES.items()}
 SOLVES: Final = {letter + "trsm": dtype for letter, dtype in _DTYPES.items()}
+TRANSPOSITIONS: Final = {letter + "geam": dtype for letter, dtype in _DTYPES.items()}
 SCALINGS: Final = {letter + "scal": _DTYPES[letter] for letter in "sd"}
 _NOT_INITIALIZED: Final = 1
 _ALLOC_FAILED: Final = 3
@@ -66,6 +67,7 @@ class Blas:
             **products,
             **solves,
             **scalings,
+            **{name: partial(self._geam, name) for name in TRANSPOSITIONS},
         }
 
     def held(self) -> int:
@@ -156,6 +158,24 @@ class Blas:
             if n > 0:
                 # One column of each `incx` rows: an element, and what is left out.
                 self._view(_Stored(x, incx, 1, n), dtype, device)[0] *= scale
+
+        self._standin.enqueue(self._standin.current.streams[-1], work)
+
+    def _geam(self, name: str, handle: int, *args: int) -> None:
+        """C := alpha·op(A) + beta·op(B); in place (B is C) B is not transposed."""
+        transa, transb, m, n, alpha, a, lda, beta, b, ldb, c, ldc = args
+        self._use(handle)
+        dtype, device = TRANSPOSITIONS[name], self._standin.current.index
+        source = _Stored(a, lda, *((n, m) if transa else (m, n)))
+        target = _Stored(c, ldc, m, n)
+        if (b, ldb, transb) != (c, ldc, 0) or any(x.ld < max(1, x.rows) for x in (source, target)):
+            raise CUBLASError(_INVALID_VALUE, "B is not C, or a short leading dimension")
+        scale, keep = _scalar(alpha, dtype), _scalar(beta, dtype)
+
+        def work() -> None:
+            x, y = (self._view(stored, dtype, device) for stored in (source, target))
+            result = scale * (x.T if transa else x)
+            y[...] = result if keep == 0 else result + keep * y
 
         self._standin.enqueue(self._standin.current.streams[-1], work)
 

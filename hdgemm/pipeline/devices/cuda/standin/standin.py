@@ -11,10 +11,12 @@ from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.standin.blas import Blas
 from hdgemm.pipeline.devices.cuda.standin.memory import Memory
 from hdgemm.pipeline.devices.cuda.standin.runtime import Runtime
+from hdgemm.pipeline.devices.cuda.standin.solver import Solver
 from hdgemm.pipeline.devices.cuda.standin.streams import (
     CUBLASError,
     CUDADriverError,
     CUDARuntimeError,
+    CUSOLVERError,
     Streams,
 )
 
@@ -29,8 +31,8 @@ _WITHOUT_CONTEXT: Final = frozenset(
         "getDeviceProperties", "deviceGetAttribute", "deviceGetPCIBusId", "cuCtxPushCurrent",
     }
 )  # fmt: skip
-#: CUBLAS_STATUS_EXECUTION_FAILED: what cuBLAS returns on a lost context.
-_EXECUTION_FAILED: Final = 13
+#: EXECUTION_FAILED: what cuBLAS and cuSOLVER return on a lost context.
+_LIBRARY_FAILED: Final[dict[type[Any], int]] = {CUBLASError: 13, CUSOLVERError: 6}
 #: Device memory that a context takes.
 CONTEXT_BYTES: Final = 32 << 20
 
@@ -131,6 +133,7 @@ class StandIn:
         self._late: Exception | None = None
         self._runtime = Runtime(self, devices)
         self._blas = Blas(self)
+        self._solver = Solver(self)
 
     def api(self) -> CudaApi:
         """Return the names that the CUDA device uses, driven by this stand-in."""
@@ -141,7 +144,11 @@ class StandIn:
             pop=self._pop,
         )
         stream = self._recorded("Stream", lambda: StandInStream(self), CUDARuntimeError)
-        return CudaApi("a stand-in", runtime, blas, stream, contexts, self.memory.address_range)
+        solver = self._named(self._solver.names(), CUSOLVERError)
+        return CudaApi(
+            "a stand-in", runtime, blas, lambda: solver, stream, contexts,
+            self.memory.address_range,
+        )  # fmt: skip
 
     def _pop(self) -> None:
         self.current.contexts.pop()
@@ -177,7 +184,7 @@ class StandIn:
             "memory": self.memory.held(),
             "streams": streams,
             "events": events,
-            "handles": self._blas.held(),
+            "handles": self._blas.held() + self._solver.held(),
         }
         return {kind: number for kind, number in held.items() if number}
 
@@ -233,8 +240,8 @@ class StandIn:
     def _raise_if_lost(self, error: type[Any]) -> None:
         failed = self.streams.failed.get(self.current.index)
         if failed is not None:
-            lost = error(_EXECUTION_FAILED, "execution failed") if error is CUBLASError else failed
-            raise lost
+            status = _LIBRARY_FAILED.get(error)
+            raise failed if status is None else error(status, "execution failed")
 
 
 class StandInStream:

@@ -36,6 +36,10 @@ class CUBLASError(StandInError):
     """A `cublasStatus_t` that is not success."""
 
 
+class CUSOLVERError(StandInError):
+    """A `cusolverStatus_t` that is not success."""
+
+
 class CUDADriverError(StandInError):
     """A `CUresult` that is not success."""
 

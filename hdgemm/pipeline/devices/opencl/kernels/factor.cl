@@ -143,6 +143,72 @@ void eliminate(const long rows, const int width, const int col, __global ELEMENT
     for (int j = col + 1; j < width; j++) row[j] -= TIMES(factor, top[j]);
 }
 
+/* Reflector of column `col` of a dense panel of rows x width (LARFG), and what it does to the
+ * columns right of it: found[col] is tau; behind all tau are beta, the divisor of the column, and
+ * for each column j conj(tau) v^H a_j, which one pass over the rows gives as products with the
+ * column itself, scaled by its largest element. */
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void reflector(const long rows, const int width, const int col,
+               __global const ELEMENT *restrict a, __global ELEMENT *found)
+{
+    const int item = get_local_id(0);
+    __local REAL sizes[LANES];
+    __local ELEMENT sums[LANES];
+    __global ELEMENT *rest = found + width;
+    REAL size = 0;
+    for (long i = col + item; i < rows; i += LANES) size = fmax(size, SIZE(a[i * width + col]));
+    sizes[item] = size;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int other = 0; other < LANES; other++) size = fmax(size, sizes[other]);
+    const ELEMENT alpha = a[col * width + col];
+    REAL beta = 0;
+    ELEMENT tau = (ELEMENT)(0), divisor = ONE;
+    for (int j = col; j < width; j++) {
+        ELEMENT sum = (ELEMENT)(0);
+        for (long i = col + item; i < rows && size > 0; i += LANES)
+            sum += TIMES(CONJUGATE(a[i * width + col] / size), a[i * width + j] / (j == col ? size : 1));
+        barrier(CLK_LOCAL_MEM_FENCE);
+        sums[item] = sum;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        sum = (ELEMENT)(0);
+        for (int other = 0; other < LANES; other++) sum += sums[other];
+        if (j == col) {
+            const REAL norm = size * sqrt(REAL_PART(sum));
+            beta = REAL_PART(alpha) > 0 ? -norm : norm;
+            if (size > 0) {
+                tau = OVER(ONE * beta - alpha, ONE * beta);
+                divisor = alpha - ONE * beta;
+            }
+            if (item == 0) {
+                found[col] = tau;
+                rest[0] = ONE * beta;
+                rest[1] = divisor;
+            }
+        } else if (item == 0) {
+            const ELEMENT top = a[col * width + j];
+            /* (x - beta e)^H a_j / conj(alpha - beta), in units of the largest element */
+            const ELEMENT product = size > 0
+                ? OVER(sum - top * (beta / size), CONJUGATE(divisor / size)) : (ELEMENT)(0);
+            rest[2 + j] = TIMES(CONJUGATE(tau), product);
+        }
+    }
+}
+
+/* Divide the column and subtract the reflector's part from the rows right of it. */
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void reflect(const long rows, const int width, const int col,
+             __global ELEMENT *restrict a, __global const ELEMENT *restrict found)
+{
+    __global const ELEMENT *rest = found + width;
+    const long i = col + get_global_id(0);
+    if (i >= rows) return;
+    __global ELEMENT *row = a + i * width;
+    const ELEMENT factor = i == col ? ONE : OVER(row[col], rest[1]);
+    if (i == col && !IS_ZERO(found[col])) row[col] = rest[0];
+    else if (i > col) row[col] = factor;
+    for (int j = col + 1; j < width; j++) row[j] -= TIMES(factor, rest[2 + j]);
+}
+
 /* Cholesky factor of the lower triangle of a dense square; imaginary parts of the diagonal are
  * taken as zero. *order is that of the first leading minor that is not positive, or 0. */
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
