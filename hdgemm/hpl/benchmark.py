@@ -175,7 +175,7 @@ def linpack(
     active = world.split(int(inside), world.rank)
     if not inside:
         return None
-    check_memory(settings, active)
+    check_memory(settings, active, mixed=mixed)
     if devices is not None:
         return _measure(settings, active, devices, progress, mixed=mixed)
     checked = check_options(options)
@@ -252,9 +252,10 @@ def ending_all(world: Communicator) -> Iterator[None]:
 def _end_all(world: Communicator, error: BaseException) -> None:
     if world.size == 1:
         return
-    if not isinstance(error, HdgemmError):
+    if isinstance(error, Exception) and not isinstance(error, HdgemmError):
         traceback.print_exception(error)
-    print(f"hdgemm: rank {world.rank} on {platform.node()}: {error}", file=sys.stderr, flush=True)
+    what = str(error) or type(error).__name__
+    print(f"hdgemm: rank {world.rank} on {platform.node()}: {what}", file=sys.stderr, flush=True)
     world.abort(getattr(error, "exit_code", 1))
 
 
@@ -271,19 +272,20 @@ def _refined(system: System) -> tuple[Vector, int]:
     return x, MOST_STEPS
 
 
-def needed_bytes(settings: Settings) -> int:
+def needed_bytes(settings: Settings, *, mixed: bool = False) -> int:
     """Return the bytes of one process: its part of the matrix, panels, and the rows of U."""
     p, q = settings.grid
-    n, nb = settings.n, settings.nb
+    n, nb = settings.n, min(settings.nb, settings.n)
     rows, cols = -(-n // (nb * p)) * nb, -(-(n + 1) // (nb * q)) * nb
     panels = settings.depth + 2
-    return 8 * (min(rows, n) * min(cols, n + 1) + panels * nb * rows + 3 * nb * cols + 4 * n)
+    held = min(rows, n) * min(cols, n + 1) + panels * nb * rows + 3 * nb * cols
+    return (4 if mixed else 8) * held + 32 * n
 
 
-def check_memory(settings: Settings, world: Communicator) -> None:
+def check_memory(settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
     """Refuse on every process where the processes of one machine need more than it has."""
     host = platform.node()
-    found = world.collect((host, needed_bytes(settings), available_bytes()))
+    found = world.collect((host, needed_bytes(settings, mixed=mixed), available_bytes()))
     for name in sorted({node for node, _, _ in found}):
         needs = [need for node, need, _ in found if node == name]
         available = min(free for node, _, free in found if node == name)

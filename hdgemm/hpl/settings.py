@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from hdgemm.errors import InputError
 from hdgemm.hpl.broadcast import TOPOLOGIES
@@ -12,8 +12,10 @@ from hdgemm.hpl.interchange import SWAPS
 from hdgemm.hpl.sequence import SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    T = TypeVar("T", int, float)
 
 #: HPL.dat's number of the swap algorithm; 2 is a mix, in which large updates take the second.
 _SWAPS: Final = ("binary-exchange", "long", "long")
@@ -85,6 +87,10 @@ class Settings:
             raise InputError(
                 f"the lookahead depth must be at least 0 and a strip at least 1 column wide, got "
                 f"{self.depth} and {self.strip}"
+            )
+        if not self.threshold > 0:
+            raise InputError(
+                f"the threshold must be above 0, got {self.threshold}: residuals are always checked"
             )
         for name, value, known in (
             ("broadcast", self.broadcast, TOPOLOGIES), ("swap", self.swap, tuple(SWAPS)),
@@ -163,21 +169,20 @@ def read_dat(path: Path) -> list[Settings]:
     dat = _Dat(path, lines)
     dat.skip(2)  # the name of the output and the device
     sizes, blocks = dat.several(), dat.several()
-    mapping = dat.named(MAPPINGS, int(dat.numbers(1)[0]), "PMAP")
-    count = int(dat.numbers(1)[0])
-    grids = list(zip(dat.numbers(count), dat.numbers(count), strict=True))
-    threshold = dat.numbers(1)[0]
+    mapping = dat.named(MAPPINGS, dat.integer(), "PMAP")
+    count = dat.count()
+    grids = list(zip(dat.integers(count), dat.integers(count), strict=True))
+    [threshold] = dat.numbers(1)
     for _ in range(4):  # PFACTs, NBMINs, NDIVs, RFACTs
         dat.several()
     broadcasts, depths = dat.several(), dat.several()
-    swap = int(dat.numbers(1)[0])
+    swap = dat.named(_SWAPS, dat.integer(), "SWAP")
     return [
         Settings(
-            int(n), int(nb), (int(p), int(q)), depth=int(depth),
-            broadcast=dat.named(TOPOLOGIES, int(topology), "BCAST"),
-            swap=dat.named(_SWAPS, swap, "SWAP"), threshold=threshold, mapping=mapping,
+            n, nb, grid, depth=depth, broadcast=dat.named(TOPOLOGIES, topology, "BCAST"),
+            swap=swap, threshold=threshold, mapping=mapping,
         )
-        for (p, q), n, nb, depth, topology in itertools.product(
+        for grid, n, nb, depth, topology in itertools.product(
             grids, sizes, blocks, depths, broadcasts
         )
     ]  # fmt: skip
@@ -194,24 +199,44 @@ class _Dat:
 
     def numbers(self, count: int) -> list[float]:
         """Return the numbers at the beginning of the next line."""
+        return self._values(count, float, "numbers")
+
+    def integers(self, count: int) -> list[int]:
+        """Return the whole numbers at the beginning of the next line."""
+        return self._values(count, int, "whole numbers")
+
+    def integer(self) -> int:
+        """Return the whole number at the beginning of the next line."""
+        return self.integers(1)[0]
+
+    def count(self) -> int:
+        """Return how many values a parameter has."""
+        count = self.integer()
+        if count < 1:
+            raise InputError(
+                f"{self._path}, line {self._next + 2}: expected at least 1 value, got {count}"
+            )
+        return count
+
+    def several(self) -> list[int]:
+        """Return the values of a parameter whose number is in the line before them."""
+        return self.integers(self.count())
+
+    def _values(self, count: int, kind: Callable[[str], T], what: str) -> list[T]:
         number = self._next + 3
         if self._next >= len(self._lines):
             raise InputError(f"{self._path} ends before line {number}")
         words = self._lines[self._next].split()[:count]
         self._next += 1
         try:
-            found = [float(word) for word in words]
+            found = [kind(word) for word in words]
         except ValueError:
             found = []
         if len(found) < count:
             raise InputError(
-                f"{self._path}, line {number}: expected {count} numbers, got {' '.join(words)!r}"
+                f"{self._path}, line {number}: expected {count} {what}, got {' '.join(words)!r}"
             )
         return found
-
-    def several(self) -> list[float]:
-        """Return the values of a parameter whose number is in the line before them."""
-        return self.numbers(int(self.numbers(1)[0]))
 
     def named(self, names: Sequence[str], number: int, what: str) -> str:
         """Return the name that belongs to one of HPL's numbers."""

@@ -52,7 +52,13 @@ def test_hpl_dat_gives_every_combination(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("29 30 ", "29 x ", r"line 6: expected 2 numbers, got '29 x'"),
+        ("29 30 ", "29 x ", r"line 6: expected 2 whole numbers, got '29 x'"),
+        ("29 30 ", "29.5 30 ", r"line 6: expected 2 whole numbers, got '29.5 30'"),
+        ("29 30 ", "nan 30 ", "line 6: expected 2 whole numbers"),
+        ("2            # of problems", "0            # of problems", "line 5: expected at least 1"),
+        ("2            # of process", "-1           # of process", "line 10: expected at least 1"),
+        ("16.0 ", "-16.0 ", "threshold must be above 0"),
+        ("16.0 ", "nan ", "threshold must be above 0"),
         ("0            PMAP", "2            PMAP", "PMAP 2 is not available"),
         ("0 3  ", "0 6  ", "BCAST 6 is not available"),
         ("1            SWAP", "7            SWAP", "SWAP 7"),
