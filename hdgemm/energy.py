@@ -59,6 +59,18 @@ class Energy:
         """Return 10⁹ flop/s per watt of a run of this speed; None where nothing was measured."""
         return gflops / self.watts if self.watts else None
 
+    @classmethod
+    def of_runs(cls, runs: Iterable[Energy]) -> Energy:
+        """Add runs that followed one another; a source counts where each run measured it."""
+        parts = list(runs)
+        missing = {kind: why for part in parts for kind, why in part.missing.items()}
+        names = [set(part.joules) for part in parts]
+        measured = set.intersection(*names) if names else set()
+        for name in sorted(set().union(*names) - measured):
+            missing.setdefault(name, "its counter was read in some of the runs only")
+        joules = {name: sum(part.joules[name] for part in parts) for name in sorted(measured)}
+        return cls(joules, sum(part.seconds for part in parts), missing)
+
     def to_dict(self, gflops: float) -> dict[str, Any]:
         """Return plain values for JSON; null where nothing was measured."""
         return {
@@ -145,6 +157,11 @@ class EnergyMeter:
         self.result = Energy()
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Begin to measure."""
         self._add_packages()
         for device in self._devices:
             if device.startswith("cuda:"):
@@ -153,7 +170,6 @@ class EnergyMeter:
         if self._counters:
             self._thread = threading.Thread(target=self._watch, name="hdgemm-energy", daemon=True)
             self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -161,12 +177,21 @@ class EnergyMeter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.finish()
+
+    def abandon(self) -> None:
+        """Stop reading the counters, without a result."""
         self._stop.set()
+
+    def finish(self) -> Energy:
+        """Return what was measured since the start."""
+        self.abandon()
         if self._thread is not None:
             self._thread.join()
         self._update()
         joules = {name: counter.joules for name, counter in self._counters.items()}
         self.result = Energy(joules, time.perf_counter() - self._start, self._missing)
+        return self.result
 
     def _add_packages(self) -> None:
         """Add packages and their memory; cores and graphics are parts of a package."""

@@ -1,7 +1,9 @@
 # ruff: noqa: N802 - NVML's names
 """Energy by false trees of counters: wrap-around, vanished files, sockets, permissions."""
 
+import gc
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +11,13 @@ import pytest
 import hdgemm
 from hdgemm import energy
 from hdgemm.energy import Energy, EnergyMeter
+
+
+def count(file, microjoules):
+    """Set a counter at once: the meter's thread must not read half a number."""
+    other = file.with_name(f"{file.name}-{threading.get_ident()}")
+    other.write_text(str(microjoules))
+    other.replace(file)
 
 
 def zone(root, number, name, microjoules, wraps=10**9):
@@ -30,7 +39,7 @@ def test_packages_and_their_memory_are_counted_once(tmp_path):
     }
     with EnergyMeter(powercap=tmp_path) as meter:
         for file in counters.values():
-            file.write_text("3000000")
+            count(file, 3000000)
     assert set(meter.result.joules) == {"package-0", "package-0 dram", "package-1"}
     assert meter.result.joules["package-0"] == pytest.approx(3 - 5e-6)
     assert meter.result.total == pytest.approx(9 - 21e-6)
@@ -42,7 +51,7 @@ def test_packages_and_their_memory_are_counted_once(tmp_path):
 def test_a_counter_that_wraps_goes_on(tmp_path):
     file = zone(tmp_path, "0", "package-0", 900, wraps=1000)
     with EnergyMeter(powercap=tmp_path) as meter:
-        file.write_text("100")
+        count(file, 100)
     assert meter.result.total == pytest.approx(200e-6)
 
 
@@ -51,7 +60,7 @@ def test_a_counter_that_wraps_several_times_is_read_meanwhile(tmp_path, monkeypa
     file = zone(tmp_path, "0", "package-0", 0, wraps=1000)
     with EnergyMeter(powercap=tmp_path) as meter:
         for microjoules in (600, 200, 800):
-            file.write_text(str(microjoules))
+            count(file, microjoules)
             [counter] = meter._counters.values()
             while counter._last != microjoules:
                 pass
@@ -151,7 +160,7 @@ def test_every_report_has_it(tmp_path, monkeypatch):
     x = np.ones((40, 40))
 
     def observer(_event):
-        file.write_text("5000000")
+        count(file, 5000000)
 
     options = hdgemm.Options(devices="host", tile=(16, 16, 16))
     np.save(tmp_path / "x.npy", x)
@@ -161,6 +170,44 @@ def test_every_report_has_it(tmp_path, monkeypatch):
     assert report.energy.joules == {"package-0": 5.0}
     assert json.loads(report.to_json())["energy"]["total_joules"] == 5.0
     assert "energy: 5.0 J" in str(report)
+
+
+def rising(tmp_path, monkeypatch):
+    """A package of which the counter says 5 J as soon as something is observed."""
+    file = zone(tmp_path, "0", "package-0", 0)
+    monkeypatch.setattr(
+        EnergyMeter.__init__, "__kwdefaults__", {"powercap": tmp_path, "nvml": None}
+    )
+    return lambda _event: count(file, 5000000)
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "qr", "inv"])
+def test_reports_of_factorisations_have_it(tmp_path, monkeypatch, name):
+    observer, reports = rising(tmp_path, monkeypatch), []
+    function = getattr(hdgemm.linalg, name)
+    a = np.eye(12) * 3
+    function(a, options=hdgemm.Options(devices="host"), observer=observer, report=reports.append)
+    assert reports[0].energy.joules == {"package-0": 5.0}
+    assert "energy: 5.0 J" in str(reports[0])
+
+
+def test_a_failed_factorisation_reads_no_counter_any_more(tmp_path, monkeypatch):
+    rising(tmp_path, monkeypatch)
+    with pytest.raises(np.linalg.LinAlgError):
+        hdgemm.linalg.cholesky(-np.eye(5), report=print, options=hdgemm.Options(devices="host"))
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "hdgemm-energy":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_the_energy_of_runs_in_turn_is_added():
+    first = Energy({"package-0": 2.0, "cuda:0": 1.0}, 3.0, {})
+    second = Energy({"package-0": 4.0}, 5.0, {"cuda:0": "lost"})
+    both = Energy.of_runs([first, second])
+    assert both == Energy({"package-0": 6.0}, 8.0, {"cuda:0": "lost"})
+    assert Energy.of_runs([]).total is None
 
 
 def test_a_report_without_counters_says_so():

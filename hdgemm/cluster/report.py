@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.energy import Energy
 from hdgemm.pipeline.plan import STAGES
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.progress import Progress
@@ -122,7 +123,9 @@ def merged_report(
         timeline=Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds),
         resumption=durable.resumption,
         split=None if coordinator is None else _split(coordinator, labels, seconds),
-    )
+        energy=Energy(missing={"workers": "their machines' counters are not collected; read them "
+                               "there, as hdgemm.energy.EnergyMeter does"}),
+    )  # fmt: skip
 
 
 def _moved(receipt: Receipt, label: str, start: float) -> list[Event]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
-from hdgemm.linalg.device_run import strategy_of
+from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
@@ -23,7 +23,7 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -199,7 +199,7 @@ class _Call:
             run = strategy_of(self._strategy, chosen, in_memory=array is not None)
             if array is not None:
                 on_devices = run and partial(run, "cholesky", array, opened, chosen)
-                self._factor_array(matrix, array, on_devices)
+                self._factor_array(matrix, array, on_devices, device_names(chosen))
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(self._watch, done)
             else:
@@ -223,11 +223,12 @@ class _Call:
         matrix: StoredMatrix,
         array: NDArray[Any],
         on_devices: Callable[[Recorder], object] | None,
+        devices: Sequence[str],
     ) -> None:
         """Factor in a column-major array, which the result is; on the host without devices."""
         n = len(array)
         plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
-        recorder = Recorder(self._watch, plan.flops)
+        recorder = Recorder(self._watch, plan.flops, devices=devices)
         nbytes = 0
         for first in range(0, n, _STRIP):
             place = Columns(first, min(first + _STRIP, n), first)

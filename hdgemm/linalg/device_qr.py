@@ -8,6 +8,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import gemm
+from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
@@ -44,7 +45,7 @@ def qr_on_devices(
     k = min(m, n)
     array = np.empty((m, n), source.dtype.newbyteorder("="), "F")
     plan = SlabPlan.of_array("qr", m, n, array.dtype.name)
-    recorder = Recorder(watch, plan.flops)
+    recorder = Recorder(watch, plan.flops, devices=device_names(options))
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check_finite:

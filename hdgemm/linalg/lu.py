@@ -10,7 +10,7 @@ from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
-from hdgemm.linalg.device_run import strategy_of
+from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -27,7 +27,7 @@ from hdgemm.tasks.tournament import LEAF, PANEL, factor_tournament
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -161,7 +161,7 @@ def factor(
             work = partial(_factor_on_host, eliminate)
             if on_devices is not None:
                 work = partial(_factor_on_devices, on_devices, opened, chosen, pivoting)
-            pivots, zero = _factor_array(source, array, watch, work, check)
+            pivots, zero = _factor_array(source, array, watch, work, check, device_names(chosen))
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = recorded(done)
             report_done(watch, done)
@@ -195,11 +195,12 @@ def _factor_array(
     watch: Watch,
     work: Callable[[Slab, Recorder], tuple[NDArray[np.int64], int]],
     check: Callable[[Slab], None] | None,
+    devices: Sequence[str],
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is; `work` factors one slab."""
     m, n = array.shape
     plan = SlabPlan.of_array("lu", m, n, array.dtype.name)
-    recorder = Recorder(watch, plan.flops)
+    recorder = Recorder(watch, plan.flops, devices=devices)
     slab = Slab(0, Columns(0, n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)

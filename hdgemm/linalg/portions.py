@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.energy import Energy
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.progress import Watch
 from hdgemm.report import Report, Resumption, StageReport, versions
@@ -112,6 +113,7 @@ def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) ->
         timeline=Timeline(tuple(events), seconds),
         resumption=_resumption([r.resumption for r in reports if r.resumption is not None]),
         phases=dict(phases),
+        energy=Energy.of_runs(r.energy for r in reports if r.energy is not None),
     )
 
 

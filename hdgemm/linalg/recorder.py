@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hdgemm.energy import EnergyMeter
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.timeline import Event, Timeline, busy_seconds
@@ -15,7 +17,7 @@ from hdgemm.progress import Progress
 from hdgemm.report import Report, stage_reports, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.pipeline.plan import Stage
@@ -49,6 +51,8 @@ class Recorder:
         Operations of the whole computation.
     done
         Operations that an earlier run has done.
+    devices
+        Names of the devices beside the host: the energy of GPUs is measured.
 
     Attributes
     ----------
@@ -56,7 +60,9 @@ class Recorder:
         The phase that operations belong to; None derives it from the stage.
     """
 
-    def __init__(self, watch: Watch, flops: int, *, done: int = 0) -> None:
+    def __init__(
+        self, watch: Watch, flops: int, *, done: int = 0, devices: Iterable[str] = ()
+    ) -> None:
         self._watch = watch
         self._flops = flops
         self._before = self._done = done
@@ -67,6 +73,11 @@ class Recorder:
         self._busy: dict[Stage, float] = {}
         self._lock = threading.Lock()
         self._peak = PeakMemory()
+        self._energy: EnergyMeter | None = None
+        if watch.report is not None:
+            self._energy = EnergyMeter(devices)
+            self._energy.start()
+            weakref.finalize(self, self._energy.abandon)  # of a computation that fails
         self._began = time.perf_counter()
         self._next = self._began
 
@@ -165,6 +176,7 @@ class Recorder:
         if self._watch.progress is not None:
             self._done = self._flops
             self._watch.progress(self._snapshot(time.perf_counter()))
+        energy = None if self._energy is None else self._energy.finish()
         if self._watch.report is None or plan is None:
             return
         self._watch.report(
@@ -182,6 +194,7 @@ class Recorder:
                 timeline=timeline,
                 resumption=resumption,
                 phases=self._phase_seconds(),
+                energy=energy,
             )
         )
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Others are counted as one: every label stays in memory, and clients can invent methods.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
+#: Finished jobs among which the last one with a measurement of energy is sought.
+_LAST_JOBS: Final = 20
+
 
 class Metrics:
     """The metrics of one server, in a registry of their own."""
@@ -40,6 +43,14 @@ class Metrics:
         self._jobs = Gauge("hdgemm_jobs", "Jobs.", ("process", "status"), registry=reg)
         self._phases = Gauge("hdgemm_phase_jobs", "Unfinished jobs.", ("phase",), registry=reg)
         self._gflops = Gauge("hdgemm_gflops", "10⁹ flop/s of all running jobs.", registry=reg)
+        self._per_watt = Gauge(
+            "hdgemm_gflops_per_watt", "10⁹ flop/s per watt of the last job, if measured.",
+            ("process",), registry=reg,
+        )  # fmt: skip
+        self._unmeasured = Gauge(
+            "hdgemm_energy_not_measured", "Energy counters that the last job could not read.",
+            ("source", "reason"), registry=reg,
+        )  # fmt: skip
         self._held = Gauge("hdgemm_held_bytes", "Host memory of running jobs.", registry=reg)
         self._disk = Gauge("hdgemm_disk_bytes", "Data folder's disk.", ("kind",), registry=reg)
         self._stored = Gauge("hdgemm_matrix_bytes", "Bytes of uploaded matrices.", registry=reg)
@@ -63,10 +74,13 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics, those of the database as of now."""
-        for gauge in (self._jobs, self._phases, self._devices):
+        for gauge in (
+            self._jobs, self._phases, self._devices, self._per_watt, self._unmeasured,
+        ):  # fmt: skip
             gauge.clear()
         with self._database.read() as conn:
             self._read_jobs(conn)
+            self._read_energy(conn)
             self._read_workers(conn)
             total = conn.execute(sa.select(sa.func.sum(StoredMatrix.size))).scalar()
             self._stored.set(int(total or 0))
@@ -86,6 +100,19 @@ class Metrics:
         rows = conn.execute(running).all()
         self._gflops.set(sum((row.progress or {}).get("gflops", 0.0) for row in rows))
         self._held.set(sum(row.host_bytes for row in rows))
+
+    def _read_energy(self, conn: sa.Connection) -> None:
+        """Read the energy of the last job whose report has it."""
+        last = sa.select(Job.process, Job.report).where(Job.status == "successful")
+        for process, report in conn.execute(last.order_by(Job.finished.desc()).limit(_LAST_JOBS)):
+            energy = (report or {}).get("energy")
+            if energy is None:
+                continue
+            if energy["gflops_per_watt"] is not None:
+                self._per_watt.labels(process).set(energy["gflops_per_watt"])
+            for source, reason in energy["missing"].items():
+                self._unmeasured.labels(source, reason).set(1)
+            return
 
     def _read_workers(self, conn: sa.Connection) -> None:
         memory = 0

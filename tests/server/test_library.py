@@ -112,7 +112,12 @@ def test_linpack_is_a_job_with_a_report(server: Live) -> None:
     report = finished(server.http, job_id, 60)["report"]
     assert report["passed"] is True
     assert (report["n"], report["nb"], report["variant"]) == (300, 32, "WR20R2R8")
-    assert set(report["energy"]) >= {"joules", "missing", "gflops_per_watt"}
+    energy = report["energy"]
+    assert set(energy) >= {"joules", "missing", "gflops_per_watt"}
+    figures = server.http.get("/metrics").text
+    measured = f'hdgemm_gflops_per_watt{{process="linpack"}} {energy["gflops_per_watt"]}'
+    assert (measured in figures) == (energy["gflops_per_watt"] is not None)
+    assert ("hdgemm_energy_not_measured{" in figures) == bool(energy["missing"])
     mixed = submit(server.http, "linpack", n=200, nb=32, mxp=True)
     assert finished(server.http, mixed, 60)["report"]["steps"] >= 1
 

@@ -48,9 +48,18 @@ function times(info) {
     [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} times the expected time)` : ""}`],
     ["Left", info.status === "running" ? seconds(info.detail?.eta) : null],
     ["Throughput", info.report?.gflops ? `${fixed(info.report.gflops)} GFLOP/s` : null],
+    ["Energy", energyOf(info.report?.energy)],
     ["Attempts", info.attempt > 1 ? `${info.attempt}` : null],
     ["Deleted after", info.expires && time(info.expires)],
   ]));
+}
+
+function energyOf(energy) {
+  if (!energy) return null;
+  const missing = Object.entries(energy.missing).map(([source, reason]) => `${source}: ${reason}`).join("; ");
+  if (energy.total_joules === null) return `not measured (${missing})`;
+  const perWatt = energy.gflops_per_watt === null ? "" : `, ${fixed(energy.gflops_per_watt, 2)} GFLOP/s per watt`;
+  return `${fixed(energy.total_joules)} J${perWatt}${missing ? ` (without ${missing})` : ""}`;
 }
 
 function verification(info) {
