@@ -77,8 +77,8 @@ def sections(report: Report) -> list[Section]:
     """Return all tables of a report (as `Profile.to_dict` returns it) that have rows."""
     verdict = report["verdict"] or {"observations": ()}
     found = [
-        Section.of("Strategies", ("strategy", "GFLOP/s", "over the one above", "efficiency",
-              "spread", "busy time of each stage, of the run"), _ladder(report),
+        Section.of("Strategies", ("strategy", "GFLOP/s", "gain over the row above", "efficiency",
+              "spread", "busy time of each stage (share of the run)"), _ladder(report),
               ("ladder", "stages")),
         Section.of("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
               _scaling(report), ("scaling", "sizes"), _cpu(report)),

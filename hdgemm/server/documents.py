@@ -83,6 +83,10 @@ class StatusInfo(BaseModel):
         None, description="Of the product's check, where one was asked for: passed, summary."
     )
     needs: dict[str, Any]
+    phases: list[dict[str, Any]] | None = Field(
+        None,
+        description="In a job's own document: each phase, and the second since 1970 of its begin.",
+    )
     links: list[Link] = []
 
 
@@ -174,8 +178,8 @@ class Documents:
         """Return a link to a path of this service."""
         return {"href": self.prefix + path, "rel": rel, "type": media_type, "title": None}
 
-    def status(self, job: Job) -> dict[str, Any]:
-        """Return a job as a `StatusInfo` document."""
+    def status(self, job: Job, phases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """Return a job as a `StatusInfo` document, with its phases where they are given."""
         at = f"/v1/jobs/{job.id}"
         links = [
             self.link(at, "self"),
@@ -188,7 +192,7 @@ class Documents:
         document = StatusInfo.model_validate(job).model_dump(mode="json")
         if job.finished is not None and self.retention_seconds is not None:
             document["expires"] = iso(job.finished + self.retention_seconds)
-        return {**document, "links": links}
+        return {**document, "phases": phases, "links": links}
 
     def matrix(self, matrix: StoredMatrix, received: list[tuple[int, int]]) -> dict[str, Any]:
         """Return a matrix as a `MatrixInfo` document."""

@@ -43,6 +43,13 @@ def after(conn: sa.Connection, job_id: str, last: int, limit: int = 500) -> list
     return [JobEvent.of(row) for row in conn.execute(query.order_by(JobEvent.id).limit(limit))]
 
 
+def phases(conn: sa.Connection, job_id: str) -> list[dict[str, Any]]:
+    """Return the phases of a job in their order, each with the second since 1970 of its begin."""
+    query = sa.select(JobEvent.data, JobEvent.created)
+    query = query.where(JobEvent.job == job_id, JobEvent.kind == "status").order_by(JobEvent.id)
+    return [{"phase": data["phase"], "at": created} for data, created in conn.execute(query)]
+
+
 def forget_progress(conn: sa.Connection, job_id: str) -> None:
     """Drop a finished job's progress events; its report replaces them."""
     conn.execute(sa.delete(JobEvent).where(JobEvent.job == job_id, JobEvent.kind == "progress"))

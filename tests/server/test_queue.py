@@ -258,6 +258,9 @@ def test_a_finished_jobs_history_phases_and_load(tmp_path: Path) -> None:
         phases = ["queued", "starting", "opening", "multiplying", "verifying", "hashing",
                   "drawing", "publishing", "successful"]  # fmt: skip
         # Phases are recorded as they begin, however short they are.
+        recorded = job["phases"]
+        assert [one["phase"] for one in recorded] == phases
+        assert [one["at"] for one in recorded] == sorted(one["at"] for one in recorded)
         places = [stream.index(f'"phase": "{phase}"') for phase in phases]
         assert places == sorted(places)
         assert '"at": ' in stream

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from hdgemm.server import jobs
+from hdgemm.server import events, jobs
 from hdgemm.server.documents import JobList, StatusInfo
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.publication import sweep_up
@@ -158,7 +158,8 @@ async def get_job(job_id: JobId, service: TheService, account: TheAccount) -> Re
 def _status(service: Service, job_id: str, account: Account) -> bytes:
     with service.database.read() as conn:
         job = jobs.get(conn, job_id, account.id)
-    document = service.documents.status(job)
+        phases = events.phases(conn, job_id)
+    document = service.documents.status(job, phases)
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
 

@@ -3,7 +3,7 @@
 import { blobUrl, follow, get, post, remove, request, save } from "./api.js";
 import { ganttChart, legend, tileMap } from "./charts.js";
 import { confirm } from "./dialogs.js";
-import { Phases } from "./phases.js";
+import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
   bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, replace, seconds, shape, since, status, table, time, title,
@@ -106,16 +106,16 @@ function tiles(info, map) {
     return [tileMap({ m, n, tiles: drawn, label: `${drawn.length} tiles of C in the colour of their device` }), legend(shares.map(([name]) => name))];
   }
   if (info.detail?.tiles) return gridOfDevices(info.detail.tiles);
-  if (!map.units.length) return null;
+  if (!map.units.length || (OVER.has(info.status) && info.status !== "successful" && !info.detail)) return null;
   const detail = info.detail ?? {};
   const share = info.status === "successful" ? 1 : (detail.steps ?? 0) / (detail.total_steps || 1);
   const done = Math.floor(share * map.units.length);
   const now = info.status === "running";
   const drawn = map.units.map((unit, number) => [...unit, number < done ? "fill done colour-0" : number === done && now ? "now" : ""]);
-  const device = info.plan?.device ?? info.needs.devices[0];
+  const device = info.plan?.device ? ` on ${info.plan.device}` : "";
   return [tileMap({ m, n, tiles: drawn, label: `${done} of ${map.units.length} tiles of C are finished` }),
     now && legend(["finished", "in work", "not begun"], ["fill colour-0", "now", ""]),
-    el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished on ${device}`)].filter((one) => one);
+    el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished${device}`)].filter((one) => one);
 }
 
 function downloads(id, info, tell) {
@@ -158,7 +158,8 @@ function actions(id, info, tell, redraw) {
 function headline(info, reason) {
   const detail = info.detail ?? {};
   if (info.status === "accepted") return reason ? `Waiting: ${reason.reason}${reason.startsIn === null ? "" : `; starts in about ${seconds(reason.startsIn)}`}` : info.message;
-  if (info.status !== "running") return info.status === "successful" ? `Done in ${seconds(info.report?.seconds ?? since(info.started, info.finished))}` : info.message;
+  if (info.status !== "running") return info.status === "successful" ? `Done in ${seconds(info.report?.seconds ?? since(info.started, info.finished))}`
+    : info.status === "failed" && info.started ? `Failed after ${seconds(since(info.started, info.finished))}` : info.message;
   const left = detail.eta === null || detail.eta === undefined ? null : `${seconds(detail.eta)} left, done at about ${new Date(Date.now() + 1000 * detail.eta).toLocaleTimeString()}`;
   return [`${Math.floor(detail.percent ?? 0)} %`, left, detail.gflops ? `${fixed(detail.gflops)} GFLOP/s` : null,
     detail.limit ? `limited by ${detail.limit}` : null].filter((one) => one).join(" · ");
@@ -186,7 +187,6 @@ export async function job(signal, id, _more, { main, tell }) {
     return;
   }
   const map = await get(`/v1/jobs/${id}/map`);
-  const phases = new Phases();
   const chart = new ProgressChart();
   const top = el("div", {});
   const cards = el("div", { class: "cards" });
@@ -214,7 +214,7 @@ export async function job(signal, id, _more, { main, tell }) {
       bar(done),
       el("p", { class: "summary" }, headline(info, reason)),
       actions(id, info, tell, redraw), failure(info));
-    replace(cards, card("Phases", phases.list(info)), times(info), operands(info), verification(info));
+    replace(cards, card("Phases", phaseList(info)), times(info), operands(info), verification(info));
     show("Throughput", !chart.empty, (host) => chart.throughput(host));
     show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
     const live = info.status === "running" && Object.keys(recent.lanes).length > 0;
@@ -266,10 +266,7 @@ export async function job(signal, id, _more, { main, tell }) {
       chart.add(event.data);
       drawSoon();
       lookSoon();
-    } else {
-      phases.enter(event.data.phase, event.data.at);
-      if (!OVER.has(info.status)) redrawSoon();
-    }
+    } else if (!OVER.has(info.status)) redrawSoon();
   });
   clearInterval(patience);
   if (!signal.aborted) { await redraw(); await finish(); }
