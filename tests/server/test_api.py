@@ -90,7 +90,9 @@ def test_execution_answers_with_the_job(client: InProcess, root: Path) -> None:
     assert job["inputs"]["a"] == {"path": str(root / "a.npy")}
     assert job["output"]["shape"] == [3, 5]
     assert job["needs"]["host_bytes"] == 8 * (12 + 20 + 15)
-    assert client.get(f"/v1/jobs/{job['jobID']}").json() == job
+    found = client.get(f"/v1/jobs/{job['jobID']}").json()
+    assert [one["phase"] for one in found["phases"]] == ["queued"]
+    assert {**found, "phases": None} == job
 
 
 def test_dry_run_plans_and_accepts_nothing(client: InProcess, root: Path) -> None:
