@@ -178,14 +178,33 @@ def linalg(result: dict[str, Any]) -> list[str]:
 
 
 def linpack(result: dict[str, Any]) -> list[str]:
-    """Return the rows of LINPACK against hpcc."""
-    return [
+    """Return the rows of LINPACK against hpcc, on devices, and with and without overlaps."""
+    rows = [
         f"| LINPACK, {name}, N = {part['n']}, {part['threads']} threads a process |"
         f" {part['best_ratio']:.3f} of hpcc, best block size of each;"
         f" {max(each['of_dgemm'] for each in part['blocks'].values()):.3f} of DGEMM |"
         for name, part in result.items()
         if isinstance(part, dict) and "best_ratio" in part
     ]
+    devices = result.get("devices", {})
+    for name, peers in (("halves", ("whole",)), ("half and host", ("half", "host"))):
+        if name in devices:
+            alone = sum(devices[peer]["gflops"]["median"] for peer in peers)
+            rows.append(
+                f"| LINPACK, {name} as devices against {' + '.join(peers)} |"
+                f" {devices[name]['gflops']['median'] / alone:.3f};"
+                f" imbalance {devices[name]['imbalance']:.1%},"
+                f" residual {devices[name]['residual']:.2g} |"
+            )
+    without: dict[str, float] = {}
+    for variant in result.get("overlap", []):
+        rate, grid = variant["gflops"]["median"], variant["grid"]
+        rows.append(
+            f"| LINPACK, {grid}, depth {variant['depth']}, overlap {variant['overlap']} |"
+            f" {rate / without.setdefault(grid, rate):.3f} of the grid's first line;"
+            f" {variant['hidden_part']:.1%} of panels, broadcasts and swaps hidden |"
+        )
+    return rows
 
 
 def hybrid(result: dict[str, Any]) -> list[str]:
@@ -277,6 +296,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
     "linpack": ("LINPACK", linpack),
     "linpack_ranks": ("LINPACK on two processes", linpack),
+    "linpack_large": ("LINPACK, larger systems", linpack),
+    "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
     "cluster_efficiency": ("Cluster", cluster),
     "formats": ("File formats", formats),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hdgemm.hpl.broadcast import PanelBroadcast
-from hdgemm.hpl.interchange import RowExchange, alternate
+from hdgemm.hpl.interchange import RowExchange
 from hdgemm.hpl.panel import Panel, SharedRows, factor_panel, factor_rows
 from hdgemm.hpl.settings import STRIP
 from hdgemm.hpl.window import Strip
@@ -227,46 +227,35 @@ class Elimination:
         width = self._settings.strip or STRIP
         if number not in self._exchanges:
             self._exchanges[number] = RowExchange(
-                panel.first, panel.pivots, part.rows, self._column, self._settings.swap
-            )
+                panel.first, panel.pivots, part.rows, self._column, self._settings.swap,
+                split="split-swap" in self._settings.overlap,
+            )  # fmt: skip
         below = part.a[part.rows.below(panel.end) :]
         strips = [
             Strip(panel, left, right, below[:, left:right], urgent=urgent)
             for left in range(start, stop, width)
             for right in (min(left + width, stop),)
         ]
-        together = 2 if "split-swap" in self._settings.overlap else 1
         for strip in strips:
             self._window.announce(strip)
-        for place in range(0, len(strips), together):
-            group = strips[place : place + together]
+        for strip in strips:
             if self._swaps is None:
-                for strip in group:
-                    self._window.wait(strip.start, strip.stop, before=strip)
-                self._swap(group, self._exchanges[number])
+                self._window.wait(strip.start, strip.stop, before=strip)
+                self._swap(strip, self._exchanges[number])
             else:
-                self._swaps.submit(self._swap_aside, group, self._exchanges[number])
+                self._swaps.submit(self._swap_aside, strip, self._exchanges[number])
 
-    def _swap_aside(self, strips: Sequence[Strip], exchange: RowExchange) -> None:
+    def _swap_aside(self, strip: Strip, exchange: RowExchange) -> None:
         """Swap rows in the thread of swaps."""
         with self._window.failing():
-            for strip in strips:
-                self._window.wait_only(strip.start, strip.stop, strip)
-            self._swap(strips, exchange)
+            self._window.wait_only(strip.start, strip.stop, strip)
+            self._swap(strip, exchange)
 
-    def _swap(self, strips: Sequence[Strip], exchange: RowExchange) -> None:
-        """Swap rows of one strip, or of two whose messages alternate, and open the window."""
-        a = self._part.a
-        with self._recorder.record("swap", strips[0].panel.first):
-            found = alternate(
-                [
-                    exchange.steps(a[:, strip.start : strip.stop], tag)
-                    for tag, strip in enumerate(strips)
-                ]
-            )
-        for strip, u in zip(strips, found, strict=True):
-            strip.u = u
-            self._window.open(strip)
+    def _swap(self, strip: Strip, exchange: RowExchange) -> None:
+        """Swap rows of a strip, and open the window."""
+        with self._recorder.record("swap", strip.panel.first):
+            strip.u = exchange.apply(self._part.a[:, strip.start : strip.stop])
+        self._window.open(strip)
 
     def _drain(self) -> None:
         """Wait until every strip is updated."""

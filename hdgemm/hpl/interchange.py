@@ -13,7 +13,7 @@ import numpy as np
 from hdgemm.fortran import laswp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -71,6 +71,9 @@ class RowExchange:
         The processes that hold the other rows.
     swap
         A key of `SWAPS`.
+    split
+        Pieces are exchanged in pairs: the messages of one are on their way while rows are copied
+        for the other (Jo et al., section 4.4).
     """
 
     def __init__(
@@ -80,9 +83,11 @@ class RowExchange:
         rows: Axis,
         column: Communicator,
         swap: str = "long",
+        *,
+        split: bool = False,
     ) -> None:
         self._pivots, self._first, self._start = pivots, first, rows.below(first)
-        self._column, self._swap = column, SWAPS[swap]
+        self._column, self._swap, self._together = column, SWAPS[swap], 2 if split else 1
         if column.size == 1:
             return
         sources, moved = compose(first, pivots)
@@ -111,10 +116,6 @@ class RowExchange:
         a
             All local rows of the columns, column-major.
         """
-        return alternate([self.steps(a)])[0]
-
-    def steps(self, a: Columns, tag: int = 0) -> Waiting[Columns]:
-        """Do the same, yielding before each wait for a message; `tag` marks its messages."""
         start, width = self._start, len(self._pivots)
         if self._column.size == 1:
             laswp(a[start:], self._pivots - self._first)
@@ -122,13 +123,16 @@ class RowExchange:
         u = a[start : start + width]
         if self._owner != self._column.rank:
             u = np.empty((width, a.shape[1]), a.dtype, order="F")
-        for left in range(0, a.shape[1], _PIECE):
-            piece = slice(left, left + _PIECE)
-            yield from self._exchange(a[:, piece], u[:, piece], tag)
+        pieces = [slice(left, left + _PIECE) for left in range(0, a.shape[1], _PIECE)]
+        for first in range(0, len(pieces), self._together):
+            _alternate(
+                self._exchange(a[:, piece], u[:, piece], tag)
+                for tag, piece in enumerate(pieces[first : first + self._together])
+            )
         return u
 
     def _exchange(self, a: Columns, u: Columns, tag: int) -> Waiting[None]:
-        """Exchange rows of a piece, and store those of U.
+        """Exchange rows of a piece, and store those of U; `tag` marks its messages.
 
         Every process yields as soon as its first messages are on their way, and then in the same
         order as the others, so that none waits for one that waits.
@@ -163,21 +167,14 @@ class RowExchange:
             a[self._arriving] = arriving
 
 
-def alternate(exchanges: Sequence[Waiting[T]]) -> list[T]:
-    """Run several exchanges in turn, each until it waits for a message; return their results.
+def _alternate(exchanges: Iterable[Waiting[None]]) -> None:
+    """Run several exchanges in turn, each until it waits for a message.
 
-    The messages of one are on their way while rows are copied for another (Jo et al., section
-    4.4). All processes of a column run the same exchanges in the same order.
+    All processes of a column run the same exchanges in the same order.
     """
-    found: dict[int, T] = {}
-    while len(found) < len(exchanges):
-        for number, exchange in enumerate(exchanges):
-            if number not in found:
-                try:
-                    next(exchange)
-                except StopIteration as end:
-                    found[number] = end.value
-    return [found[number] for number in range(len(exchanges))]
+    running = list(exchanges)
+    while running:
+        running = [exchange for exchange in running if next(exchange, exchange) is None]
 
 
 def _places(positions: Sequence[int], rows: Axis) -> NDArray[np.int64]:

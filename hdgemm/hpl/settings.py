@@ -55,7 +55,7 @@ class Settings:
         update, by a working window of columns (needs depth 1 and two threads or devices);
         "panel-swap": a panel is factored while rows are swapped for the update before it;
         "shared-panel": the processes of a row share the factorisation of its part of a panel;
-        "split-swap": the first columns are swapped in two halves whose messages alternate.
+        "split-swap": the pieces of a strip are swapped in pairs whose messages alternate.
     strip
         Columns of a strip: one device solves for its rows of U, and all may update it. None: all
         columns where each process has one core and no other process waits for the panel that it
