@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
 from rich.console import Console
 
+from hdgemm.machine.limits import memory_limit, thread_limit
 from hdgemm.units import format_duration, format_speed
 
 if TYPE_CHECKING:
@@ -23,15 +24,19 @@ _EVERY: Final = 10.0
 
 
 def shows_progress(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Give a public call ``progress=True``: a view of its progress while it runs."""
+    """Give a public call ``progress=True``: a view of its progress while it runs.
+
+    Refusals of the system, of memory or a thread, become errors of the library.
+    """
 
     @wraps(call)
     def with_view(*args: _P.args, **keywords: _P.kwargs) -> _R:
-        if keywords.get("progress") is not True:
-            return call(*args, **keywords)
-        with show_progress(call.__name__) as view:
-            keywords["progress"] = view
-            return call(*args, **keywords)
+        with thread_limit(), memory_limit():
+            if keywords.get("progress") is not True:
+                return call(*args, **keywords)
+            with show_progress(call.__name__) as view:
+                keywords["progress"] = view
+                return call(*args, **keywords)
 
     return with_view
 

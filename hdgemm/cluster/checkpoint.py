@@ -226,7 +226,7 @@ def _opened(
 ) -> ClusterCheckpoint:
     if journal is False:
         raise InputError("a run on a cluster always keeps a journal: leave checkpoint out")
-    path = destination.journal() if journal is True else Path(journal).absolute()
+    path = destination.journal_at(journal)
     opened = ClusterCheckpoint(identity, destination, path, restart=restart, triangle=triangle)
     opened.beside = journal is True and not isinstance(destination, ObjectDestination)
     return opened

@@ -6,9 +6,10 @@ import os
 import shutil
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
@@ -19,8 +20,6 @@ from hdgemm.matrices.stores import create_matrix, reopen_draft
 from hdgemm.matrices.zarr_draft import old_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
 
     from hdgemm.matrices.draft import Draft
@@ -116,6 +115,17 @@ class Destination:
         path = self.where.path
         item = self.where.item.replace("/", ".") if self.where.format == "zarr" else ""
         return path.with_name(f".{path.name}{'.' if item else ''}{item}.hdgemm-journal")
+
+    def journal_at(self, given: bool | str | os.PathLike[str]) -> Path:
+        """Return where a call's journal is: beside C for True, or at the path that it gives."""
+        if isinstance(given, bool):
+            return self.journal()
+        try:
+            return Path(given).absolute()
+        except TypeError:
+            raise InputTypeError(
+                f"checkpoint must be True, False or the path of a journal, got {given!r}"
+            ) from None
 
     def part(self, journal: Path) -> Path:
         """Return the name of the draft that goes with a journal."""

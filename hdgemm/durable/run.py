@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from hdgemm.durable.checkpoint import Checkpoint
@@ -61,7 +60,7 @@ def run_durably(
         destination = Destination.of_existing(product.c, updates=product.updates)
     else:
         destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
-    path = destination.journal() if isinstance(journal, bool) else Path(journal).absolute()
+    path = destination.journal_at(journal)
     if path.resolve() == destination.path.resolve():
         raise InputError(f"the checkpoint {path} is C itself: choose another name for it")
     identity = Identity.of(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
@@ -89,9 +88,7 @@ class SlabCheckpoint:
         self._passes: tuple[list[StoredSlab], ...] = ([], [])
         self._kept = 0
         self._identity = command.identity(source, destination)
-        given = command.checkpoint
-        path = destination.journal() if isinstance(given, bool) else Path(given).absolute()
-        self._journal = Journal(path)
+        self._journal = Journal(destination.journal_at(command.checkpoint))
         try:
             self._open(order)
         except BaseException:

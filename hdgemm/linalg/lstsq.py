@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +113,9 @@ def lstsq(
     --------
     >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)
     """
+    given: Any = cond
+    if given is not None and (not isinstance(given, Real) or math.isnan(given)):
+        raise InputError(f"cond must be a number or None, got {cond!r}")
     driver = "gelsd" if lapack_driver is None else lapack_driver
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")

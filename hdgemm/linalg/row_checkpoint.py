@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -30,6 +29,7 @@ from hdgemm.report import Resumption
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.matrices.stored import StoredMatrix
@@ -101,7 +101,7 @@ class RowCheckpoint:
         if not is_location(out):
             raise InputError("checkpoint needs a result in a file: give out as a path")
         place = DurablePlace(parse_location(out), (0, 0), np.dtype("float64"))
-        path = place.journal() if isinstance(checkpoint, bool) else Path(checkpoint).absolute()
+        path = place.journal_at(checkpoint)
         self._place, self._journal = place, Journal(path)
         self._matrices = {name: fingerprint(each.operand) for name, each in matrices.items()}
         self._facts = {"format": _FORMAT, "name": place.path.name, **facts}

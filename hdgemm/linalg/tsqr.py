@@ -116,7 +116,9 @@ def plan_rows(
     width = max(1, n + p)
     row_bytes = width * itemsize
     held = 0
-    for workers in range(max(1, cores), 0, -1):
+    # Each core holds a triangle, and reduces a row at least.
+    most_cores = min(cores, m, memory // (itemsize * max(1, n) * width))
+    for workers in range(max(1, most_cores), 0, -1):
         # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
         fixed = workers * itemsize * (n * width + 2 * _REFLECTORS * width) + BOUNCE_BYTES
         per_row = workers * (_BUFFERS * row_bytes + 1)

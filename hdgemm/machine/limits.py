@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from hdgemm.errors import HdgemmError
+from hdgemm.errors import DoesNotFitError, HdgemmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,4 +110,25 @@ def thread_limit() -> Iterator[None]:
         raise HdgemmError(
             f"the system refused to start a thread beside the {threading.active_count()} of this "
             "process; raise its limit of threads (`ulimit -u`, a container's pids limit)"
+        ) from error
+
+
+@contextmanager
+def memory_limit() -> Iterator[None]:
+    """Turn the system's refusal of memory into an `HdgemmError`."""
+    try:
+        yield
+    except HdgemmError:
+        raise
+    except MemoryError as error:
+        # NumPy's error has the array's shape and dtype.
+        shape: Any = getattr(error, "shape", None)
+        dtype: Any = getattr(error, "dtype", None)
+        known = shape is not None and dtype is not None
+        numbers = {"requested": math.prod(shape) * dtype.itemsize} if known else {}
+        asked = f"{numbers['requested']:,} bytes of memory" if known else "memory"
+        raise DoesNotFitError(
+            f"the system refused {asked}; lower host_memory, or raise the limit of this process "
+            "(`ulimit -v`)",
+            **numbers,
         ) from error

@@ -10,6 +10,7 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
+from hdgemm.linalg.tsqr import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
@@ -152,6 +153,49 @@ def test_a_view_beyond_32_bit_counts_of_elements(tmp_path):
         expected, expected_pivots = lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
         np.testing.assert_array_equal(np.asarray(view), expected)
         np.testing.assert_array_equal(pivots, expected_pivots)
+
+
+@pytest.mark.parametrize("given", [5, b"journal", 2.5])
+@pytest.mark.parametrize("call", [lu_factor, linalg.lstsq, hdgemm.multiply])
+def test_a_checkpoint_is_a_bool_or_a_path(tmp_path, call, given):
+    a = np.eye(4)
+    operands = (a,) if call is lu_factor else (a, a)
+    with pytest.raises(hdgemm.InputTypeError, match="checkpoint must be True, False or the path"):
+        call(*operands, out=tmp_path / "F.npy", checkpoint=given)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cond", ["a", np.nan, [1]])
+def test_a_condition_is_a_number(cond):
+    with pytest.raises(hdgemm.InputError, match="cond must be a number"):
+        linalg.lstsq(np.eye(4), np.ones(4), cond=cond)
+
+
+def test_more_threads_than_rows_are_planned_at_once():
+    assert 1 <= plan_rows((50, 4), 1, "float64", 10**8, 10**18).cores <= 50
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "words"),
+    [
+        (MemoryError("no"), hdgemm.DoesNotFitError, "the system refused memory; lower host_memory"),
+        (RuntimeError("can't start new thread"), hdgemm.HdgemmError, "refused to start a thread"),
+    ],
+)
+def test_what_the_system_refuses_is_named(monkeypatch, refusal, error, words):
+    def refuse(*_):
+        raise refusal
+
+    monkeypatch.setattr("hdgemm.linalg.inverse.norm_inf", refuse)
+    with pytest.raises(error, match=words):
+        linalg.cond(np.eye(4))
+
+
+def test_arrays_that_do_not_fit_are_named_with_their_bytes(monkeypatch):
+    monkeypatch.setattr("hdgemm.linalg.inverse.norm_inf", lambda *_: np.empty((1 << 50, 8)))
+    with pytest.raises(hdgemm.DoesNotFitError, match="refused 72,057,594,037,927,936 bytes") as e:
+        linalg.cond(np.eye(4))
+    assert e.value.requested == 1 << 56
 
 
 STORED = [
