@@ -114,7 +114,7 @@ if all(world().collect(refused)) and not here:
 
 
 def test_a_slow_rank_passes_a_wrong_block_fails_and_lacking_memory_is_refused_on_every_rank():
-    done = mpiexec(2, "-c", INJECTED)
+    done = mpiexec(2, "-m", "mpi4py", "-c", INJECTED)  # ends all ranks where one fails
     verdicts = ["slow True", "corrupted False", "invalid False"] * 2
     assert done.stdout.splitlines() == [*verdicts, "refused"], done.stderr
 
