@@ -172,6 +172,8 @@ def measure(routine: str, folder: Path, args: argparse.Namespace) -> dict[str, A
     turns: dict[str, list[dict[str, Any]]] = {peer: [] for peer in args.peers}
     for _ in range(args.repeats):
         for peer in args.peers:
+            for name in ("F.npy", "Q.npy"):
+                (folder / name).unlink(missing_ok=True)
             drop_cached([folder / "A.npy"])
             command = [
                 sys.executable, "-m", "bench.linalg_peers", "--turn", peer, routine,
