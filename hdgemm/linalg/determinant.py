@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.scratch import Factors
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -40,6 +40,7 @@ def det(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> complex:
     """Return the determinant of a square matrix of any size.
 
@@ -50,6 +51,8 @@ def det(
         diagonal is read. The factors of a matrix in a file go to a scratch file in its folder.
     overwrite_a, check_finite, options, session, progress, observer, cancel
         As in `lu_factor`.
+    report
+        As in `lu_factor`, of which it is the report; not called where the factors are given.
 
     Returns
     -------
@@ -61,7 +64,7 @@ def det(
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
     _check_square(a)
-    run = Run(options, session, Watch.of(progress, observer, cancel))
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
     with lu_factors(a, run, overwrite_a=overwrite_a, check_finite=check_finite) as factors:
         sign, mantissa, exponent = _product(factors)
     with np.errstate(over="ignore", under="ignore"):
@@ -77,12 +80,13 @@ def slogdet(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> SlogdetResult:
     """Return sign and logarithm of the determinant, as `numpy.linalg.slogdet`.
 
     Parameters
     ----------
-    a, options, session, progress, observer, cancel
+    a, options, session, progress, observer, cancel, report
         As in `det`.
 
     Returns
@@ -91,7 +95,7 @@ def slogdet(
         0 and -Inf for a singular matrix.
     """
     _check_square(a)
-    run = Run(options, session, Watch.of(progress, observer, cancel))
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
     with lu_factors(a, run, check_finite=False) as factors:
         sign, mantissa, exponent = _product(factors)
     with np.errstate(divide="ignore"):

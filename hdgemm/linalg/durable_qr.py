@@ -21,9 +21,8 @@ from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import Destination, open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
 from hdgemm.machine.limits import default_host_bytes
-from hdgemm.matrices.location import parse_location
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.product.target import is_location
+from hdgemm.product.target import is_location, result_at
 
 if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
@@ -66,7 +65,7 @@ class DurableQr:
             target = run.place(stack, q_out, run.source.shape, command=self._named("raw"))
             reflectors = run.factor_alone(target)
             r = run.place_r(stack, r_out, run.k, target)
-            self._copy_r(target.stored, r.stored, reflectors.plan)
+            copy_r(run, target.stored, r.stored, reflectors.plan)
             save_factors(target, "qr", {"tau": reflectors.tau})
         return QRFactors(target.result(), reflectors.tau), r.result()
 
@@ -75,14 +74,15 @@ class DurableQr:
         with ExitStack() as stack:
             shape = (run.k, run.source.shape[1])
             r = run.place(stack, r_out, shape, command=self._named("r"))
-            done = self._checkpoint(r)
+            done = checkpoint_of(r)
             if done.finished:
                 report_done(self._watch, done)
             else:
-                reflectors, recorder = self._reflectors(done), Recorder(self._watch, 0)
+                reflectors, recorder = self.reflectors(done), Recorder(self._watch, 0)
                 plan = SlabPlan("qr", run.k, run.source.shape[1], run.dtype.name,
                                 reflectors.plan.slabs, reflectors.plan.block, 1,
-                                reflectors.plan.bytes_held)  # fmt: skip
+                                reflectors.plan.bytes_held,
+                                devices=reflectors.plan.devices)  # fmt: skip
                 done.begin(plan, run.options)
                 for number in range(done.done(0), len(plan.slabs)):
                     place = plan.slabs[number]
@@ -96,20 +96,20 @@ class DurableQr:
         columns = m if full else run.k
         with ExitStack() as stack:
             q = run.place(stack, q_out, (m, columns), command=self._named("full" if full else "q"))
-            done = self._checkpoint(q)
+            done = checkpoint_of(q)
             if done.finished:
                 report_done(self._watch, done)
-                return q.result(), _result(r_out)
+                return q.result(), result_at(r_out)
             per_pair = flops_per_multiply_add(run.dtype.name)
             factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
             forming_flops = int(2 * per_pair * elimination_pairs(m, columns, run.k))
             portions = Portions(self._watch, factoring + forming_flops)
             run.watch = portions.next(factoring)
-            reflectors = self._reflectors(done)
+            reflectors = self.reflectors(done)
             # R has its name before Q is finished: a finished Q says that all is.
             with ExitStack() as inner:
                 r = run.place_r(inner, r_out, columns, q)
-                self._copy_r(reflectors.stored, r.stored, reflectors.plan)
+                copy_r(run, reflectors.stored, r.stored, reflectors.plan)
             forming = done.plan
             if not isinstance(forming, SlabPlan):
                 forming = run.plan_applied(reflectors, columns, q.stored)
@@ -141,7 +141,7 @@ class DurableQr:
         moved["load1"] -= slabs  # columns of the identity are not read
         recorder.finish(forming, moved, done.resumption)
 
-    def _reflectors(self, done: SlabCheckpoint) -> Reflectors:
+    def reflectors(self, done: SlabCheckpoint) -> Reflectors:
         """Return the reflectors, which lie in a file beside the result until its end."""
         run = self._run
         path = done.destination.work(".qr.npy")
@@ -151,18 +151,20 @@ class DurableQr:
         reflectors.stored = open_matrix(path)
         return reflectors
 
-    def _copy_r(self, v: StoredMatrix, r: StoredMatrix, plan: SlabPlan) -> None:
-        """Store R, which lies on and above the diagonal of the reflectors, slab by slab."""
-        recorder = Recorder(self._watch, 0)
-        for first, last, _ in plan.slabs:
-            recorder.check_cancel()
-            r[:, first:last] = _upper(v, r.shape[0], first, last)
 
-    @staticmethod
-    def _checkpoint(target: Destination) -> SlabCheckpoint:
-        if target.checkpoint is None:
-            raise InputError("the result is not durable")
-        return target.checkpoint
+def checkpoint_of(target: Destination) -> SlabCheckpoint:
+    """Return the durable run that stores a result."""
+    if target.checkpoint is None:
+        raise InputError("the result is not durable")
+    return target.checkpoint
+
+
+def copy_r(run: QrRun, v: StoredMatrix, r: StoredMatrix, plan: SlabPlan) -> None:
+    """Store R, which lies on and above the diagonal of the reflectors, slab by slab."""
+    recorder = Recorder(run.watch, 0)
+    for first, last, _ in plan.slabs:
+        recorder.check_cancel()
+        r[:, first:last] = _upper(v, r.shape[0], first, last)
 
 
 def _upper(v: StoredMatrix, rows: int, first: int, last: int) -> Any:
@@ -171,9 +173,3 @@ def _upper(v: StoredMatrix, rows: int, first: int, last: int) -> Any:
     top = min(rows, last, v.shape[0])
     part[:top] = np.triu(v[:top, first:last].read(), -first)
     return part
-
-
-def _result(out: Any) -> Any:
-    """Return a finished result again."""
-    place = parse_location(out)
-    return Destination(open_matrix(place), location=place).result()

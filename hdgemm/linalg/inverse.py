@@ -148,6 +148,7 @@ def cond(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
 ) -> float:
     """Return an estimate of the condition number ||A||·||A^-1||, as LAPACK's `gecon`.
 
@@ -165,6 +166,9 @@ def cond(
         where `a` is a file.
     options, session, progress, observer, cancel
         As in `lu_factor`.
+    report
+        As in `lu_factor`; of the factorisation and of the solutions, whose number is not known
+        beforehand.
 
     Returns
     -------
@@ -184,16 +188,21 @@ def cond(
         norm = norm_inf(matrix if p == np.inf else matrix.T, memory // 2)
         if matrix.shape[0] == 0 or not np.isfinite(norm):
             return norm
-        run = Run(chosen, held, Watch.of(progress, observer, cancel))
+        n, name = matrix.shape[0], matrix.dtype.newbyteorder("=").name
+        flops = SlabPlan.of_array("lu", n, n, name).flops if factors is None else 0
+        portions = Portions(Watch.of(progress, observer, cancel, report), flops)
+        summary = {"kind": "cond", "m": n, "n": n, "dtype": name, "host_limit": memory}
+        run = Run(chosen, held, portions.next(flops))
         given = a if factors is None else check_pair(factors, "factors")
         with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):
             if zero:
+                portions.finish(summary)
                 return np.inf
 
             def solve(x: NDArray[Any], trans: int) -> NDArray[Any]:
                 result: NDArray[Any] = lu_solve(
                     (lu, pivots), x, trans, check_finite=False, options=chosen, session=held,
-                    observer=observer, cancel=cancel,
+                    observer=observer, cancel=cancel, report=portions.add,
                 )  # fmt: skip
                 return result
 
@@ -201,7 +210,9 @@ def cond(
             codes = (0, 2) if p == 1 else (2, 0)
             dtype = lu.dtype.newbyteorder("=")
             with np.errstate(all="ignore"):
-                return norm * _norm1_of_inverse(solve, codes, matrix.shape[0], dtype)
+                estimate = norm * _norm1_of_inverse(solve, codes, n, dtype)
+        portions.finish(summary)
+        return estimate
 
 
 def _norm1_of_inverse(

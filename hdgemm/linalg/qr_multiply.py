@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.durable_qr import DurableQr, checkpoint_of, copy_r
+from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
+from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session
+from hdgemm.linalg.slab_journal import Command
+from hdgemm.linalg.slab_plan import SlabPlan, elimination_pairs
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_columns, open_matrix
+from hdgemm.machine.limits import default_host_bytes
+from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.aliasing import overlaps, same_elements
+from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.linalg.recorder import Recorder
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.householder import Reflectors
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
@@ -47,6 +56,8 @@ def qr_multiply(
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
     report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, Any]:
     """Return ``(c·Q, R)`` or ``(Q·c, R)`` for the QR factorisation of an m×n matrix of any size.
 
@@ -74,6 +85,9 @@ def qr_multiply(
         A pair (product, R) as in `qr`; None for new arrays.
     options, session, progress, observer, cancel, report
         As in `cholesky`.
+    checkpoint, restart
+        As in `cholesky`; the product and R must be files. The reflectors lie beside the product
+        until the end.
 
     Returns
     -------
@@ -111,13 +125,21 @@ def qr_multiply(
         run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
                     overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
-        target = run.place(stack, cq_out, shape)
-        r = run.place_r(stack, r_out, run.k, target)
-        _check_overlaps(factor, target, r)
+        command = Command(
+            "qr_multiply", {"mode": mode, "conjugate": bool(conjugate)}, checkpoint, restart,
+            transposed=not left, matrices={"c": factor},
+        )  # fmt: skip
+        target = run.place(stack, cq_out, shape, command=command)
         product = _Product(factor, target, left=left, conjugate=bool(conjugate) == left)
-        product.run(run, run.scratch(stack, target), r)
+        if checkpoint is not False:
+            found = product.run_durable(run, command, r_out)
+        else:
+            r = run.place_r(stack, r_out, run.k, target)
+            _check_overlaps(factor, target, r)
+            product.run(run, run.scratch(stack, target), r)
     result = target.result()
-    return (np.ravel(result) if vector else result), r.result()
+    r_found = found if checkpoint is not False else r.result()
+    return (np.ravel(result) if vector else result), r_found
 
 
 def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> None:
@@ -147,14 +169,72 @@ class _Product:
     conjugate: bool
 
     def run(self, run: QrRun, v: StoredMatrix, r: Destination) -> None:
-        columns, out = (self.c, self.target.stored) if self.left else (
-            self.c.T, self.target.stored.T,
-        )  # fmt: skip
-        trans = "N" if self.left else "C"
+        """Factor, store R, and apply the reflectors in `v`."""
         reflectors = run.reflectors(v, new=not run.overwrite_a)
-        applying = run.plan_applied(reflectors, columns.shape[1], out, trans)
+        applying = self._plan(run, reflectors)
         recorder = run.recorder(reflectors.plan, applying)
         run.factor(reflectors, r, recorder)
+        self._apply(run, reflectors, applying, recorder)
+        loaded = sum(applying.streamed_bytes()) + self.c.size * applying.itemsize
+        run.finish(reflectors, r, recorder, loaded=loaded, stored=self._out.nbytes)
+
+    def run_durable(self, run: QrRun, command: Command, r_out: Any) -> Any:
+        """Factor durably, store R, and apply the reflectors to the slabs that are left; return R.
+
+        R has its name before the product is finished: a finished product says that all is.
+        """
+        done, watch = checkpoint_of(self.target), run.watch
+        if not is_location(r_out):
+            raise InputError("checkpoint needs results in files: give locations of both in out")
+        if done.finished:
+            report_done(watch, done)
+            return result_at(r_out)
+        per_pair, (m, _) = flops_per_multiply_add(run.dtype.name), run.source.shape
+        factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
+        portions = Portions(watch, factoring + per_pair * self.c.size * run.k)
+        run.watch = portions.next(factoring)
+        reflectors = DurableQr(run, command).reflectors(done)
+        with ExitStack() as stack:
+            r = run.place_r(stack, r_out, run.k, self.target)
+            _check_overlaps(self.c, self.target, r)
+            copy_r(run, reflectors.stored, r.stored, reflectors.plan)
+        plan = done.plan
+        applying = plan if isinstance(plan, SlabPlan) else self._plan(run, reflectors)
+        done.begin(applying, run.options)
+        start = done.done(0)
+        recorder = Recorder(portions.next(applying.flops), applying.flops)
+        self._apply(run, reflectors, applying, recorder)
+        columns = sum(slab.width for slab in applying.slabs[start:]) * applying.itemsize
+        streamed = sum(applying.streamed_bytes()[start:])
+        rows, stored = self._columns.shape[0], self._out.shape[0]
+        recorder.finish(
+            applying, {"load1": streamed + columns * rows, "store2": columns * stored},
+            done.resumption,
+        )  # fmt: skip
+        limit = run.options.host_bytes or default_host_bytes()
+        portions.finish({"kind": "qr multiply", "m": m, "n": run.source.shape[1],
+                         "dtype": run.dtype.name, "host_limit": limit})  # fmt: skip
+        return r.result()
+
+    @property
+    def _columns(self) -> StoredMatrix:
+        return self.c if self.left else self.c.T
+
+    @property
+    def _out(self) -> StoredMatrix:
+        return self.target.stored if self.left else self.target.stored.T
+
+    @property
+    def _trans(self) -> str:
+        return "N" if self.left else "C"
+
+    def _plan(self, run: QrRun, reflectors: Reflectors) -> SlabPlan:
+        return run.plan_applied(reflectors, self._columns.shape[1], self._out, self._trans)
+
+    def _apply(
+        self, run: QrRun, reflectors: Reflectors, applying: SlabPlan, recorder: Recorder
+    ) -> None:
+        columns, out = self._columns, self._out
 
         def load(slab: Slab) -> None:
             self._load(columns, slab, recorder)
@@ -163,11 +243,9 @@ class _Product:
             self._store(out, slab, recorder)
 
         with SlabPipeline(columns, out, applying, recorder, check_finite_slab,
-                          stream=v, load=load, store=store,
+                          self.target.checkpoint, stream=reflectors.stored, load=load, store=store,
                           products=run.products(applying, recorder)) as pipeline:  # fmt: skip
-            reflectors.apply(pipeline, trans)
-        loaded = sum(applying.streamed_bytes()) + self.c.size * applying.itemsize
-        run.finish(reflectors, r, recorder, loaded=loaded, stored=out.nbytes)
+            reflectors.apply(pipeline, self._trans)
 
     def _load(self, columns: StoredMatrix, slab: Slab, recorder: Recorder) -> None:
         first, last, _ = slab.place
@@ -181,8 +259,12 @@ class _Product:
         first, last, _ = slab.place
         self._conjugate(slab)
         top = slab.array[: out.shape[0]]
+        done = self.target.checkpoint
         with recorder.operation("store2", slab.number, nbytes=top.nbytes):
-            out[:, first:last] = top
+            if done is None:
+                out[:, first:last] = top
+            else:
+                done.store(0, slab.number, slab.place, top, {})
 
     def _conjugate(self, slab: Slab) -> None:
         if self.conjugate and slab.array.dtype.kind == "c":

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
-from hdgemm.linalg.run import Run, host_session
+from hdgemm.linalg.durable_qr import checkpoint_of
+from hdgemm.linalg.portions import Portions
+from hdgemm.linalg.recorder import Recorder, report_done
+from hdgemm.linalg.run import OpenRun, host_session
 from hdgemm.linalg.scratch import lu_factors
-from hdgemm.linalg.storage import absolute, check_apart, destination, open_matrix
+from hdgemm.linalg.slab_journal import Command
+from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.storage import (
+    absolute,
+    check_apart,
+    destination,
+    open_matrix,
+)
+from hdgemm.linalg.updates import update_devices
 from hdgemm.machine.limits import default_host_bytes
+from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
+    from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.scratch import Factors
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
+    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
 
 
@@ -43,6 +61,9 @@ def lu(
     progress: ProgressCallback | bool | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    report: ReportCallback | None = None,
+    checkpoint: Checkpointing = False,
+    restart: bool = False,
 ) -> tuple[Any, ...]:
     """Return ``(p, l, u)``, the LU factorisation A = L[p, :]·U of an m×n matrix of any size.
 
@@ -61,8 +82,11 @@ def lu(
     out
         Where L (m×k, k = min(m, n)) and U (k×n) go: two arrays, stored matrices or locations of
         files; None for new arrays.
-    options, session, progress, observer, cancel
-        As in `lu_factor`.
+    options, session, progress, observer, cancel, report
+        As in `lu_factor`. The report is that of the factorisation and of the copies of L and U.
+    checkpoint, restart
+        As in `cholesky`; L and U must be files. The factors lie beside L until the end, also with
+        `overwrite_a`.
 
     Returns
     -------
@@ -86,57 +110,215 @@ def lu(
     if out is not None and (not isinstance(out, tuple) or len(out) != 2):
         raise InputError(f"out must be two places, of L and of U, got {out!r}")
     places = [absolute(place) for place in out or (None, None)]
+    if checkpoint is not False and not all(is_location(place) for place in places):
+        raise InputError("checkpoint needs results in files: give locations of L and U in out")
     source = open_matrix(a)
-    m, n = source.shape
-    k = min(m, n)
-    watch = Watch.of(progress, observer, cancel)
-    with (
-        host_session(session, options) as (held, chosen),
-        lu_factors(
-            a, Run(chosen, held, watch), overwrite_a=overwrite_a, check_finite=check_finite
-        ) as found,
-        ExitStack() as stack,
-    ):
-        # Row i of A is row p[i] of L·U.
-        order = np.asfortranarray(np.arange(m, dtype=np.float64)[:, np.newaxis])
-        laswp(order, found.pivots)
-        p = np.argsort(order[:, 0].astype(np.int64))
-        left, right = (
-            stack.enter_context(
-                destination(place, a, source, order="F", overwrite_a=False, shape=shape)
-            )
-            for place, shape in zip(places, ((m, k), (k, n)), strict=True)
-        )
-        check_apart(left, right)
-        memory = chosen.host_bytes or default_host_bytes()
-        _split(found.lu, left, right, p if permute_l else None, memory)
+    command = Command("lu", {"permute_l": bool(permute_l)}, checkpoint, restart)
+    with host_session(session, options) as (held, chosen):
+        run = OpenRun(chosen, held, Watch.of(progress, observer, cancel, report))
+        call = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
+        if checkpoint is not False:
+            p, left, right = call.run_durable(places, command)
+        else:
+            p, left, right = call.run_once(places, overwrite_a=overwrite_a)
     if permute_l:
-        return left.result(), right.result()
+        return left, right
     if p_indices:
-        return p, left.result(), right.result()
+        return p, left, right
     real = np.empty(0, source.dtype.newbyteorder("=")).real.dtype
-    return np.eye(m, dtype=real)[p], left.result(), right.result()
+    return np.eye(len(p), dtype=real)[p], left, right
 
 
-def _split(
-    factors: StoredMatrix,
-    left: Destination,
-    right: Destination,
-    p: NDArray[np.int64] | None,
-    memory: int,
-) -> None:
-    """Store L and U, of which `factors` has both, by groups of columns."""
-    m, n = factors.shape
-    k = min(m, n)
-    each = max(1, m * factors.dtype.itemsize)
-    width = max(1, memory // (8 * each))
-    for first in range(0, n, width):
-        block = factors[:, first : first + width].read()
-        last = first + block.shape[1]
-        right.stored[:, first:last] = np.triu(block[:k], -first)
-        if first >= k:
-            continue
-        block = np.tril(block[:, : k - first], -first - 1)
-        diagonal = np.arange(first, min(last, k))
-        block[diagonal, diagonal - first] = 1
-        left.stored[:, first : min(last, k)] = block if p is None else block[p]
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The plan of the copies of L (m×k) and U (k×n) from the matrix that has both.
+
+    Parameters
+    ----------
+    plan
+        Groups of columns of L, which a durable run records one by one.
+    upper
+        Groups of columns of U.
+    """
+
+    plan: SlabPlan
+    upper: tuple[Columns, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], dtype: np.dtype[Any], options: Options) -> _Copies:
+        """Cut both into groups of columns that fit the memory, or as wide as a tile forces."""
+        (m, n), memory = shape, options.host_bytes or default_host_bytes()
+        width = max(1, memory // (8 * max(1, m * dtype.itemsize)))
+        width = options.tile[1] if options.tile is not None else width
+        lower, upper = (
+            tuple(Columns(at, min(at + width, columns), 0) for at in range(0, columns, width))
+            for columns in (min(m, n), n)
+        )
+        block = options.tile[2] if options.tile is not None else width
+        plan = SlabPlan("qr", m, min(m, n), dtype.name, lower, block, 1, memory // 4, memory,
+                        devices=update_devices(options))  # fmt: skip
+        return cls(plan, upper)
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+        return self.bytes_from(0)
+
+    def bytes_from(self, group: int) -> dict[Stage, int]:
+        """Return the bytes that each stage moves when groups of L are stored already.
+
+        Only rows of a triangle are read.
+        """
+        m, k, itemsize = self.plan.m, self.plan.n, self.plan.itemsize
+        left = self.plan.slabs[group:]
+        read = sum(part.width * (m - part.first) for part in left)
+        read += sum(part.width * min(k, part.last) for part in self.upper)
+        written = m * sum(part.width for part in left) + k * sum(part.width for part in self.upper)
+        return {"load1": read * itemsize, "store2": written * itemsize}
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape and memory as plain values, for reports."""
+        plan = self.plan
+        return {"kind": "copies of L and U", "m": plan.m, "n": plan.n, "dtype": plan.dtype,
+                "host_bytes": plan.bytes_held, "host_limit": plan.host_limit}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One factorisation with separate factors; `permuted` asks for L[p, :]."""
+
+    a: Any
+    source: StoredMatrix
+    run: OpenRun
+    check_finite: bool
+    permuted: bool
+
+    def run_once(
+        self, places: list[Any], *, overwrite_a: bool
+    ) -> tuple[NDArray[np.int64], Any, Any]:
+        """Return p, L and U."""
+        portions = self._portions()
+        with self._factors(portions, overwrite_a=overwrite_a) as found, ExitStack() as stack:
+            p = _permutation(found.pivots, found.lu.shape[0])
+            left, right = (
+                stack.enter_context(self._place(place, shape))
+                for place, shape in zip(places, self._shapes, strict=True)
+            )
+            check_apart(left, right)
+            copies, recorder = self._copies(), Recorder(portions.next(0), 0)
+            self._store_upper(found.lu, right.stored, copies, recorder)
+            for number, part in enumerate(copies.plan.slabs):
+                block = self._lower(found.lu, number, part, p, recorder)
+                with recorder.operation("store2", number, nbytes=block.nbytes):
+                    left.stored[:, part.first : part.last] = block
+            recorder.finish(copies)
+            portions.finish(self._summary())
+        return p, left.result(), right.result()
+
+    def run_durable(
+        self, places: list[Any], command: Command
+    ) -> tuple[NDArray[np.int64], Any, Any]:
+        """Return p, L and U; U has its name before L is finished: a finished L says that all is."""
+        portions, m = self._portions(), self.source.shape[0]
+        with self._place(places[0], self._shapes[0], command) as left:
+            done = checkpoint_of(left)
+            if done.finished:
+                report_done(self.run.watch, done)
+                p = _permutation(_recorded(done), m)
+                return p, left.result(), result_at(places[1])
+            with self._factors(portions, checkpoint=done) as found:
+                p = _permutation(found.pivots, m)
+                copies, recorder = self._copies(), Recorder(portions.next(0), 0)
+                if isinstance(done.plan, SlabPlan):
+                    copies = replace(copies, plan=done.plan)
+                with self._place(places[1], self._shapes[1]) as right:
+                    check_apart(left, right)
+                    self._store_upper(found.lu, right.stored, copies, recorder)
+                done.begin(copies.plan, self.run.options)
+                start = done.done(0)
+                for number in range(start, len(copies.plan.slabs)):
+                    part = copies.plan.slabs[number]
+                    block = self._lower(found.lu, number, part, p, recorder)
+                    with recorder.operation("store2", number, nbytes=block.nbytes):
+                        done.store(0, number, part, block, {"pivots": found.pivots})
+                recorder.finish(copies, copies.bytes_from(start), done.resumption)
+        portions.finish(self._summary())
+        return p, left.result(), right.result()
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        m, n = self.source.shape
+        return (m, min(m, n)), (min(m, n), n)
+
+    def _portions(self) -> Portions:
+        m, n = self.source.shape
+        return Portions(self.run.watch, SlabPlan.of_array("lu", m, n, self._dtype.name).flops)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return self.source.dtype.newbyteorder("=")
+
+    def _summary(self) -> dict[str, Any]:
+        m, n = self.source.shape
+        limit = self.run.options.host_bytes or default_host_bytes()
+        return {"kind": "lu", "m": m, "n": n, "dtype": self._dtype.name, "host_limit": limit}
+
+    def _copies(self) -> _Copies:
+        return _Copies.of(self.source.shape, self._dtype, self.run.options)
+
+    def _factors(
+        self, portions: Portions, *, overwrite_a: bool = False,
+        checkpoint: SlabCheckpoint | None = None,
+    ) -> AbstractContextManager[Factors]:  # fmt: skip
+        m, n = self.source.shape
+        flops = SlabPlan.of_array("lu", m, n, self._dtype.name).flops
+        run = self.run._replace(watch=portions.next(flops))
+        return lu_factors(
+            self.a, run, overwrite_a=overwrite_a, check_finite=self.check_finite,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+
+    def _place(
+        self, out: Any, shape: tuple[int, int], command: Command | None = None
+    ) -> AbstractContextManager[Destination]:
+        return destination(
+            out, self.a, self.source, order="F", overwrite_a=False, shape=shape, command=command
+        )
+
+    def _store_upper(
+        self, factors: StoredMatrix, u: StoredMatrix, copies: _Copies, recorder: Recorder
+    ) -> None:
+        for number, (first, last, _) in enumerate(copies.upper):
+            block = np.zeros((u.shape[0], last - first), self._dtype, "F")
+            rows = block[:last]
+            with recorder.operation("load1", number, nbytes=rows.nbytes):
+                rows[...] = np.triu(factors[: len(rows), first:last].read(), -first)
+            with recorder.operation("store2", number, nbytes=block.nbytes):
+                u[:, first:last] = block
+
+    def _lower(
+        self, factors: StoredMatrix, number: int, part: Columns, p: NDArray[np.int64],
+        recorder: Recorder,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Return some columns of L, or of L[p, :]."""
+        first, last, _ = part
+        block = np.zeros((factors.shape[0], part.width), self._dtype, "F")
+        rows = block[first:]
+        with recorder.operation("load1", number, nbytes=rows.nbytes):
+            rows[...] = np.tril(factors[first:, first:last].read(), -1)
+        np.fill_diagonal(rows, 1)
+        return block[p] if self.permuted else block
+
+
+def _permutation(pivots: NDArray[np.int64], m: int) -> NDArray[np.int64]:
+    """Return p of interchanges: row i of A is row p[i] of L·U."""
+    order = np.asfortranarray(np.arange(m, dtype=np.float64)[:, np.newaxis])
+    laswp(order, pivots)
+    found: NDArray[np.int64] = np.argsort(order[:, 0].astype(np.int64))
+    return found
+
+
+def _recorded(checkpoint: SlabCheckpoint) -> NDArray[np.int64]:
+    """Return the pivots of a run that is finished."""
+    notes = checkpoint.notes()
+    return notes[0]["pivots"] if notes else np.empty(0, np.int64)

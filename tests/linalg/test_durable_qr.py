@@ -50,6 +50,71 @@ def test_results_in_memory_have_no_checkpoint(tmp_path):
         lstsq(random_matrix(40, 3, "float64"), np.ones(40), checkpoint=True)
 
 
+@pytest.mark.parametrize("mode", ["left", "right"])
+def test_an_interrupted_product_with_q_goes_on_to_the_same_bits(tmp_path, mode):
+    a, c = random_matrix(20, 12, "complex128"), random_matrix(20, 15, "complex128", 1)
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "C.npy", c if mode == "left" else c.T)
+
+    def multiplied(name, **keywords):
+        out = tmp_path / f"{name}X.npy", tmp_path / f"{name}R.npy"
+        return hdgemm.linalg.qr_multiply(
+            tmp_path / "A.npy", tmp_path / "C.npy", mode, out=out, options=SLABS,
+            checkpoint=True, **keywords,
+        )  # fmt: skip
+
+    events, reports = [], []
+    expected = multiplied("whole", observer=events.append, report=reports.append)
+    assert reports[0].moved_bytes == reports[0].planned_bytes
+    for part in (0.3, 0.9):
+        with pytest.raises(InterruptedRunError):
+            multiplied("", restart=True, observer=interrupt_after(int(part * len(events))))
+        for _ in range(2):  # goes on; then it is finished
+            for one, other in zip(multiplied("", report=reports.append), expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+    assert reports[-2].moved_bytes == reports[-2].planned_bytes
+    assert reports[-1].resumption.finished
+    q, _ = hdgemm.linalg.qr(a, mode="economic" if mode == "right" else "full")
+    product = q @ c if mode == "left" else c.T @ q
+    np.testing.assert_allclose(expected[0], product, atol=1e-12)
+    np.save(tmp_path / "C.npy", np.zeros_like(c if mode == "left" else c.T))
+    with pytest.raises(hdgemm.InputError, match="belongs to another run"):
+        multiplied("")
+    with pytest.raises(hdgemm.InputError, match="file"):
+        hdgemm.linalg.qr_multiply(a, c, "left", checkpoint=True)
+
+
+@pytest.mark.parametrize("permute_l", [False, True])
+@pytest.mark.parametrize("shape", [(20, 14), (12, 17)])
+def test_an_interrupted_lu_with_separate_factors_goes_on_to_the_same_bits(
+    tmp_path, shape, permute_l
+):
+    a = random_matrix(*shape, "float64")
+    np.save(tmp_path / "A.npy", a)
+
+    def factors(name, **keywords):
+        out = tmp_path / f"{name}L.npy", tmp_path / f"{name}U.npy"
+        return hdgemm.linalg.lu(
+            tmp_path / "A.npy", permute_l, out=out, options=SLABS, checkpoint=True, **keywords
+        )
+
+    events, reports = [], []
+    expected = factors("whole", observer=events.append, report=reports.append)
+    assert reports[0].moved_bytes == reports[0].planned_bytes
+    for part in (0.3, 0.98):
+        with pytest.raises(InterruptedRunError):
+            factors("", restart=True, observer=interrupt_after(int(part * len(events))))
+        for _ in range(2):
+            for one, other in zip(factors(""), expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+    assert not [path.name for path in tmp_path.iterdir() if ".work" in path.name]
+    *_, lower, upper = expected
+    product = lower @ upper if permute_l else lower[expected[0]] @ upper
+    assert residual_ratio(product - a, a) < SOUND
+    with pytest.raises(hdgemm.InputError, match="files"):
+        hdgemm.linalg.lu(a, checkpoint=True)
+
+
 @pytest.fixture
 def tall(tmp_path, monkeypatch):
     monkeypatch.setattr(row_checkpoint, "_INTERVAL", 0)

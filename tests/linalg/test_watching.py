@@ -7,6 +7,7 @@ import pytest
 
 from hdgemm import linalg
 from hdgemm.errors import InputError
+from hdgemm.options import Options
 
 CALLS = sorted(
     name
@@ -14,6 +15,14 @@ CALLS = sorted(
     if inspect.isfunction(getattr(linalg, name))
     and "progress" in inspect.signature(getattr(linalg, name)).parameters
 )
+
+#: Keywords of every call; and of those that store a matrix in a file.
+WATCHED = {"options", "session", "progress", "observer", "cancel", "report"}
+STORED = {"out", "checkpoint", "restart"}
+#: Calls that return numbers, which no file stores.
+NUMBERS = {"cond", "det", "slogdet"}
+#: Calls that compute nothing: they plan, or open what is stored.
+IDLE = {"open", "plan", "plan_slabs"}
 
 
 def test_the_calls_are_known():
@@ -35,3 +44,28 @@ def test_a_factorisation_shows_its_progress(capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(InputError, match="progress must be"):
         linalg.cholesky(a, progress=5)
+
+
+def test_every_call_takes_the_keywords():
+    found = set()
+    for name in linalg.__all__:
+        call = getattr(linalg, name)
+        if isinstance(call, type) or name in IDLE:
+            continue
+        parameters = inspect.signature(call).parameters
+        wanted = WATCHED | (set() if name in NUMBERS else STORED)
+        assert wanted <= set(parameters), name
+        assert all(parameters[word].kind is inspect.Parameter.KEYWORD_ONLY for word in wanted), name
+        found.add(name)
+    assert found >= NUMBERS | {"cholesky", "lu", "qr_multiply", "lstsq", "solve"}
+
+
+def test_numbers_have_a_report(tmp_path):
+    a = np.random.default_rng(0).random((20, 20))
+    np.save(tmp_path / "A.npy", a)
+    for call in (linalg.det, linalg.slogdet, linalg.cond, linalg.lu):
+        reports = []
+        call(tmp_path / "A.npy", report=reports.append, options=Options(tile=(1, 7, 3)))
+        [report] = reports
+        assert report.moved_bytes == report.planned_bytes
+        assert report.timeline.events
