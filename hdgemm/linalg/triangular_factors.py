@@ -23,7 +23,7 @@ from hdgemm.linalg.storage import (
     destination,
     open_matrix,
 )
-from hdgemm.linalg.updates import update_devices
+from hdgemm.linalg.triangle_copies import TriangleCopies
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
@@ -130,60 +129,6 @@ def lu(
 
 
 @dataclass(frozen=True, slots=True)
-class _Copies:
-    """The plan of the copies of L (m×k) and U (k×n) from the matrix that has both.
-
-    Parameters
-    ----------
-    plan
-        Groups of columns of L, which a durable run records one by one.
-    upper
-        Groups of columns of U.
-    """
-
-    plan: SlabPlan
-    upper: tuple[Columns, ...]
-
-    @classmethod
-    def of(cls, shape: tuple[int, int], dtype: np.dtype[Any], options: Options) -> _Copies:
-        """Cut both into groups of columns that fit the memory, or as wide as a tile forces."""
-        (m, n), memory = shape, options.host_bytes or default_host_bytes()
-        width = max(1, memory // (8 * max(1, m * dtype.itemsize)))
-        width = options.tile[1] if options.tile is not None else width
-        lower, upper = (
-            tuple(Columns(at, min(at + width, columns), 0) for at in range(0, columns, width))
-            for columns in (min(m, n), n)
-        )
-        block = options.tile[2] if options.tile is not None else width
-        plan = SlabPlan("qr", m, min(m, n), dtype.name, lower, block, 1, memory // 4, memory,
-                        devices=update_devices(options))  # fmt: skip
-        return cls(plan, upper)
-
-    @property
-    def planned_bytes(self) -> dict[Stage, int]:
-        """Bytes that each stage moves."""
-        return self.bytes_from(0)
-
-    def bytes_from(self, group: int) -> dict[Stage, int]:
-        """Return the bytes that each stage moves when groups of L are stored already.
-
-        Only rows of a triangle are read.
-        """
-        m, k, itemsize = self.plan.m, self.plan.n, self.plan.itemsize
-        left = self.plan.slabs[group:]
-        read = sum(part.width * (m - part.first) for part in left)
-        read += sum(part.width * min(k, part.last) for part in self.upper)
-        written = m * sum(part.width for part in left) + k * sum(part.width for part in self.upper)
-        return {"load1": read * itemsize, "store2": written * itemsize}
-
-    def summary(self) -> dict[str, Any]:
-        """Return shape and memory as plain values, for reports."""
-        plan = self.plan
-        return {"kind": "copies of L and U", "m": plan.m, "n": plan.n, "dtype": plan.dtype,
-                "host_bytes": plan.bytes_held, "host_limit": plan.host_limit}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
 class _Call:
     """One factorisation with separate factors; `permuted` asks for L[p, :]."""
 
@@ -263,8 +208,8 @@ class _Call:
         limit = self.run.options.host_bytes or default_host_bytes()
         return {"kind": "lu", "m": m, "n": n, "dtype": self._dtype.name, "host_limit": limit}
 
-    def _copies(self) -> _Copies:
-        return _Copies.of(self.source.shape, self._dtype, self.run.options)
+    def _copies(self) -> TriangleCopies:
+        return TriangleCopies.of(self.source.shape, self._dtype, self.run.options)
 
     def _factors(
         self, portions: Portions, *, overwrite_a: bool = False,
@@ -286,7 +231,7 @@ class _Call:
         )
 
     def _store_upper(
-        self, factors: StoredMatrix, u: StoredMatrix, copies: _Copies, recorder: Recorder
+        self, factors: StoredMatrix, u: StoredMatrix, copies: TriangleCopies, recorder: Recorder
     ) -> None:
         for number, (first, last, _) in enumerate(copies.upper):
             block = np.zeros((u.shape[0], last - first), self._dtype, "F")
