@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: Rows of a block, the unit that is taken from another thread's strip: on a core, on a device.
 CORE_ROWS: Final = 1536
 DEVICE_ROWS: Final = 2048
-#: Rows for which the host's TRSM is called directly, at least.
-_SOLVED_ROWS: Final = 64
 #: Seconds between two questions whether a message has arrived, while there is nothing to do.
 _POLL: Final = 2e-4
 
@@ -46,14 +44,8 @@ def host_update(a: Columns, b: Columns, c: Columns) -> None:
 
 
 def host_solve(triangle: Columns, b: Columns) -> None:
-    """Solve L·X = B with the host's BLAS: half of a large L by a product, which is faster."""
-    middle = len(triangle) // 2
-    if middle < _SOLVED_ROWS:
-        trsm(triangle, b, unit=True)
-        return
-    host_solve(triangle[:middle, :middle], b[:middle])
-    gemm(-1.0, triangle[middle:, :middle], b[:middle], b[middle:])
-    host_solve(triangle[middle:, middle:], b[middle:])
+    """Solve L·X = B with the host's BLAS."""
+    trsm(triangle, b, unit=True)
 
 
 class Strip:
