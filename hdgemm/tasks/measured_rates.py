@@ -49,18 +49,22 @@ def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachi
     return replace(machine, capabilities=tuple(found), lapack=lapack)
 
 
-def _matrix(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a matrix of which the lower triangle is positive definite enough for Cholesky."""
+def _matrix(name: str, n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a random matrix, of which for Cholesky the diagonal is large enough.
+
+    LU must interchange rows: that takes much of the time of its updates.
+    """
     array = np.zeros((n, n), dtype, "F")
     array[...] = np.random.default_rng(0).standard_normal(array.shape)
-    array.flat[:: n + 1] += 2 * n
+    if name == "cholesky":
+        array.flat[:: n + 1] += 2 * n
     return array
 
 
 def _probe(
     machine: TaskMachine, name: str, dtype: np.dtype[Any], weights: dict[str, float]
 ) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
-    array = _matrix(_PROBE, dtype)
+    array = _matrix(name, _PROBE, dtype)
     cut = BlockColumns.cut(
         array.shape, even_widths(_PROBE, _PROBE_WIDTH), array=array, lower=name == "cholesky",
         weights=weights,
@@ -81,7 +85,7 @@ def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> float
     threads = machine.host.lanes * machine.blas_threads
     with threadpool_limits(threads, user_api="blas"):
         for _ in range(2):
-            array = _matrix(_LAPACK_PROBE, dtype)
+            array = _matrix(name, _LAPACK_PROBE, dtype)
             began = time.perf_counter()
             if name == "cholesky":
                 potrf(array)

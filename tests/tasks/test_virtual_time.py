@@ -4,8 +4,9 @@ import pytest
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.tasks.algorithms import ALGORITHMS
-from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.block_columns import BlockColumns, even_widths
 from hdgemm.tasks.dealing import deal, update_weights
+from hdgemm.tasks.panel_widths import panel_widths
 from hdgemm.tasks.task import Kernel, Tile
 from hdgemm.tasks.virtual_time import VirtualRun
 from tests.tasks.factorisations import device, host
@@ -114,3 +115,32 @@ def test_the_host_takes_what_the_panels_leave_it():
     assert weights == pytest.approx({"host": 1e11, "gpu": 1e12})
     assert update_weights(machine, update, 0.05, "getrf")["host"] < 1e11
     assert "host" not in update_weights(machine, update, 1.0, "getrf")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("shape", [(3000, 3000), (3000, 500), (500, 3000), (5, 5), (0, 7), (7, 0)])
+def test_panels_cover_all_columns_and_get_narrower(name, shape):
+    machine = [host(rate=3e10), device("gpu", 1e12, latency=1e-5)]
+    widths = panel_widths(name, shape, machine)
+    assert sum(widths) == shape[1]
+    assert all(width > 0 for width in widths)
+    if shape == (3000, 3000):
+        factored = widths[:-1]
+        assert sorted(factored, reverse=True) == list(factored)
+        assert factored[0] > factored[-1]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_panels_of_the_model_are_about_as_fast_as_the_best_of_one_width(name):
+    """The model has the steps one after the other, virtual time has lookahead."""
+    machine = [host(rate=3e10), device("gpu", 1e12, up=1e11, down=1e11, memory=1e11, latency=1e-5)]
+    n = 2048
+
+    def seconds(widths):
+        virtual = VirtualRun(machine)
+        cut = BlockColumns.cut((n, n), widths, lower=name == "cholesky", weights={"gpu": 1})
+        ALGORITHMS[name](cut, virtual.insert)
+        return virtual.finish().seconds
+
+    chosen = seconds(panel_widths(name, (n, n), machine))
+    assert chosen < 1.3 * min(seconds(even_widths(n, width)) for width in (64, 128, 256, 512))

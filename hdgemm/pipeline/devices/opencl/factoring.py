@@ -104,11 +104,12 @@ class Factoring:
         kernel = self._programs.factor(tile.dtype, "move")
 
         def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-            held = (scratch, 0, across, 1)
-            grid, group = (groups(across), count), (GROUP, 1)
-            kernel.set_args(across, lines[0], 0, *inside, *held)
+            held = (scratch, 0, 1, count) if axis else (scratch, 0, across, 1)
+            grid = (groups(count), across) if axis else (groups(across), count)
+            group, extents = (GROUP, 1), (across, count, axis)
+            kernel.set_args(*extents, lines[0], 0, *inside, *held)
             first = cl.enqueue_nd_range_kernel(queue, kernel, grid, group, wait_for=events)
-            kernel.set_args(across, lines[1], 1, *held, *inside)
+            kernel.set_args(*extents, lines[1], 1, *held, *inside)
             return first, cl.enqueue_nd_range_kernel(queue, kernel, grid, group)
 
         return self._queue.enqueue("permutation", work, after, (lines, scratch))

@@ -191,7 +191,14 @@ class Programs:
 
 #: Arguments of the kernels in `kernels/factor.cl`.
 _FACTOR_ARGUMENTS: Final[dict[str, list[Any]]] = {
-    "move": [np.int64, None, np.int32, *(None, np.int64, np.int64, np.int64) * 2],
+    "move": [
+        np.int64,
+        np.int64,
+        np.int32,
+        None,
+        np.int32,
+        *(None, np.int64, np.int64, np.int64) * 2,
+    ],
     "conjugate": [np.int64, None, np.int64, np.int64],
     "invert": [*(np.int32,) * 3, None, np.int64, np.int64, None],
     "pivot": [np.int64, np.int32, np.int32, None, None],

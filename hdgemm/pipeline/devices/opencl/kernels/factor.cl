@@ -43,16 +43,18 @@ typedef REAL ELEMENT;
 #endif
 
 /* Line i of the target becomes line lines[i] of the source; with `scatter` line lines[i] becomes
- * line i. Element j of line i is at start + i * line + j * step. */
+ * line i. Element j of line i is at start + i * line + j * step. Neighbouring work-items move
+ * neighbouring elements of memory: of a line, or with `by_lines` of neighbouring lines. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void move(const long across, __global const int *restrict lines, const int scatter,
+void move(const long across, const long count, const int by_lines,
+          __global const int *restrict lines, const int scatter,
           __global const ELEMENT *source, const long source_start,
           const long source_line, const long source_step,
           __global ELEMENT *target, const long target_start,
           const long target_line, const long target_step)
 {
-    const long j = get_global_id(0), i = get_global_id(1);
-    if (j >= across) return;
+    const long i = get_global_id(1 - by_lines), j = get_global_id(by_lines);
+    if (i >= count || j >= across) return;
     const long from = scatter ? i : lines[i], to = scatter ? lines[i] : i;
     target[target_start + to * target_line + j * target_step] =
         source[source_start + from * source_line + j * source_step];
