@@ -28,30 +28,48 @@ def complete_device(incomplete: str) -> list[str]:
 
 DType = Literal["float64", "float32", "complex128", "complex64"]
 Strategy = Literal["initial", "double-buffering", "data-reuse", "data-placement", "hybrid"]
+StrategyName = Annotated[
+    Strategy | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="initial, double-buffering, data-reuse, data-placement (default) or hybrid: how much "
+        "the pipeline overlaps and reuses.",
+    ),
+]
 
 HostMemory = Annotated[
     str | None,
-    typer.Option(help="Memory the run may add to the process; default: a part of what is free."),
+    typer.Option(
+        metavar="SIZE",
+        help="Memory that the run may add to the process, 1.5GB. Default: 60 % of what is free.",
+    ),
 ]
 DeviceMemory = Annotated[
-    str | None, typer.Option(help="Memory the run may hold on each device; default: what it has.")
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory for tiles on each GPU or OpenCL device. Default: what is free there.",
+    ),
 ]
 Device = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
+        metavar="NAME",
         autocompletion=complete_device,
         help="host, opencl:0, cuda:0 …; may be given several times. Default: auto.",
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads for BLAS and copies; default: the cores there are.")
+    int | None, typer.Option(metavar="N", help="Threads for BLAS and copies. Default: all cores.")
 ]
 Tile = Annotated[
-    str | None, typer.Option(metavar="MB,NB,KB", help="Force one tile shape; default: searched.")
+    str | None,
+    typer.Option(metavar="MB,NB,KB", help="Use tiles of this shape. Default: the fastest."),
 ]
-TransA = Annotated[bool, typer.Option("--trans-a", help="A is given transposed.")]
-TransB = Annotated[bool, typer.Option("--trans-b", help="B is given transposed.")]
+TransA = Annotated[bool, typer.Option("--trans-a", help="Multiply by the transpose of A.")]
+TransB = Annotated[bool, typer.Option("--trans-b", help="Multiply by the transpose of B.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, with exact numbers.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan; read and write no matrix.")
@@ -91,7 +109,10 @@ Cluster = Annotated[
 ]
 Storage = Annotated[
     str | None,
-    typer.Option(help="With --cluster: bytes/s that the storage serves to all workers, 20GB."),
+    typer.Option(
+        metavar="SIZE",
+        help="With --cluster: bytes per second that the storage serves to all workers, like 20GB.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 

@@ -54,14 +54,19 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     a: Annotated[
         str, typer.Argument(metavar="A", help="A: a .npy file, or job:ID for that job's result.")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="B, likewise.")],
-    c: Annotated[str | None, typer.Option(help="C for beta, likewise.")] = None,
+    b: Annotated[str, typer.Argument(metavar="B", help="B: a .npy file, or job:ID.")],
+    c: Annotated[
+        str | None, typer.Option(help="The C that beta multiplies: a .npy file, or job:ID.")
+    ] = None,
     alpha: Annotated[float, typer.Option(help="Factor of the product.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
     trans_a: TransA = False,
     trans_b: TransB = False,
     output: Annotated[
-        str | None, typer.Option(help="The result's path on the server; default: kept there.")
+        str | None,
+        typer.Option(
+            help="File on the server for the result. Default: the server keeps it for download."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that has the name of --output.")
@@ -82,7 +87,7 @@ def submit(  # noqa: PLR0917 - typer calls it by name
 ) -> None:
     """Submit C = alpha·op(A)·op(B) + beta·C and print the job's id.
 
-    Files that the server does not reach are uploaded; an upload that broke off is resumed.
+    Files that the server cannot read itself are uploaded; an interrupted upload is continued.
     """
     from hdgemm.cli.output import print_json
 

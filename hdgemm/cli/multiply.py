@@ -20,7 +20,7 @@ from hdgemm.cli.arguments import (
     Restart,
     Split,
     Storage,
-    Strategy,
+    StrategyName,
     Threads,
     Tile,
     TraceFile,
@@ -47,7 +47,7 @@ def command(
     device: Device = None,
     split: Split = None,
     threads: Threads = None,
-    strategy: Strategy | None = None,
+    strategy: StrategyName = None,
     tile: Tile = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
     verify_tiles: Annotated[

@@ -15,7 +15,7 @@ from hdgemm.cli.arguments import (
     HostMemory,
     Json,
     Storage,
-    Strategy,
+    StrategyName,
     Threads,
     Tile,
     TransA,
@@ -51,7 +51,7 @@ def command(
     device_memory: DeviceMemory = None,
     device: Device = None,
     threads: Threads = None,
-    strategy: Strategy | None = None,
+    strategy: StrategyName = None,
     tile: Tile = None,
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")

@@ -46,10 +46,12 @@ Retention = Annotated[
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address; others than loopback need a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. Any but this machine's own needs a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+    ] = 8000,
     *,
     data_dir: DataDir = None,
     root: Root = None,
@@ -70,7 +72,7 @@ def command(
     retention: Retention = None,
     cluster: ClusterOfJobs = None,
 ) -> None:
-    """Serve multiplications as jobs over HTTP, with a page at /."""
+    """Run products, factorisations and checks as jobs, over HTTP and on a web page."""
     from hdgemm.server.http_server import Listener, serve
 
     settings = make_settings(

@@ -19,7 +19,9 @@ def command(
     *,
     trans_a: TransA = False,
     trans_b: TransB = False,
-    rounds: Annotated[int, typer.Option(help="Random vectors: a miss has chance 2^-rounds.")] = 30,
+    rounds: Annotated[
+        int, typer.Option(help="Random vectors; an error is missed with probability 2^-rounds.")
+    ] = 30,
     memory: Annotated[str, typer.Option(help="Memory that the check may take.")] = "256MB",
     independent: Annotated[
         bool, typer.Option("--independent", help="Read through h5py, zarr or NumPy.")

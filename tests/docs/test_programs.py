@@ -16,8 +16,8 @@ from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, blocks_of, name_of, script
 
 #: Pages that have programs.
 PROGRAMS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
-#: Run by `make test-all` only: 20 s of processor time. Other pages run a service, too.
-SLOW = ("docs/how-to/service.md", "docs/reference/cli.md", "docs/reference/http.md")
+#: Run by `make test-all` only: more than 20 s of processor time each.
+SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
 
 WAIT = """
 import socket, sys, time
