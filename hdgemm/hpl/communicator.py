@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,9 +206,24 @@ class Mpi:
 
 
 def world() -> Communicator:
-    """Return the processes that mpiexec started; this one alone where mpi4py is missing."""
+    """Return the processes that mpiexec started; this one alone where mpi4py is missing.
+
+    Raises
+    ------
+    InputError
+        When mpiexec started several, which do not see each other.
+    """
     try:
         from mpi4py import MPI
     except ImportError:
-        return Alone()
-    return Mpi(MPI.COMM_WORLD) if MPI.COMM_WORLD.size > 1 else Alone()
+        size = 1
+    else:
+        size = MPI.COMM_WORLD.size
+    # Set by MPICH's and Intel's mpiexec, and by Open MPI's.
+    started = max(int(os.environ.get(name, "1")) for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
+    if size == 1 < started:
+        raise InputError(
+            f"mpiexec started {started} processes, which do not see each other: install "
+            "hdgemm[mpi], with an mpi4py for the same MPI as mpiexec"
+        )
+    return Mpi(MPI.COMM_WORLD) if size > 1 else Alone()

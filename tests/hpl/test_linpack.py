@@ -1,6 +1,7 @@
 """One process: solutions against NumPy's, the residual's verdict, and what is refused."""
 
 import json
+import sys
 import threading
 
 import numpy as np
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.hpl import Settings, elimination, linpack, machine
-from hdgemm.hpl.communicator import Alone
+from hdgemm.hpl.communicator import Alone, world
 from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.panel import factor_panel
 from hdgemm.hpl.sequence import RandomMatrix
@@ -157,6 +158,14 @@ def test_a_correction_solves_with_the_factors():
 def test_a_grid_larger_than_the_processes_is_refused():
     with pytest.raises(InputError, match="mpiexec -n 4"):
         linpack(Settings(50, grid=(2, 2)), Alone())
+
+
+def test_processes_of_mpiexec_without_mpi4py_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert world().size == 1
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(InputError, match="mpiexec started 2 processes"):
+        world()
 
 
 def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
