@@ -58,7 +58,7 @@ def test_a_journal_that_cannot_grow(tmp_path_factory, point, monkeypatch):
     assert case.sha() == case.expected
 
 
-@pytest.mark.parametrize("point", range(20))
+@pytest.mark.parametrize("point", [0, 4, 8, 9, 16, 19])
 def test_an_input_cut_short_during_the_run(tmp_path_factory, point):
     case = shared_case(tmp_path_factory, ("new", "replace", "update")[point % 3])
     a, status = case.path("A"), case.path("A").stat()

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from hdgemm.cli.app import main
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
 from hdgemm.server.database import Database, open_database
@@ -217,13 +218,22 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     )  # fmt: skip
 
 
+def run_here(
+    patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str], folder: Path, *arguments: str
+) -> tuple[object, str]:
+    """Run a command that ends at its start in this process; return its exit code and errors."""
+    patch.setattr(sys, "argv", ["hdgemm", *arguments, "--data-dir", str(folder / "data")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, output.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("serve", "--device", "cuda:7"), "cuda:7"),
         (("worker", "--device", "cuda:7"), "cuda:7"),
         (("serve", "--device", "host", "--device", "odd"), "odd"),
-        (("serve", "--database-url", "postgresql://u:p@127.0.0.1:1/x"), "refused"),
         (("serve", "--public-url", "example"), "public_url"),
         (("serve", "--public-url", "https://example.org"), "token"),
         (("serve", "--tls-certificate", "/none.pem"), "/none.pem"),
@@ -231,19 +241,32 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     ],
 )
 def test_starts_that_cannot_be_end_with_a_sentence(
-    tmp_path: Path, arguments: tuple[str, ...], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
 ) -> None:
-    done = run(tmp_path, *arguments)
+    code, errors = run_here(monkeypatch, capsys, tmp_path, *arguments)
+    assert code == 2, errors
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_a_start_without_its_database_ends_with_a_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, "serve", "--database-url", "postgresql://u:p@127.0.0.1:1/x")
     assert done.returncode == 2, done.stderr
-    assert words in done.stderr
+    assert "refused" in done.stderr
     assert "Traceback" not in done.stderr
     assert "alembic" not in done.stderr
 
 
-def test_a_data_folder_that_is_a_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_data_folder_that_is_a_file_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data").write_text("")
-    done = run(tmp_path, "token", "list")
-    assert (done.returncode, "data folder" in done.stderr) == (2, True)
+    code, errors = run_here(monkeypatch, capsys, tmp_path, "token", "list")
+    assert (code, "data folder" in errors) == (2, True)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
