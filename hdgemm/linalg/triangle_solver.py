@@ -87,7 +87,7 @@ class TriangleSolver:
         self, n: int, dtype: np.dtype[Any], block: int, recorder: Recorder, group: int = 0,
         kept: int = 0,
     ) -> None:  # fmt: skip
-        self._n, self._dtype, self.block = n, dtype, block
+        self._n, self._dtype, self.block = n, dtype, min(block, max(1, n))
         self.recorder, self.group = recorder, group
         self._memory = kept
         self._kept: dict[int, NDArray[Any]] = {}

@@ -247,3 +247,17 @@ def test_a_run_that_ends_between_publication_and_its_note_is_finished(tmp_path, 
     call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
     assert (tmp_path / "F.npy").read_bytes() == (tmp_path / "R.npy").read_bytes()
     linalg.open(tmp_path / "F.npy")
+
+
+@pytest.mark.parametrize("call", [linalg.cond, linalg.det, linalg.inv])
+def test_a_tile_beyond_every_matrix_is_cut(tmp_path, call):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+    options = hdgemm.Options(tile=(1, 10**30, 10**30), host_memory="30MB")
+    expected, found = (
+        np.atleast_1d(call(a, **how))[0]
+        for a, how in (
+            (np.load(tmp_path / "A.npy"), {}),
+            (tmp_path / "A.npy", {"options": options}),
+        )
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
