@@ -27,6 +27,7 @@ from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
 
@@ -36,8 +37,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="M N K | A B | ROUTINE N | ROUTINE A",
-            help="The extents m n k, or the files A and B; lu, cholesky, qr, solve or lstsq and "
-            "the order n, the extents m n, or its files.",
+            help="The extents m n k, or the files A and B; lu, cholesky, qr, solve, lstsq or trsm "
+            "and the order n, the extents m n, or its files.",
         ),
     ],
     dtype: Annotated[DType, typer.Option(help="Type of the elements, with M N K.")] = "float64",
@@ -114,15 +115,23 @@ def command(
 
 def _of_routine(
     what: list[str], dtype: str, out: str | None, options: Options, *, checkpoint: bool
-) -> SlabPlan | RowPlan:
+) -> SlabPlan | RowPlan | SolvePlan:
     """Return the plan of a factorisation or a solve."""
     from hdgemm.linalg.preflight import plan
     from hdgemm.linalg.routines import plan_routine
+    from hdgemm.linalg.storage import open_matrix
 
     routine, *operands = what
     if not 1 <= len(operands) <= 2:
         raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
-    if all(text.isdigit() for text in operands):
+    triangular = routine in ("trsm", "solve_triangular")
+    described = all(text.isdigit() for text in operands)
+    if triangular:
+        a, b = operands[0], operands[1] if len(operands) > 1 else "1"
+        columns = int(b) if described else open_matrix(b, "b").shape[1]
+        return plan(routine, int(a) if described else a, dtype=dtype, columns=columns,
+                    out=out or "X.npy", options=options)  # fmt: skip
+    if described:
         shape = int(operands[0]), int(operands[-1])
         return plan(routine, shape, dtype=dtype, out=out, options=options, checkpoint=checkpoint)
     return plan_routine(routine, tuple(operands), out, options=options, checkpoint=checkpoint)

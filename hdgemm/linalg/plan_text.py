@@ -9,6 +9,7 @@ from hdgemm.units import format_duration, format_flops, format_size, format_spee
 
 if TYPE_CHECKING:
     from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.linalg.tsqr import RowPlan
 
 
@@ -48,6 +49,25 @@ def _updates(plan: SlabPlan) -> list[str]:
         return []
     tile = "" if plan.tile is None else f", in tiles of {'×'.join(map(str, plan.tile))}"
     return [f"updates on {', '.join(plan.devices)}{tile}"]
+
+
+def solve_plan_text(plan: SolvePlan) -> str:
+    """Return what a solve with stored triangles does in a few lines."""
+    moved = plan.planned_bytes
+    widest = max((group.width for group in plan.slabs), default=0)
+    speed = format_speed(plan.flops / plan.seconds / 1e9 if plan.seconds > 0 else 0.0)
+    systems = f"{plan.triangles} triangular systems of order {plan.n}"
+    groups = f"{len(plan.slabs)} groups of {widest} columns of B at most"
+    written = moved.get("store2", 0)
+    return "\n".join(
+        [
+            f"{systems}, {plan.p} right-hand sides, {plan.dtype}: {format_flops(plan.flops)}",
+            f"{groups}; the triangle streams in blocks of {plan.block} columns",
+            f"bytes read {format_size(moved['load1'])}, written {format_size(written)}",
+            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
+            f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
+        ]
+    )
 
 
 def row_plan_text(plan: RowPlan) -> str:

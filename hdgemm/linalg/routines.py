@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.slab_plan import SlabPlan
+    from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
     from hdgemm.progress import Watch
@@ -119,7 +120,7 @@ def plan_routine(
     options: Options,
     parameters: Mapping[str, Any] | None = None,
     checkpoint: bool = False,
-) -> SlabPlan | RowPlan:
+) -> SlabPlan | RowPlan | SolvePlan:
     """Return the plan that `run_routine` executes; of a solve, that of its factorisation.
 
     Raises
@@ -134,4 +135,8 @@ def plan_routine(
     if name == "solve":
         kind = "cholesky" if (parameters or {}).get("assume_a") == "pos" else "lu"
         out = None  # the factors go to a scratch file beside A
-    return plan(kind, operands[0], columns=columns, out=out, options=options, checkpoint=checkpoint)
+    lower = bool((parameters or {}).get("lower", False))
+    return plan(
+        kind, operands[0], columns=columns, lower=lower, out=out, options=options,
+        checkpoint=checkpoint,
+    )  # fmt: skip

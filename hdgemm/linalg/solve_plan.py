@@ -105,6 +105,11 @@ class SolvePlan:
             "expected_phase_seconds": dict(self.phase_seconds), "expected_limit": self.limit,
         }  # fmt: skip
 
+    def __str__(self) -> str:
+        from hdgemm.linalg.plan_text import solve_plan_text
+
+        return solve_plan_text(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return asdict(self) | {"kind": "solve", "phase_seconds": dict(self.phase_seconds)}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import hdgemm
 from hdgemm import linalg
 from hdgemm.cli.app import app
 from hdgemm.options import Options
@@ -121,6 +122,22 @@ def test_the_plan_of_a_file_is_the_plan_that_runs(files):
         printed = invoke("plan", name, "A.npy", "--out", "F.npy", "--host-memory", "20MB")
         assert f"{name} of a {N} × {N} float64 matrix" in printed.stdout
     assert "TSQR" in invoke("plan", "lstsq", "200000", "50").stdout
+
+
+def test_the_plan_of_a_triangular_solve_is_the_plan_that_runs(files):
+    rhs, options = np.ones((N, 5)), Options(tile=(1, 2, 30), devices="host")
+    np.save("rhs.npy", rhs)
+    for name, call in (
+        ("trsm", lambda **how: hdgemm.trsm(1.0, "A.npy", "rhs.npy", **how)),
+        ("solve_triangular", lambda **how: linalg.solve_triangular("A.npy", "rhs.npy", **how)),
+    ):
+        shown, reports = linalg.plan(name, "A.npy", columns=5, out="X.npy", options=options), []
+        call(out="X.npy", options=options, report=reports.append)
+        assert reports[0].plan == shown.summary()
+    printed = invoke("plan", "trsm", "A.npy", "rhs.npy", "--tile", "1,2,30").stdout
+    assert "3 groups of 2 columns" in printed
+    assert invoke("plan", "trsm", "5000", "3", "--host-memory", "50MB").exit_code == 0
+    assert invoke("plan", "trsm", "5000", "--host-memory", "50MB", "--json").exit_code == 0
 
 
 def test_errors_have_the_exit_codes_of_products(files):
