@@ -87,9 +87,9 @@ class Elimination:
         self._exchanges: dict[int, RowExchange] = {}
         self.pivots: dict[int, NDArray[np.int64]] = {}
         #: Whether the phases of the next step run beneath an update, or only after it.
-        self._overlapped = (
-            "window" in settings.overlap and settings.depth > 0 and window.threads > 0
-        )
+        # All processes decide the same, since they exchange messages in one order.
+        threaded = part.grid.largest(float(window.threads == 0)) == 0
+        self._overlapped = "window" in settings.overlap and settings.depth > 0 and threaded
         # Swaps have a thread and messages of their own where panels are factored beside them.
         aside = self._overlapped and "panel-swap" in settings.overlap
         self._swaps = ThreadPoolExecutor(1, "hdgemm-swap") if aside else None

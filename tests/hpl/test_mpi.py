@@ -102,6 +102,11 @@ for grid, threads in (((1, 2), 2), ((2, 1), 1)):
         result = linpack(Settings(90, 16, grid), devices=Devices([update] * threads, rows=32))
         if not here:
             print(update.__name__, result.passed)
+# One thread on rank 0, two on rank 1.
+uneven = Devices([host_update] * (1 + here), rows=32)
+result = linpack(Settings(90, 16, (2, 1)), devices=uneven)
+if not here:
+    print("uneven", result.passed)
 benchmark.available_bytes = lambda: 10**6 if here else 10**12
 try:
     linpack(Settings(600, 16, (1, 2)))
@@ -116,7 +121,7 @@ if all(world().collect(refused)) and not here:
 def test_a_slow_rank_passes_a_wrong_block_fails_and_lacking_memory_is_refused_on_every_rank():
     done = mpiexec(2, "-m", "mpi4py", "-c", INJECTED)  # ends all ranks where one fails
     verdicts = ["slow True", "corrupted False", "invalid False"] * 2
-    assert done.stdout.splitlines() == [*verdicts, "refused"], done.stderr
+    assert done.stdout.splitlines() == [*verdicts, "uneven True", "refused"], done.stderr
 
 
 FAILING = """
