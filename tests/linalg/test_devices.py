@@ -158,7 +158,7 @@ def test_the_model_takes_the_dealing_that_is_the_fastest_in_virtual_time():
         return replace(machine, capabilities=(host, slow))
 
     devices = {"d": RecordingDevice(10**8)}
-    cut = ((2000, 2000), [100] * 20, "float64")
+    cut = ((2000, 2000), [200] * 10, "float64")
     for name in ("cholesky", "lu", "calu", "qr"):
         assert with_rate(1e5).dealt(name, *cut).dealing != "devices"
         assert with_rate(1e13).dealt(name, *cut).dealing != "host"

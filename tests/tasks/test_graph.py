@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.tasks.graph import Graph
@@ -22,6 +22,7 @@ def insert_all(graph, program):
     return [graph.insert(Kernel("k"), reads=reads, writes=writes) for reads, writes in program]
 
 
+@settings(deadline=None, max_examples=60)
 @given(programs, st.randoms(use_true_random=False))
 def test_a_task_is_ready_exactly_when_all_conflicting_earlier_ones_are_finished(program, rng):
     graph = Graph()
@@ -46,6 +47,7 @@ def test_a_task_is_ready_exactly_when_all_conflicting_earlier_ones_are_finished(
     assert graph._accesses == {}
 
 
+@settings(deadline=None, max_examples=60)
 @given(programs, st.randoms(use_true_random=False))
 def test_tasks_that_finish_between_insertions_leave_no_dependency(program, rng):
     graph, unfinished = Graph(), []
