@@ -12,7 +12,6 @@ from hdgemm.tasks.algorithms import Pivots, finish_pivots
 from hdgemm.tasks.capability import HOST, Capability
 from hdgemm.tasks.kernels import factor_diagonal
 from hdgemm.tasks.machine import LAPACK, lapack_flops
-from hdgemm.tasks.panel_widths import panel_widths
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel
 
@@ -68,9 +67,7 @@ def factor(
         Of the block columns; None: the model's.
     """
     shape = (array.shape[0], array.shape[1])
-    if widths is None:
-        widths = panel_widths(name, shape, machine.capabilities, array.itemsize)
-    dealt = machine.dealt(name, shape, widths, array.dtype)
+    widths, dealt = machine.choose(name, shape, widths, array.dtype)
     if dealt.dealing == "host" and name in LAPACK:
         return _factor_by_lapack(dealt, name, array, observer, cancel)
     cut = dealt.cut(name, shape, widths, array=array)
@@ -83,9 +80,9 @@ def factor(
         timeline = runtime.finish()
     if isinstance(found, Pivots):
         finish_pivots(cut, found)
-        return Factorised(timeline, tuple(widths), found.rows, tuple(sorted(found.zeros)))
+        return Factorised(timeline, widths, found.rows, tuple(sorted(found.zeros)))
     triangles = tuple(tile.data() for tile in found) if name == "qr" else ()
-    return Factorised(timeline, tuple(widths), triangles=triangles)
+    return Factorised(timeline, widths, triangles=triangles)
 
 
 def _factor_by_lapack(

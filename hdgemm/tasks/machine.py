@@ -12,7 +12,7 @@ from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST, Capability
 from hdgemm.tasks.dealing import deal, host_share, split_columns, update_weights
-from hdgemm.tasks.panel_widths import PANELS
+from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tournament import LEAF
 from hdgemm.tasks.virtual_time import VirtualRun
@@ -30,8 +30,12 @@ UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
 KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
 #: Algorithms that LAPACK runs on the host where no device helps.
 LAPACK: Final = ("cholesky", "lu")
-#: Most block columns of a run in virtual time: more are joined, so that a choice takes 0.1 s.
-_MOST_COLUMNS: Final = 32
+#: Most block columns of a run in virtual time: more are joined, so that it takes about 10 ms.
+_MOST_COLUMNS: Final = 12
+#: Seconds below which LAPACK factors a matrix sooner than a choice is made.
+_WORTH_A_CHOICE: Final = 0.1
+#: Choices that are remembered.
+_MOST_CHOICES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,9 @@ class TaskMachine:
     leaf: int = LEAF
     lookahead: bool = True
     priorities: bool = True
+    _choices: dict[tuple[Any, ...], tuple[tuple[int, ...], TaskMachine]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -130,6 +137,22 @@ class TaskMachine:
         share = host_share(of_host, sum(rates.values()))
         return split_columns(round(share * len(widths)), deal(len(widths), rates))
 
+    def choose(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int] | None, dtype: Any
+    ) -> tuple[tuple[int, ...], TaskMachine]:
+        """Return the widths (None: the model's) of the panels and `dealt`, both remembered."""
+        key = (name, shape, None if widths is None else tuple(widths), np.dtype(dtype).str)
+        found = self._choices.get(key)
+        if found is None:
+            if widths is None:
+                itemsize = np.dtype(dtype).itemsize
+                widths = panel_widths(name, shape, self.capabilities, itemsize)
+            if len(self._choices) >= _MOST_CHOICES:
+                self._choices.clear()
+            found = tuple(widths), self.dealt(name, shape, widths, dtype)
+            self._choices[key] = found
+        return found
+
     def dealt(
         self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
     ) -> TaskMachine:
@@ -142,6 +165,10 @@ class TaskMachine:
         alone = self._with((), "host")
         if self.dealing == "host" or not self.devices:
             return alone
+        if self.lapack and name in LAPACK:
+            seconds = alone.expected_seconds(name, shape, widths, dtype)
+            if seconds < _WORTH_A_CHOICE:
+                return alone
         sets = dict.fromkeys([*((each,) for each in self.devices), tuple(self.devices)])
         ways = ("proportional", "devices", *(["moving"] if name in ("lu", "calu") else []))
         candidates = [

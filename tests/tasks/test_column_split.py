@@ -67,6 +67,9 @@ def test_a_fast_device_alone_is_chosen_beside_a_slow_one():
     pair = [replace(x, rates=dict.fromkeys(x.rates, rates[x.name])) for x in (fast, slow)]
     machine = replace(machine, capabilities=(host, *pair), lapack=1e10)
     assert tuple(machine.dealt("lu", (2000, 2000), [50] * 40, "float64").devices) == ("fast",)
+    assert machine.choose("lu", (2000, 2000), None, "float64") is (
+        machine.choose("lu", (2000, 2000), None, "float64")
+    )
     machine = replace(machine, lapack=1e15)
     assert machine.dealt("lu", (2000, 2000), [50] * 40, "float64").dealing == "host"
     for device in devices.values():
