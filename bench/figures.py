@@ -305,6 +305,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "split": ("Several devices", split),
     "durable_overhead": ("Cost of a journal", durable_overhead),
     "campaign_run_kills": ("Runs that were killed", campaign),
+    "campaign_factor_kills": ("Factorisations that were killed", campaign),
+    "campaign_cluster_kills": ("Cluster: processes that were killed", campaign),
     "campaign_disk_faults": ("Disks that fail", campaign),
     "campaign_full_disk": ("Disks that are full", campaign),
     "campaign_hostile_files": ("Damaged files", campaign),
