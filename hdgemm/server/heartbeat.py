@@ -94,6 +94,8 @@ class Heartbeat:
         while not self._stop.wait(_LISTEN_SECONDS):
             now = boot_seconds()
             news = self._progress if now - told >= _PROGRESS_SECONDS else None
+            with suppress(OSError):
+                self.operations.save(self._settings.job_dir(self.held.job_id))
             try:
                 if news is not None or now - renewed >= self._settings.beat_seconds:
                     self._renew(news)
@@ -102,8 +104,6 @@ class Heartbeat:
                         self._progress = None
                 if self._entered and not self._store_phases():
                     _give_up()
-                with suppress(OSError):
-                    self.operations.save(self._settings.job_dir(self.held.job_id))
                 self._listen()
             except sa.exc.SQLAlchemyError as error:
                 # The watchdog ends this process if it stays so.

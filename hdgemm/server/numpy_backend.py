@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from hdgemm.server.backend import Demand, Outcome, RoutineProblem
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: choose an odd behaviour.
 DELAY = "HDGEMM_TEST_DELAY"
 MODE = "HDGEMM_TEST_MODE"
+#: Names a file: while it exists, jobs stop after their third step.
+HOLD = "HDGEMM_TEST_HOLD"
 STEPS = 10
 _VERIFIED = {"passed": True, "summary": "C is the product"}
 
@@ -140,6 +142,11 @@ class NumpyLibrary:
              "busy": {"host load1": 0.25 * elapsed, "host mult1": 0.75 * elapsed},
              "tiles": {"devices": ["one", "other"], "rows": rows} if several else None}
         )  # fmt: skip
+        hold = os.environ.get(HOLD)
+        while step == 3 and hold and Path(hold).exists():
+            if watch.cancel.is_set():
+                raise CancelledRunError("cancelled")
+            time.sleep(0.01)
 
 
 def _operand(path: Path | None) -> NDArray[np.float64]:

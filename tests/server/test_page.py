@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.server.database import Database
-from hdgemm.server.numpy_backend import DELAY
+from hdgemm.server.numpy_backend import DELAY, HOLD
 from hdgemm.server.tables import Job
 from tests.server.harness import Live, finished, live, make_settings, submit, wait_until
 
@@ -51,8 +51,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     for name in ("a", "b"):
         np.save(settings.roots[0] / f"{name}.npy", rng.standard_normal((40, 40)))
     np.save(settings.roots[0] / "wide.npy", np.ones((3, 7)))
-    with live(settings, **{DELAY: "0.05"}) as started:
+    with live(settings, **{DELAY: "0.02", HOLD: str(settings.roots[0] / "hold")}) as started:
         yield started
+
+
+@pytest.fixture
+def hold(server: Live) -> Iterator[Path]:
+    """A file that holds jobs after their third step: on any machine they are seen running."""
+    file = server.settings.roots[0] / "hold"
+    file.touch()
+    yield file
+    file.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +152,9 @@ def current_job(browser: Any) -> str:
     return str(browser.current_url.rpartition("/")[2])
 
 
-def test_submit_by_upload_watch_and_download(server: Live, browser: Any, tmp_path: Path) -> None:
+def test_submit_by_upload_watch_and_download(
+    server: Live, browser: Any, hold: Path, tmp_path: Path
+) -> None:
     a, b = np.arange(20.0).reshape(4, 5), np.arange(15.0).reshape(5, 3)
     visit(browser, server, "submit")
     for name, data in (("a", a), ("b", b)):
@@ -153,7 +164,6 @@ def test_submit_by_upload_watch_and_download(server: Live, browser: Any, tmp_pat
         see(browser, f"up-{name}.npy: {data.shape[0]} × {data.shape[1]} float64")
     see(browser, "Memory held", "#answer")
     choose(browser, "#field-options-verify", "true")
-    choose(browser, "#field-options-threads", "5")
     find(browser, "#field-name").send_keys("watched")
     picture(browser, "submit")
     click(browser, "#send")
@@ -162,6 +172,7 @@ def test_submit_by_upload_watch_and_download(server: Live, browser: Any, tmp_pat
     wait_until(lambda: " % – watched – hdgemm" in browser.title, 20)
     wait_until(lambda: browser.find_elements("css selector", "polyline.line"), 20)
     picture(browser, "job")
+    hold.unlink()
     see(browser, "Passed: C is the product")
     see(browser, "Done in")
     wait_until(lambda: "successful – watched" in browser.title, 20)
@@ -231,10 +242,8 @@ def test_every_process_has_a_form(server: Live, browser: Any) -> None:
                 find(browser, f"[name='{name}']")
 
 
-def test_cancel_asks_first(server: Live, browser: Any) -> None:
-    job_id = submit(
-        server.http, a=A, b=B, name="cancelled", options={"threads": 60, "strategy": "hybrid"}
-    )
+def test_cancel_asks_first(server: Live, browser: Any, hold: Path) -> None:
+    job_id = submit(server.http, a=A, b=B, name="cancelled", options={"strategy": "hybrid"})
     visit(browser, server, f"job/{job_id}")
     see(browser, "limited by mult1")
     # While several devices compute C, its map has the colour of each.
@@ -259,6 +268,7 @@ def test_cancel_asks_first(server: Live, browser: Any) -> None:
     click(browser, "#confirm")
     see(browser, "dismissed")
     assert finished(server.http, job_id)["status"] == "dismissed"
+    hold.unlink()
     click(browser, "#delete")
     click(browser, "#confirm")
     wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").status_code == 404, 20)

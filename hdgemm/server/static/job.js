@@ -254,7 +254,7 @@ export async function job(signal, id, _more, { main, tell }) {
   await redraw();
   await finish();
   const drawSoon = once(() => { if (!isPressed()) draw(); }, 100);
-  const lookSoon = once(() => get(`/v1/jobs/${id}/operations`).then((found) => { recent = found; }).catch(tell), 500);
+  const lookSoon = once(() => get(`/v1/jobs/${id}/operations`).then((found) => { recent = found; drawSoon(); }).catch(tell), 500);
   const redrawSoon = once(() => redraw().catch(tell), 100);
   const patience = setInterval(() => {
     if (info.status === "accepted" && !document.hidden && !isPressed()) redraw().catch(tell);
