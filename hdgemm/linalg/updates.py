@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.fortran import gemm
 from hdgemm.linalg.device_run import device_names
 from hdgemm.machine.limits import default_host_bytes
@@ -99,7 +100,12 @@ class DeviceProducts:
             self.options, host_memory=staging_bytes(self.options), tile=tile, verify=False
         )
         watch = Watch(cancel=self.recorder.cancel)
-        self.recorder.add_product(run_product(product, options, self.session, watch), *place)
+        try:
+            report = run_product(product, options, self.session, watch)
+        except CancelledRunError:
+            self.recorder.check_cancel()  # raises what the factorisation says
+            raise
+        self.recorder.add_product(report, *place)
 
 
 def _operand(x: NDArray[Any], trans: str) -> Any:

@@ -1,19 +1,27 @@
 """Slabs of which the updates run on other devices: results, bytes, memory, checkpoints."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
 import scipy.linalg
 
 import hdgemm
-from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError, InputError
-from hdgemm.linalg import SingularMatrixError, cholesky, lu_factor, qr, qr_multiply
+from hdgemm.errors import (
+    CancelledRunError,
+    DeviceError,
+    DeviceUnavailableError,
+    DoesNotFitError,
+    InputError,
+)
+from hdgemm.linalg import SingularMatrixError, cholesky, lu_factor, qr, qr_multiply, updates
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
 from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
 from hdgemm.pipeline.devices.opencl import list_devices
+from hdgemm.run.engine import run_product
 from tests.linalg.interruption import InterruptedRunError
 from tests.linalg.matrices import (
     DTYPES,
@@ -200,6 +208,19 @@ def test_solves_factor_on_the_device(cuda, tmp_path):
     assert hdgemm.linalg.slogdet(path, **keywords)[1] == pytest.approx(np.linalg.slogdet(a)[1])
     lu = lu_factor(path, out=tmp_path / "LU.npy", **keywords)
     np.testing.assert_allclose(hdgemm.linalg.lu_solve(lu, b, **keywords), x, atol=1e-10)
+
+
+def test_a_run_that_is_cancelled_during_a_product(cuda, tmp_path, monkeypatch):
+    path, cancel = saved(tmp_path / "A.npy", random_matrix(N, N, "float64")), threading.Event()
+
+    def cancelled(*arguments):
+        cancel.set()
+        return run_product(*arguments)
+
+    monkeypatch.setattr(updates, "run_product", cancelled)
+    with pytest.raises(CancelledRunError, match="the factorisation was cancelled"):
+        lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], cancel=cancel)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["A.npy"]
 
 
 def test_errors_are_those_of_the_host(cuda, tmp_path):
