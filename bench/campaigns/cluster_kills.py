@@ -71,7 +71,8 @@ class Processes:
             self._start("scheduler", "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1",
                         "--port", "0", "--dashboard-address", "127.0.0.1:0",
                         "--scheduler-file", str(file))  # fmt: skip
-        while not file.exists():
+        end = time.monotonic() + _LONGEST_PRODUCT
+        while not file.exists() and time.monotonic() < end:
             time.sleep(0.05)
         for number in range(self.count):
             if self._ended(name := f"worker{number}"):
@@ -126,7 +127,7 @@ def campaign(folder: Path, kills: int, workers: int, tally: Tally) -> None:
                     tally.check(False, "a product did not end")
                     return
             if (folder / "C.npy").exists() and not last:
-                processes.running["client"].wait()
+                processes.running["client"].wait(_LONGEST_PRODUCT)
                 check(folder, tally)
                 began, wait = time.monotonic(), 0.8 * wait
                 continue
@@ -136,7 +137,7 @@ def campaign(folder: Path, kills: int, workers: int, tally: Tally) -> None:
                 tally.counts[f"killed {name.rstrip('0123456789')}"] += 1
                 tally.counts["kills"] += 1
                 wait = min(20.0, 1.1 * wait)
-        processes.running["client"].wait()
+        processes.running["client"].wait(_LONGEST_PRODUCT)
         check(folder, tally)
     finally:
         processes.kill(*processes.running)

@@ -18,18 +18,21 @@ from hdgemm.run.regions import area, joined_remainder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: A worker draws at most this part of its share of the elements that are left.
+#: A worker draws at most this part of its share of the elements that are left; one of two the half,
+#: one alone all.
 _PART_OF_REST: Final = 1 / 3
-#: A block is at most this part of a worker's share of C: what a lost worker costs.
+#: A block is at most this part of a worker's share of C, which is what a lost worker costs, or
+#: takes so many times the least seconds.
 MOST: Final = 1 / 8
+_MOST_SECONDS: Final = 40
 #: A block takes at least so many seconds at the worker's speed: starting it takes a few hundredths.
 LEAST_SECONDS: Final = 0.25
 #: Columns of C are cut into so many blocks at most, or into those of square blocks.
 _MOST_CUTS: Final = 16
-#: A worker's queue holds blocks of so many seconds, and three blocks at least: one that becomes
-#: durable, one that it computes, one that waits there.
+#: A worker's queue holds the block that it computes, one that waits there, and short blocks of so
+#: many seconds: the last ones are on their way to the journal.
 _QUEUE_SECONDS: Final = 0.25
-_SHALLOWEST: Final = 3
+_SHALLOWEST: Final = 2
 #: Blocks in a worker's queue at most.
 _DEEPEST: Final = 64
 #: Weight of the earlier blocks in a worker's speed at each new one (exponential average).
@@ -81,9 +84,14 @@ class Costs:
 
 @dataclass
 class _Worker:
-    """A worker's speed in elements of C per second, and the blocks that it has drawn."""
+    """A worker's speed in elements of C per second, and the blocks that it has drawn.
+
+    The best speed so far bounds its blocks from below: what reading adds to a small block must not
+    make the next one smaller still.
+    """
 
     rate: float
+    best: float
     most_elements: float
     elements: float = 0.0
     seconds: float = 0.0
@@ -143,7 +151,7 @@ class BlockPool:
         most_elements
             Elements of the largest block that fits its memory.
         """
-        self._workers[name] = _Worker(rate, most_elements)
+        self._workers[name] = _Worker(rate, rate, most_elements)
         self._total_rate += rate
 
     def leave(self, name: str) -> list[Rect]:
@@ -189,7 +197,7 @@ class BlockPool:
         deep = _SHALLOWEST
         if worker.out and worker.rate > 0:
             seconds = area(worker.out[-1]) / worker.rate
-            deep = max(deep, min(_DEEPEST, round(_QUEUE_SECONDS / seconds)))
+            deep = min(_DEEPEST, deep + round(_QUEUE_SECONDS / seconds))
         drawn: list[Rect] = []
         if len(worker.out) > max(deep // 2, _SHALLOWEST - 1):
             return drawn
@@ -207,6 +215,7 @@ class BlockPool:
         rate = worker.elements / worker.seconds if worker.seconds > 0 else worker.rate
         self._total_rate += rate - worker.rate
         worker.rate = rate
+        worker.best = max(worker.best, rate)
 
     def failed(self, name: str, block: Rect) -> None:
         """Return a block that a worker could not compute."""
@@ -220,13 +229,15 @@ class BlockPool:
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
         share, total = worker.rate / self._total_rate, self.total
-        wanted = share * min(_PART_OF_REST * self.undrawn, MOST * total)
+        part = max(_PART_OF_REST, 1 / len(self._workers))
+        most = max(MOST * share * total, _MOST_SECONDS * LEAST_SECONDS * worker.rate)
+        wanted = min(part * share * self.undrawn, most)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * len(self._workers) * self._served_extent() ** 2
         if self._costs.reads_whole_rows(0):  # each block reads all of B
             seconds = self._costs.seconds(0, self.shape[1], self.bandwidth, whole_rows=True)
-            served = max(served, worker.rate * len(self._workers) * seconds)
-        least = max(LEAST_SECONDS * worker.rate, min(served, 2 * MOST * share * total))
+            served = max(served, worker.best * len(self._workers) * seconds)
+        least = max(LEAST_SECONDS * worker.best, min(served, 2 * MOST * share * total))
         return max(1.0, min(max(wanted, least), worker.most_elements))
 
     def _served_extent(self) -> float:

@@ -1,16 +1,82 @@
-"""Connection to the cluster that `--cluster` and the service's setting name."""
+"""Connection to the cluster that `--cluster` and the service's setting name, and its limits."""
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: Longest wait for a connection, as Dask reads it.
+_CONNECT_SECONDS: Final = "10s"
+#: Longest wait for one answer of the scheduler, in seconds. A busy one answers later.
+_ANSWER_SECONDS: Final = 2.0
+#: A scheduler that has not answered for so many seconds is lost.
+_SILENCE_SECONDS: Final = 60.0
+
+
+class ClusterError(HdgemmError):
+    """The cluster cannot go on: no scheduler, or no worker that can take part."""
+
+
+class Scheduler:
+    """The scheduler of a client; no question to it waits without a limit.
+
+    Parameters
+    ----------
+    advice
+        How to go on when it is lost, for error messages.
+    """
+
+    def __init__(self, client: Any, advice: str) -> None:
+        self._client = client
+        self._advice = advice
+        self._answered = time.monotonic()
+        self._present: set[str] = set()
+
+    def check(self, cause: BaseException | None = None) -> None:
+        """Raise `ClusterError` when the client has lost it."""
+        if self._client.status != "running":
+            raise ClusterError(
+                f"the scheduler is lost ({self._client.status}): {self._advice}"
+            ) from cause
+
+    def addresses(self) -> set[str]:
+        """Return the addresses of its workers; those of the last answer while it is busy."""
+        try:
+            self._present = set(self._client.nthreads(callback_timeout=_ANSWER_SECONDS))
+            self._answered = time.monotonic()
+        except TimeoutError as error:
+            self.check(error)
+            silence = time.monotonic() - self._answered
+            if silence > _SILENCE_SECONDS:
+                raise ClusterError(
+                    f"the scheduler has not answered for {silence:.0f} s: {self._advice}"
+                ) from error
+        except (OSError, ValueError, RuntimeError) as error:
+            self.check(error)
+            raise ClusterError(
+                f"the scheduler does not answer ({error}): {self._advice}"
+            ) from error
+        return self._present
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Raise `ClusterError` for whatever Dask's client raises because it was closed."""
+        try:
+            yield
+        except HdgemmError:
+            raise
+        except Exception as error:
+            self.check(error)
+            raise
 
 
 @contextmanager
@@ -58,11 +124,19 @@ def _client(where: str, stack: ExitStack, client: Any, local_cluster: Any) -> An
             )
         )  # fmt: skip
         return stack.enter_context(client(cluster))
-    if re.match(r"\w+://", where):
-        return stack.enter_context(client(where, timeout="10s"))
-    if not Path(where).is_file():
+    if not re.match(r"\w+://", where):
+        where = _address_in(where)
+    return stack.enter_context(client(where, timeout=_CONNECT_SECONDS))
+
+
+def _address_in(file: str) -> str:
+    """Return the address in the file that a scheduler has written."""
+    try:
+        return str(json.loads(Path(file).read_text(encoding="utf-8"))["address"])
+    except FileNotFoundError as error:
         raise InputError(
-            f"--cluster {where}: give a scheduler's address (tcp://host:8786), the file that it "
+            f"--cluster {file}: give a scheduler's address (tcp://host:8786), the file that it "
             "has written, or local:4"
-        )
-    return stack.enter_context(client(scheduler_file=where, timeout="10s"))
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"--cluster {file} is not the file of a scheduler: {error}") from error

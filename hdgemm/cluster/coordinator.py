@@ -1,25 +1,24 @@
 """The client's loop: blocks go out to workers, receipts come back to the journal.
 
-The loop runs in the caller's thread; Dask's thread puts receipts into a queue. A receipt is an
-event of the scheduler, so that nothing is asked of a worker's memory. Blocks of one worker that are
-submitted together are one message, and the states of tasks are looked at now and then, not awaited
-one by one: both keep the cost of a block below a millisecond.
+The loop runs in the caller's thread; Dask's thread puts receipts into a queue. The states of tasks
+are looked at now and then, not awaited one by one, which keeps the cost of a block below a
+millisecond.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import queue
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from numpy.linalg import LinAlgError
 
-from hdgemm.cluster.receipts import Receipt
+from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.task import UnknownJobError
 from hdgemm.cluster.tasks import Task, Tasks
-from hdgemm.cluster.workers import ClusterError, Workers
+from hdgemm.cluster.workers import Workers
 from hdgemm.errors import CancelledRunError, NotFiniteError
 
 if TYPE_CHECKING:
@@ -28,18 +27,22 @@ if TYPE_CHECKING:
     from hdgemm.cluster.blocks import BlockPool
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
     from hdgemm.cluster.job import AnyJob
+    from hdgemm.cluster.receipts import Receipt
     from hdgemm.progress import Watch
 
+_LOG: Final = logging.getLogger(__name__)
 #: Seconds between two looks at the list of workers and at the states of tasks.
 _LOOK_SECONDS: Final = 0.5
-#: Longest wait for the scheduler's list of workers, in seconds.
-_ANSWER_SECONDS: Final = 2.0
 #: Longest sleep of the loop, in seconds: how late it sees a cancel; while workers are asked for
 #: their descriptions, how late it sees an answer.
 _SLEEP_SECONDS: Final = 0.1
 _ASKING_SECONDS: Final = 0.01
 #: A worker that fails so many blocks in a row takes no further part.
 _MOST_FAILURES: Final = 2
+#: A worker of an earlier client that has not answered for so many seconds stops a run that goes on.
+_SILENCE_SECONDS: Final = 600.0
+#: Seconds between two warnings that no worker takes part.
+_WARN_SECONDS: Final = 60.0
 #: Errors of a block that say something of the matrix: another worker would meet them too.
 _FATAL: Final = (LinAlgError, NotFiniteError)
 #: Workers lost in a row, without a finished block between, beside those that a cluster has.
@@ -82,6 +85,10 @@ class Coordinator:
         shown: Callable[[Coordinator], None] = lambda _: None,
     ) -> None:
         self.workers = Workers(client, job)
+        self._scheduler = Scheduler(
+            client, f"finished blocks are recorded in {checkpoint.path}, and the same command goes "
+            "on with a new scheduler"
+        )  # fmt: skip
         self.tally = Tally()
         #: `time.time` at the start of the run.
         self.began = time.time()
@@ -100,14 +107,13 @@ class Coordinator:
         self._itemsize = itemsize
         self._measures_storage = measures_storage
         self._shown = shown
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._tasks = Tasks(client, job)
         #: Workers whose queues may have room.
         self._idle: set[str] = set()
         self._failures: dict[str, int] = {}
         self._looked = -math.inf
-        self._present: set[str] = set()
         self._losses = 0
+        self._warned = time.monotonic()
         self._last_error: BaseException | None = None
 
     def run(
@@ -138,17 +144,14 @@ class Coordinator:
             self.part_before = self.part_done
         for address in self.workers.joined:
             self._join(address)
-        # Dask's thread calls it with the time and the message.
-        self._client.subscribe_topic(self._job.topic, lambda event: self._heard.put(event[1]))
-        try:
+        with self._scheduler.connected(), self._tasks:
             while self.pool.left:
                 self._check()
                 ended = self._look()
                 self._submit()
-                self._take(self._listen())
+                asking = self.workers.waiting
+                self._take(self._tasks.receipts(_ASKING_SECONDS if asking else _SLEEP_SECONDS))
                 self._drop(ended)
-        finally:
-            self._stop()
 
     @property
     def part_done(self) -> float:
@@ -164,11 +167,7 @@ class Coordinator:
     def _check(self) -> None:
         if self._watch.cancelled:
             raise CancelledRunError("the run was cancelled; the same call goes on with it")
-        if self._client.status != "running":
-            raise ClusterError(
-                f"the scheduler is lost ({self._client.status}): finished blocks are recorded in "
-                f"{self._checkpoint.path}, and the same command goes on with a new scheduler"
-            )
+        self._scheduler.check()
 
     def _look(self) -> list[int]:
         """Compare the workers that are there with those that take part; return the tasks that have
@@ -177,7 +176,10 @@ class Coordinator:
         ended = []
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
-            for address in self.workers.update(self._addresses()):
+            gone = self.workers.update(self._scheduler.addresses())
+            if gone:  # their last receipts are in the queue
+                self._take(self._tasks.receipts(0.0))
+            for address in gone:
                 self._lose(address)
                 self._losses += 1
             ended = self._tasks.ended()
@@ -194,16 +196,6 @@ class Coordinator:
         if self._measures_storage:
             self.pool.bandwidth = info.disk_read
 
-    def _addresses(self) -> set[str]:
-        try:
-            self._present = set(self._client.nthreads(callback_timeout=_ANSWER_SECONDS))
-        except TimeoutError:
-            self._check()  # a busy scheduler answers later, a lost one shows in the status
-        except (OSError, ValueError, RuntimeError) as error:
-            self._check()
-            raise ClusterError(f"the scheduler does not answer: {error}") from error
-        return self._present
-
     def _give_up(self) -> None:
         """Raise when no worker can take part; a cluster without workers may get some."""
         if self._losses > _MOST_LOSSES + 2 * len(self.workers.known):
@@ -211,7 +203,13 @@ class Coordinator:
                 f"{self._losses} workers were lost in a row before one finished a block: their "
                 "logs, or Dask's dashboard, say why (memory limit?)"
             )
-        if not self.workers.refused or self.pool.workers or self.workers.waiting:
+        if self.pool.workers:
+            self._warned = time.monotonic()
+            return
+        if not self.workers.refused or self.workers.waiting:
+            if time.monotonic() >= self._warned + _WARN_SECONDS:
+                self._warned = time.monotonic()
+                _LOG.warning("no worker takes part yet: %s", self.workers.reasons())
             return
         if self._last_error is not None:
             raise self._last_error
@@ -228,6 +226,12 @@ class Coordinator:
     def _submit(self) -> None:
         if self._checkpoint.resumed and self.workers.waiting:
             # Tasks of the client before this one may still run; a worker answers after them.
+            if silent := self.workers.silent(_SILENCE_SECONDS):
+                raise ClusterError(
+                    f"{', '.join(silent)}: no answer for {_SILENCE_SECONDS:.0f} s, may still "
+                    "compute blocks of the client before this one; retire it or wait for its end, "
+                    "then give the same command"
+                )
             return
         while self._idle and self.pool.undrawn:
             address = self._idle.pop()
@@ -235,17 +239,6 @@ class Coordinator:
             if blocks:
                 share = self.pool.bandwidth / len(self.pool.workers)
                 self._tasks.send(address, blocks, share)
-
-    def _listen(self) -> list[Receipt]:
-        """Wait a moment for receipts; return all there are."""
-        heard = []
-        try:
-            wait = _ASKING_SECONDS if self.workers.waiting else _SLEEP_SECONDS
-            heard.append(self._heard.get(timeout=wait))
-            while True:
-                heard.append(self._heard.get_nowait())
-        except queue.Empty:
-            return [Receipt.from_message(message) for message in heard]
 
     def _take(self, heard: Iterable[Receipt]) -> None:
         receipts = []
@@ -275,9 +268,9 @@ class Coordinator:
         self.pool.failed(task.worker, task.block)
         self._idle = set(self.pool.workers)
         self.tally.failed += 1
-        if task.future.status != "error":
+        error = self._tasks.error(task)
+        if error is None:
             return
-        error = task.future.exception()
         if isinstance(error, _FATAL):
             raise error
         if isinstance(error, UnknownJobError):  # another process has the address now
@@ -289,11 +282,3 @@ class Coordinator:
         if failures >= _MOST_FAILURES:
             self._lose(task.worker)
             self.workers.exclude(task.worker, f"{type(error).__name__}: {error}")
-
-    def _stop(self) -> None:
-        """Cancel what is on its way; the workers stop after at most one operation per lane."""
-        try:
-            self._tasks.cancel()
-            self._client.unsubscribe_topic(self._job.topic)
-        except (OSError, ValueError, RuntimeError):
-            return  # the scheduler is gone

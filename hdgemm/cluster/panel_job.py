@@ -74,7 +74,7 @@ class PanelJob:
     def compute(
         self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
     ) -> tuple[Receipt, Recorder]:
-        """Compute and store one block of L; return the matrix to flush, which `stack` closes."""
+        """Compute and store one block of L; return L to make durable, which `stack` closes."""
         work = _Work()
         a, factor = self._open(stack)
         bar = np.empty((block.rows, block.cols), self.dtype, "F")

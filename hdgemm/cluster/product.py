@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import BlockPool, Costs, triangle_region
@@ -232,8 +233,7 @@ def free_workers(client: Any, coordinator: Coordinator, run: str) -> None:
     """Let the workers free what they keep for the run; a lost scheduler is no error."""
     from distributed import fire_and_forget
 
-    if client.status != "running":
-        return
-    for address in coordinator.workers.joined:
-        task = client.submit(free_memory, run, workers=[address], pure=False)
-        fire_and_forget(task)  # type: ignore[no-untyped-call]
+    with suppress(Exception):
+        for address in coordinator.workers.joined:
+            task = client.submit(free_memory, run, workers=[address], pure=False)
+            fire_and_forget(task)  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ class Receipt:
     began
         The worker's `time.time` at the start.
     seconds, gflops
-        Time from opening the operands to the last byte made durable, and 10⁹ flop/s of the run.
+        Time from opening the operands to the last byte written, and 10⁹ flop/s of the run.
     stages
         What each stage did, as in a report.
     events

@@ -28,6 +28,13 @@ class Recorder(Wrapper):
         self._matrix.write(row, col, stored)
         self._pieces[Rect(row, col, *tile.shape)] = checksum(stored)
 
+    def flush(self) -> None:
+        """Do nothing at the end of a run: `sync` follows while the next block is computed."""
+
+    def sync(self) -> None:
+        """Return when everything written is durable."""
+        self._matrix.flush()
+
     def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
         """Return the rectangles written and their checksums.
 

@@ -1,11 +1,18 @@
-"""The tasks that a coordinator has submitted to Dask and that have not ended."""
+"""The tasks that a coordinator has submitted to Dask, and the receipts that they send.
+
+Blocks of one worker that are submitted together are one message. A receipt is an event of the
+scheduler, so that nothing is asked of a worker's memory.
+"""
 
 from __future__ import annotations
 
 import math
+import queue
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.task import compute_block
 
 if TYPE_CHECKING:
@@ -13,6 +20,10 @@ if TYPE_CHECKING:
 
     from hdgemm.cluster.job import AnyJob
     from hdgemm.pipeline.plan import Rect
+
+
+#: Longest wait for the error of a failed task, in seconds; the client has it already.
+_ERROR_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,10 @@ class Task:
 
 
 class Tasks:
-    """Tasks by number; numbers are given in the order of submission."""
+    """Tasks by number, in the order of submission; a context in which their receipts are heard.
+
+    At its end all tasks are cancelled: the workers stop after at most one operation per lane.
+    """
 
     def __init__(self, client: Any, job: AnyJob) -> None:
         self._client = client
@@ -33,6 +47,17 @@ class Tasks:
         self._name = f"hdgemm-{job.run}-{job.topic[-8:]}"
         self._tasks: dict[int, Task] = {}
         self._submitted = 0
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        # Dask's thread calls it with the time and the message.
+        self._client.subscribe_topic(self._topic, lambda event: self._heard.put(event[1]))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):  # of a client whose scheduler is lost
+            self.cancel()
+            self._client.unsubscribe_topic(self._topic)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -66,6 +91,25 @@ class Tasks:
     def ended(self) -> list[int]:
         """Return the tasks that Dask reports as finished, failed or lost."""
         return [n for n, task in self._tasks.items() if task.future.status != "pending"]
+
+    def receipts(self, seconds: float) -> list[Receipt]:
+        """Wait for receipts at most so long; return all there are."""
+        heard = []
+        try:
+            heard.append(self._heard.get(timeout=seconds))
+            while True:
+                heard.append(self._heard.get_nowait())
+        except queue.Empty:
+            return [Receipt.from_message(message) for message in heard]
+
+    def error(self, task: Task) -> BaseException | None:
+        """Return the error of a task that has failed; None for one that was lost or given up."""
+        if task.future.status != "error":
+            return None
+        with suppress(TimeoutError):
+            error: BaseException | None = task.future.exception(_ERROR_SECONDS)
+            return error
+        return None
 
     def cancel(self, address: str | None = None) -> None:
         """Give up the tasks of a worker, or all of them."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.task import inspect
 from hdgemm.errors import HdgemmError, InputError
 
@@ -20,6 +21,8 @@ _LOG: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
 #: Seconds to fetch an answer; it is lost with a worker that has died since it answered.
 _FETCH_SECONDS: Final = 2.0
+#: A plan waits so many seconds for answers; a worker that computes a block answers after it.
+_PLAN_SECONDS: Final = 60.0
 
 
 def own_version() -> str:
@@ -31,15 +34,12 @@ class _LostAnswerError(Exception):
     """An answer could not be fetched in time."""
 
 
-class ClusterError(HdgemmError):
-    """The cluster cannot go on: no scheduler, or no worker that can take part."""
-
-
 @dataclass
 class _Asked:
     """A worker's two answers: its version, then its description."""
 
     version: Any
+    since: float
     info: Any = None
 
 
@@ -70,7 +70,9 @@ class Workers:
             self.forget(address)
         for address in present - self._asked.keys():
             # A function of the standard library: it needs no hdgemm there.
-            self._asked[address] = _Asked(self._submit(address, version, "hdgemm"))
+            self._asked[address] = _Asked(
+                self._submit(address, version, "hdgemm"), time.monotonic()
+            )
             self._pending.add(address)
         if not present and self._start is None:
             # Without a task, a cluster that scales itself starts no worker.
@@ -81,6 +83,11 @@ class Workers:
     def waiting(self) -> bool:
         """Whether a worker that is there has not answered yet."""
         return bool(self._pending)
+
+    def silent(self, seconds: float) -> list[str]:
+        """Return the workers that were asked so long ago and have not answered."""
+        asked_before = time.monotonic() - seconds
+        return sorted(each for each in self._pending if self._asked[each].since <= asked_before)
 
     def forget(self, address: str) -> None:
         """Ask a worker again where it is there at the next update."""
@@ -161,12 +168,16 @@ def ask(client: Any, job: AnyJob | Extents) -> dict[str, WorkerInfo]:
         When there are none, worker by worker with the reason.
     """
     workers = Workers(client, job)
-    workers.update(set(client.nthreads()))
-    workers.answers()
-    while workers.waiting:
-        time.sleep(_POLL_SECONDS)
-        workers.update(set(client.nthreads()))
+    scheduler = Scheduler(client, "plan again with another one")
+    with scheduler.connected():
+        workers.update(scheduler.addresses())
         workers.answers()
+        while workers.waiting:
+            for address in workers.silent(_PLAN_SECONDS):
+                workers.exclude(address, f"it has not answered for {_PLAN_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
+            workers.update(scheduler.addresses())
+            workers.answers()
     if not workers.joined:
         raise ClusterError(f"no worker can take part: {workers.reasons()}")
     return workers.joined

@@ -44,7 +44,7 @@ def worker(address, *, name, nanny=False):
                    "--host", "127.0.0.1", "--nanny" if nanny else "--no-nanny")  # fmt: skip
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=300):
     """Poll until a condition holds; fail when it never does."""
     end = time.monotonic() + seconds
     while not condition():
@@ -74,6 +74,20 @@ def hold(moment, file):
         recorder.Recorder.write = stop_after(recorder.Recorder.write)
     else:
         receipts.coalesce = stop_after(receipts.coalesce)
+
+
+def wait_in_blocks(file):
+    """Let each block of this process begin once a file exists; with None at once again."""
+    from hdgemm.cluster import job
+
+    original = getattr(job._block_of, "original", job._block_of)
+
+    def later(*arguments):
+        wait_for(Path(file).exists)
+        return original(*arguments)
+
+    later.original = original
+    job._block_of = original if file is None else later
 
 
 def pieces(journal):

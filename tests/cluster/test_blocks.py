@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.pipeline.plan import Rect
+from hdgemm.run.regions import area
 
 
 def pool_of(shape, rates, **arguments):
@@ -93,28 +94,53 @@ def test_a_measured_speed_replaces_the_expected_one():
 def test_a_slow_storage_gets_square_blocks_a_fast_one_whole_rows(bandwidth):
     costs = Costs(k=4096, request_seconds=1e-3)
     pool = BlockPool((4096, 4096), costs, bandwidth=bandwidth)
-    pool.join("a", 1e6)
+    pool.join("a", 1e5)
     block = pool.draw("a")
     assert (block.cols == 4096) == (bandwidth > 1e9)
 
 
-def test_queues_hold_three_long_blocks_or_many_short_ones(monkeypatch):
+def test_queues_hold_two_long_blocks_or_many_short_ones(monkeypatch):
     monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
     monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 1000)
     long, short = pool_of((640, 640), {"w": 1.0}), pool_of((640, 640), {"w": 1e9})
-    assert len(long.refill("w")) == 3
+    assert len(long.refill("w")) == 2
     assert long.refill("w") == []
     long.finished("w", long.out("w")[0], 400.0)
     assert len(long.refill("w")) == 1
-    assert len(short.refill("w")) == 3
-    assert len(short.out("w")) == 3
+    assert len(short.refill("w")) == 2
+    assert len(short.out("w")) == 2
     short.finished("w", short.out("w")[0], 1e-6)
     drawn = short.refill("w")
-    assert len(drawn) + 2 == len(short.out("w")) == 64
+    assert len(drawn) + 1 == len(short.out("w")) == 64
     for block in drawn[:30]:
         short.finished("w", block, 1e-6)
         assert short.refill("w") == []
     assert short.refill("gone") == []
+
+
+def test_blocks_that_are_slowed_by_reading_do_not_shrink_without_end():
+    pool = pool_of((8192, 8192), {"fast": 3e6, "slow": 3e6})
+    blocks = []
+    while (block := pool.draw("slow")) is not None:
+        pool.finished("slow", block, 2.0 + area(block) / 3e6)
+        blocks.append(block)
+    assert min(map(area, blocks)) >= 0.25 * 3e6 / 1.5
+
+
+def test_one_worker_alone_gets_equal_blocks_of_what_fits_its_memory():
+    pool = BlockPool((8192, 8192), Costs(k=8192))
+    pool.join("w", 3e6, most_elements=2500 * 8192)
+    assert len(blocks := [pool.draw("w") for _ in range(3)]) == 3
+    assert {block.cols for block in blocks} == {8192}
+    assert {block.rows for block in blocks} <= {2730, 2731}
+    assert pool.draw("w") is None
+
+
+def test_a_block_is_an_eighth_of_a_workers_share_or_ten_seconds():
+    slow, fast = (pool_of((8000, 8000), {"a": rate, "b": rate}) for rate in (1e4, 1e8))
+    eighth = 8000**2 / 2 / 8
+    assert area(slow.draw("a")) == pytest.approx(eighth, rel=0.2)
+    assert area(fast.draw("a")) > 2 * eighth
 
 
 def test_blocks_of_whole_rows_where_all_of_a_row_major_b_is_read_for_each():

@@ -22,6 +22,7 @@ from tests.cluster.processes import (
     pieces,
     scheduler,
     wait_for,
+    wait_in_blocks,
     worker,
 )
 from tests.reference import assert_close_in_eps
@@ -39,7 +40,7 @@ def plain(tmp_path_factory, own_cache):
         stack.enter_context(running)
         client = stack.enter_context(distributed.Client(scheduler_file=file))
         stack.enter_context(worker(client.scheduler.address, name="stays"))
-        client.wait_for_workers(1)
+        client.wait_for_workers(1, timeout=300)
         yield client, file
 
 
@@ -73,20 +74,28 @@ def check(case):
 def test_a_worker_killed_at_a_moment(plain, case, moment):
     client, _ = plain
     folder, *_ = case
+    file = folder / "held"
+    [stays] = client.nthreads()
     with worker(client.scheduler.address, name=moment) as doomed:
-        client.wait_for_workers(2)
-        [address] = [
-            address for address, known in client.scheduler_info()["workers"].items()
-            if known["name"] == moment
-        ]  # fmt: skip
-        client.run(hold, moment, f"{folder}/held", workers=[address])
-        held = threading.Thread(target=lambda: (wait_for((folder / "held").exists), doomed.kill()))
-        held.start()
+        client.wait_for_workers(2, timeout=300)
+        [address] = set(client.nthreads()) - {stays}
+        client.run(hold, moment, f"{file}", workers=[address])
+        client.run(wait_in_blocks, f"{file}", workers=[stays])
+        killer = threading.Thread(target=kill_when, args=(file.exists, doomed))
+        killer.start()
         report = run(client, folder)
-        held.join()
+        killer.join()
+    client.run(wait_in_blocks, None)
     check(case)
     assert report.devices == tuple(n for n in report.devices if n.endswith("stays"))
     wait_for(lambda: len(client.nthreads()) == 1)
+
+
+def kill_when(condition, process):
+    try:
+        wait_for(condition)
+    finally:
+        process.kill()
 
 
 def test_a_worker_killed_after_its_block_and_started_again_by_its_nanny(cluster, case):

@@ -1,8 +1,13 @@
-"""Answers of workers: what is lost with a worker that died is neither waited for nor believed."""
+"""Answers of the scheduler and of workers: none is waited for without a limit."""
+
+import json
 
 import pytest
 
-from hdgemm.cluster.workers import Workers, own_version
+from hdgemm.cluster import connection, workers
+from hdgemm.cluster.connection import ClusterError, Scheduler, open_cluster
+from hdgemm.cluster.workers import Workers, ask, own_version
+from hdgemm.errors import InputError
 
 WORKER = "tcp://127.0.0.1:1"
 
@@ -58,3 +63,70 @@ def test_an_error_of_a_worker_excludes_it(error):
     assert workers.answers() == []
     assert not workers.waiting
     assert WORKER in workers.refused
+
+
+class Silent(Client):
+    """A scheduler that has one worker, which never answers."""
+
+    status = "running"
+
+    def __init__(self):
+        super().__init__(Answer())
+
+    def nthreads(self, callback_timeout):
+        assert callback_timeout > 0
+        return {WORKER: 1}
+
+    def submit(self, *_, **__):
+        unanswered = Answer()
+        unanswered.done = lambda: False
+        return unanswered
+
+
+def test_a_plan_does_not_wait_for_a_worker_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(workers, "_PLAN_SECONDS", 0.05)
+    with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:1: it has not answered"):
+        ask(Silent(), job=None)
+
+
+def test_a_silent_scheduler_is_lost_after_a_while(monkeypatch):
+    client = Silent()
+    scheduler = Scheduler(client, "go on with another")
+    assert scheduler.addresses() == {WORKER}
+
+    def silent(**_):
+        raise TimeoutError
+
+    client.nthreads = silent
+    assert scheduler.addresses() == {WORKER}
+    monkeypatch.setattr(connection, "_SILENCE_SECONDS", 0.0)
+    with pytest.raises(ClusterError, match="has not answered for 0 s: go on with another"):
+        scheduler.addresses()
+
+
+def test_whatever_a_closed_client_raises_names_the_lost_scheduler():
+    client = Silent()
+    scheduler = Scheduler(client, "go on with another")
+    with pytest.raises(ZeroDivisionError), scheduler.connected():
+        1 / 0  # noqa: B018
+    client.status = "closed"
+    with pytest.raises(ClusterError, match=r"lost \(closed\): go on"), scheduler.connected():
+        1 / 0  # noqa: B018
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '"tcp"', None])
+def test_a_file_that_no_scheduler_has_written_is_refused_at_once(tmp_path, text):
+    file = tmp_path / "scheduler.json"
+    if text is not None:
+        file.write_text(text)
+    expected = "give a scheduler's address" if text is None else "is not the file of a scheduler"
+    with pytest.raises(InputError, match=expected), open_cluster(str(file)):
+        pass
+
+
+def test_a_file_whose_scheduler_has_ended_says_that_none_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", "100ms")
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": WORKER}))
+    with pytest.raises(InputError, match="no scheduler answers"), open_cluster(str(file)):
+        pass

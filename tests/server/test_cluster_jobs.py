@@ -30,7 +30,7 @@ def address(tmp_path_factory, own_cache):
     with running, distributed.Client(scheduler_file=file) as client:
         found = client.scheduler.address
         with worker(found, name="computes"):
-            client.wait_for_workers(1)
+            client.wait_for_workers(1, timeout=LONG)
             yield found
 
 
