@@ -24,6 +24,7 @@ from bench.harness import ROOT, data_folder, drop_cached, environment, save, spr
 from hdgemm.blas import multiply
 from hdgemm.cluster import blocks
 from hdgemm.cluster import multiply as multiply_on_cluster
+from hdgemm.cluster.connection import local_cluster
 from hdgemm.cluster.virtual_time import VirtualCluster, VirtualWorker
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options, parse_size
@@ -47,19 +48,12 @@ def efficiency(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]:
-    from distributed import Client, LocalCluster
-
     memory = parse_size(args.memory)
     alone = Options(devices="host", threads=count, host_memory=memory)
     each = Options(devices="host", threads=1, host_memory=memory // count)
     a, b = folder / "A.npy", folder / "B.npy"
     seconds: dict[str, list[float]] = {"engine": [], "cluster": []}
-    with (
-        LocalCluster(
-            n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with local_cluster(count, threads=1) as client:
         runs: dict[str, Callable[[Path], Any]] = {
             "engine": lambda c: multiply(a, b, out=c, options=alone),
             "cluster": lambda c: multiply_on_cluster(a, b, out=c, options=each, client=client),
@@ -84,8 +78,6 @@ def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]
 
 def load(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the processor time of client and scheduler, one process here, for a block."""
-    from distributed import Client, LocalCluster
-
     # So many blocks of equal size, drawn 64 at a time.
     blocks.LEAST_SECONDS = 1e-9
     blocks.MOST = 2 / args.blocks
@@ -93,12 +85,7 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
     with data_folder(args.data) as folder:
         random_matrix(folder / "A.npy", n, 1, 0, "float64")
         random_matrix(folder / "B.npy", 1, n, 1, "float64")
-        with (
-            LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-            ) as cluster,
-            Client(cluster) as client,
-        ):
+        with local_cluster(2, threads=1) as client:
             client.run(_do_nothing)
             bare = _bare_submits(client, min(args.blocks, _BARE_SUBMITS))
             began, worked = time.perf_counter(), time.process_time()

@@ -40,7 +40,7 @@ from hdgemm.cluster import blocks, multiply
 from hdgemm.options import Options
 
 if __name__ == "__main__":
-    blocks.LEAST_SECONDS = 1e-3
+    blocks.LEAST_SECONDS = 1e-4
     folder = sys.argv[1]
     with Client(scheduler_file=f"{folder}/scheduler.json", timeout="20s") as client:
         multiply(f"{folder}/A.npy", f"{folder}/B.npy", out=f"{folder}/C.npy", client=client,

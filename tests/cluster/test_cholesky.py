@@ -19,7 +19,7 @@ OPTIONS = Options(devices="host", host_memory="64MB", tile=(64, 32, 64))
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def plain(tmp_path_factory, own_cache):
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
 
 
 @pytest.fixture

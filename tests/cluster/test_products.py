@@ -29,7 +29,7 @@ def case(tmp_path):
 
 @pytest.fixture
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
     monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 4)
 
 

@@ -20,7 +20,7 @@ N, K = 130, 40
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
     monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 4)
 
 
