@@ -137,6 +137,8 @@ class BlockPool:
         self._free = [part for rect in whole for part in joined_remainder(rect, done)]
         self._workers: dict[str, _Worker] = {}
         self._total_rate = 0.0
+        #: Workers that are there; those that have not joined yet get their shares later.
+        self.expected = 0
         self.undrawn = sum(map(area, self._free))
         #: Elements of C that are not stored.
         self.left = self.undrawn
@@ -228,15 +230,16 @@ class BlockPool:
 
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
-        share, total = worker.rate / self._total_rate, self.total
-        part = max(_PART_OF_REST, 1 / len(self._workers))
+        total, count = self.total, max(len(self._workers), self.expected)
+        share = worker.rate / self._total_rate * len(self._workers) / count
+        part = max(_PART_OF_REST, 1 / count)
         most = max(MOST * share * total, _MOST_SECONDS * LEAST_SECONDS * worker.rate)
         wanted = min(part * share * self.undrawn, most)
         # Smaller blocks of all workers together would read more than the storage serves.
-        served = share * len(self._workers) * self._served_extent() ** 2
+        served = share * count * self._served_extent() ** 2
         if self._costs.reads_whole_rows(0):  # each block reads all of B
             seconds = self._costs.seconds(0, self.shape[1], self.bandwidth, whole_rows=True)
-            served = max(served, worker.best * len(self._workers) * seconds)
+            served = max(served, worker.best * count * seconds)
         least = max(LEAST_SECONDS * worker.best, min(served, 2 * MOST * share * total))
         return max(1.0, min(max(wanted, least), worker.most_elements))
 

@@ -44,16 +44,19 @@ class Scheduler:
 
     def __init__(self, client: Any, advice: str) -> None:
         self._client = client
+        #: Dask connects again by itself, but without the subscription to receipts.
+        self._connection = client.scheduler_comm
         self._advice = advice
         self._answered = time.monotonic()
         self._present: set[str] = set()
 
     def check(self, cause: BaseException | None = None) -> None:
         """Raise `ClusterError` when the client has lost it."""
-        if self._client.status != "running":
-            raise ClusterError(
-                f"the scheduler is lost ({self._client.status}): {self._advice}"
-            ) from cause
+        status = self._client.status
+        if status == "running" and self._client.scheduler_comm is not self._connection:
+            status = "connected again"
+        if status != "running":
+            raise ClusterError(f"the scheduler is lost ({status}): {self._advice}") from cause
 
     def addresses(self) -> set[str]:
         """Return the addresses of its workers; those of the last answer while it is busy."""
@@ -67,7 +70,7 @@ class Scheduler:
                 raise ClusterError(
                     f"the scheduler has not answered for {silence:.0f} s: {self._advice}"
                 ) from error
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:
             self.check(error)
             raise ClusterError(
                 f"the scheduler does not answer ({error}): {self._advice}"

@@ -185,6 +185,7 @@ class Coordinator:
             ended = self._tasks.ended()
         for address in self.workers.answers():
             self._join(address)
+        self.pool.expected = self.workers.count
         self._give_up()
         return ended
 

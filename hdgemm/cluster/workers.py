@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from asyncio import CancelledError
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -80,6 +81,11 @@ class Workers:
         return gone
 
     @property
+    def count(self) -> int:
+        """Workers that take part or have not answered yet."""
+        return len(self.joined) + len(self._pending)
+
+    @property
     def waiting(self) -> bool:
         """Whether a worker that is there has not answered yet."""
         return bool(self._pending)
@@ -123,7 +129,8 @@ class Workers:
                     self._pending.discard(address)
                     new.append(address)
             except _LostAnswerError:
-                continue  # the next update finds the worker gone
+                asked.info = None  # asked again; the next update finds a worker that is gone
+                asked.version = self._submit(address, version, "hdgemm")
             except PackageNotFoundError:
                 self.exclude(address, "hdgemm is not installed there")
             except HdgemmError as error:
@@ -153,9 +160,11 @@ def _fetched(answer: Any) -> Any:
     """Return what a worker answered; raise what it raised."""
     try:
         return answer.result(_FETCH_SECONDS)
-    except TimeoutError as error:
+    except (Exception, CancelledError) as error:
         if answer.status == "error":
             raise
+        # Lost with its worker, or cancelled with the connection, which `distributed.utils.sync`
+        # turns into an UnboundLocalError.
         raise _LostAnswerError from error
 
 

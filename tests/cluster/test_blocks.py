@@ -136,6 +136,12 @@ def test_one_worker_alone_gets_equal_blocks_of_what_fits_its_memory():
     assert pool.draw("w") is None
 
 
+def test_workers_that_have_not_joined_yet_get_their_shares():
+    pool = pool_of((8000, 8000), {"first": 1e7})
+    pool.expected = 4
+    assert sum(map(area, pool.refill("first"))) < 8000**2 / 4
+
+
 def test_a_block_is_an_eighth_of_a_workers_share_or_ten_seconds():
     slow, fast = (pool_of((8000, 8000), {"a": rate, "b": rate}) for rate in (1e4, 1e8))
     eighth = 8000**2 / 2 / 8

@@ -1,6 +1,7 @@
 """Answers of the scheduler and of workers: none is waited for without a limit."""
 
 import json
+from asyncio import CancelledError
 
 import pytest
 
@@ -15,12 +16,8 @@ WORKER = "tcp://127.0.0.1:1"
 class Answer:
     """A finished future whose value can be lost, as Dask's is when its only worker dies."""
 
-    status = "finished"
-
-    def __init__(self, value=None, error=None):
-        self.value, self.error = value, error
-        if error is not None and not isinstance(error, LostValueError):
-            self.status = "error"
+    def __init__(self, value=None, error=None, status="finished"):
+        self.value, self.error, self.status = value, error, status
 
     def done(self):
         return True
@@ -32,24 +29,42 @@ class Answer:
         return self.value
 
 
-class LostValueError(TimeoutError):
-    """The value cannot be fetched."""
-
-
 class Client:
-    """Answers the version, then one prepared answer."""
+    """A client that gives prepared answers; later questions are not answered."""
 
-    def __init__(self, answer):
-        self.answers = [Answer(own_version()), answer]
+    status, scheduler_comm = "running", object()
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
 
     def submit(self, *_, **__):
-        return self.answers.pop(0) if self.answers else Answer()
+        if self.answers:
+            return self.answers.pop(0)
+        unanswered = Answer()
+        unanswered.done = lambda: False
+        return unanswered
+
+    def nthreads(self, callback_timeout):
+        assert callback_timeout > 0
+        return {WORKER: 1}
 
 
-def test_a_lost_answer_is_not_waited_for_and_its_worker_is_forgotten():
-    workers = Workers(Client(Answer(error=LostValueError())), job=None)
+@pytest.mark.parametrize(
+    "lost",
+    [
+        Answer(error=TimeoutError()),
+        Answer(error=CancelledError(), status="cancelled"),
+        # What `distributed.utils.sync` makes of a cancelled future.
+        Answer(error=UnboundLocalError(), status="cancelled"),
+    ],
+)
+def test_a_lost_answer_is_asked_for_again_and_a_worker_that_is_gone_is_forgotten(lost):
+    client = Client(Answer(own_version()), lost, Answer(own_version()))
+    workers = Workers(client, job=None)
     workers.update({WORKER})
     assert workers.answers() == []
+    assert workers.answers() == []
+    assert not client.answers
     assert workers.waiting
     assert not workers.refused
     workers.update(set())
@@ -58,39 +73,21 @@ def test_a_lost_answer_is_not_waited_for_and_its_worker_is_forgotten():
 
 @pytest.mark.parametrize("error", [TimeoutError("storage"), OSError("storage")])
 def test_an_error_of_a_worker_excludes_it(error):
-    workers = Workers(Client(Answer(error=error)), job=None)
+    workers = Workers(Client(Answer(error=error, status="error")), job=None)
     workers.update({WORKER})
     assert workers.answers() == []
     assert not workers.waiting
     assert WORKER in workers.refused
 
 
-class Silent(Client):
-    """A scheduler that has one worker, which never answers."""
-
-    status = "running"
-
-    def __init__(self):
-        super().__init__(Answer())
-
-    def nthreads(self, callback_timeout):
-        assert callback_timeout > 0
-        return {WORKER: 1}
-
-    def submit(self, *_, **__):
-        unanswered = Answer()
-        unanswered.done = lambda: False
-        return unanswered
-
-
 def test_a_plan_does_not_wait_for_a_worker_that_does_not_answer(monkeypatch):
     monkeypatch.setattr(workers, "_PLAN_SECONDS", 0.05)
     with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:1: it has not answered"):
-        ask(Silent(), job=None)
+        ask(Client(), job=None)
 
 
 def test_a_silent_scheduler_is_lost_after_a_while(monkeypatch):
-    client = Silent()
+    client = Client()
     scheduler = Scheduler(client, "go on with another")
     assert scheduler.addresses() == {WORKER}
 
@@ -105,13 +102,22 @@ def test_a_silent_scheduler_is_lost_after_a_while(monkeypatch):
 
 
 def test_whatever_a_closed_client_raises_names_the_lost_scheduler():
-    client = Silent()
+    client = Client()
     scheduler = Scheduler(client, "go on with another")
     with pytest.raises(ZeroDivisionError), scheduler.connected():
         1 / 0  # noqa: B018
     client.status = "closed"
     with pytest.raises(ClusterError, match=r"lost \(closed\): go on"), scheduler.connected():
         1 / 0  # noqa: B018
+
+
+def test_a_client_that_has_connected_again_hears_no_receipts():
+    client = Client()
+    scheduler = Scheduler(client, "go on with another")
+    scheduler.check()
+    client.scheduler_comm = object()
+    with pytest.raises(ClusterError, match=r"lost \(connected again\): go on"):
+        scheduler.check()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '"tcp"', None])
