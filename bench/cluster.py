@@ -79,7 +79,7 @@ def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]
 def load(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the processor time of client and scheduler, one process here, for a block."""
     # So many blocks of equal size, drawn 64 at a time.
-    blocks.LEAST_SECONDS = 1e-9
+    blocks.LEAST_SECONDS = blocks.MOST_SECONDS = 1e-9
     blocks.MOST = 2 / args.blocks
     n = 64 * int(args.blocks**0.5)
     with data_folder(args.data) as folder:

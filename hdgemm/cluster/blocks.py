@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 #: A worker draws at most this part of its share of the elements that are left; one of two the half,
 #: one alone all.
 _PART_OF_REST: Final = 1 / 3
-#: A block is at most this part of a worker's share of C, which is what a lost worker costs, or
-#: takes so many times the least seconds.
+#: A block is at most this part of a worker's share of C, or takes so many seconds at most: that is
+#: what a lost worker costs.
 MOST: Final = 1 / 8
-_MOST_SECONDS: Final = 40
+MOST_SECONDS: Final = 10.0
 #: A block takes at least so many seconds at the worker's speed: starting it takes a few hundredths.
 LEAST_SECONDS: Final = 0.25
 #: Columns of C are cut into so many blocks at most, or into those of square blocks.
@@ -233,7 +233,7 @@ class BlockPool:
         total, count = self.total, max(len(self._workers), self.expected)
         share = worker.rate / self._total_rate * len(self._workers) / count
         part = max(_PART_OF_REST, 1 / count)
-        most = max(MOST * share * total, _MOST_SECONDS * LEAST_SECONDS * worker.rate)
+        most = max(MOST * share * total, MOST_SECONDS * worker.rate)
         wanted = min(part * share * self.undrawn, most)
         # Smaller blocks of all workers together would read more than the storage serves.
         served = share * count * self._served_extent() ** 2

@@ -1,21 +1,30 @@
-"""One small Dask cluster of processes for each module: processes take a second to start."""
+"""One small Dask cluster of processes for all modules: a process takes a second to start."""
 
 import pytest
+
+from hdgemm.cluster.connection import local_cluster
 
 distributed = pytest.importorskip(
     "distributed", reason="distributed is missing: pip install '.[dev]'"
 )
 
 
-@pytest.fixture(scope="module")
-def cluster(own_cache):
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-    ) as running:
-        yield running
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HDGEMM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with local_cluster(2, threads=1) as opened:
+            yield opened.cluster
 
 
 @pytest.fixture
 def client(cluster):
     with distributed.Client(cluster) as opened:
         yield opened
+
+
+@pytest.fixture
+def many_blocks(monkeypatch):
+    """Make the blocks of small products small, whatever rates are measured."""
+    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-7)
+    monkeypatch.setattr("hdgemm.cluster.blocks.MOST_SECONDS", 1e-7)

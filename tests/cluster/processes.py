@@ -12,6 +12,11 @@ import numpy as np
 from hdgemm.durable.journal import read_journal
 from tests.child import ends_with_parent
 
+#: Without samples of stacks and event loops.
+_QUIET = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+}
 MOMENTS = ("before", "during", "durable")
 
 
@@ -20,8 +25,9 @@ def started(module, *arguments):
     """Run a command of Dask until the block ends."""
     command = [sys.executable, "-m", f"distributed.cli.{module}", *arguments]
     process = subprocess.Popen(
-        ends_with_parent(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        ends_with_parent(command), env=os.environ | _QUIET, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -113,7 +119,7 @@ def run_client(scheduler_file, folder, die_after):
 
     from hdgemm.cluster import blocks, multiply
 
-    blocks.LEAST_SECONDS = 1e-9
+    blocks.LEAST_SECONDS = blocks.MOST_SECONDS = 1e-7
     seen = []
 
     def progress(snapshot):

@@ -101,6 +101,7 @@ def test_a_slow_storage_gets_square_blocks_a_fast_one_whole_rows(bandwidth):
 
 def test_queues_hold_two_long_blocks_or_many_short_ones(monkeypatch):
     monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
+    monkeypatch.setattr("hdgemm.cluster.blocks.MOST_SECONDS", 1e-9)
     monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 1000)
     long, short = pool_of((640, 640), {"w": 1.0}), pool_of((640, 640), {"w": 1e9})
     assert len(long.refill("w")) == 2

@@ -13,13 +13,9 @@ from hdgemm.fortran import SingularMatrixError
 from hdgemm.options import Options
 from tests.cluster.processes import pieces
 
+pytestmark = pytest.mark.usefixtures("many_blocks")
 N = 150
 OPTIONS = Options(devices="host", host_memory="64MB", tile=(64, 32, 64))
-
-
-@pytest.fixture(autouse=True)
-def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tests.reference import assert_close_in_eps
 
 distributed = pytest.importorskip("distributed")
 
+pytestmark = pytest.mark.usefixtures("many_blocks")
 OPTIONS = Options(devices="host", host_memory="64MB", tile=(16, 200, 100))
 
 
@@ -42,11 +43,6 @@ def plain(tmp_path_factory, own_cache):
         stack.enter_context(worker(client.scheduler.address, name="stays"))
         client.wait_for_workers(1, timeout=300)
         yield client, file
-
-
-@pytest.fixture(autouse=True)
-def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
 
 
 @pytest.fixture

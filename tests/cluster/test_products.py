@@ -27,12 +27,6 @@ def case(tmp_path):
     return tmp_path, a, b
 
 
-@pytest.fixture
-def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
-    monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 4)
-
-
 def run(client, case, out, **arguments):
     folder, *_ = case
     arguments = {"options": OPTIONS, "out": out} | arguments

@@ -18,10 +18,9 @@ OPTIONS = Options(devices="host", host_memory="64MB", tile=(16, 100, 100))
 N, K = 130, 40
 
 
-@pytest.fixture(autouse=True)
-def many_blocks(monkeypatch):
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-9)
-    monkeypatch.setattr("hdgemm.cluster.blocks.MOST", 1 / 4)
+@pytest.fixture
+def few_squares(monkeypatch, many_blocks):
+    monkeypatch.setattr("hdgemm.cluster.blocks._DIAGONAL_BLOCKS", 8)
 
 
 @pytest.fixture
@@ -56,6 +55,7 @@ def test_the_region_is_the_triangle_and_few_elements_more(n, quantum, lower):
 
 
 @pytest.mark.parametrize(("lower", "trans"), [(0, 0), (1, 0), (1, 1)])
+@pytest.mark.usefixtures("few_squares")
 def test_a_triangle_of_a_new_file(client, case, lower, trans):
     folder, a = case
     name = folder / ("T.npy" if trans else "A.npy")
@@ -67,6 +67,7 @@ def test_a_triangle_of_a_new_file(client, case, lower, trans):
     assert sum(share.used for share in report.split.shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.usefixtures("few_squares")
 def test_the_other_triangle_of_a_matrix_that_exists_stays(client, case):
     folder, a = case
     old = np.random.default_rng(2).standard_normal((N, N))
@@ -81,6 +82,7 @@ def test_the_other_triangle_of_a_matrix_that_exists_stays(client, case):
             assert_triangle(np.asarray(c), a, lower=True, other=7.0, beta=-0.5, c=old)
 
 
+@pytest.mark.usefixtures("few_squares")
 def test_a_run_that_is_cut_off_goes_on(client, case):
     folder, a = case
     cancel = threading.Event()
