@@ -134,16 +134,17 @@ def _client(where: str, stack: ExitStack, client: Any) -> Any:
 @contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Any]:
     """Yield the client of workers on this machine, each with so many threads."""
+    import distributed
     from dask import config
-    from distributed import Client, LocalCluster
 
+    dask: Any = distributed  # its constructors have no types
     with (
         config.set(_LOCAL_SETTINGS),
-        LocalCluster(
+        dask.LocalCluster(
             n_workers=workers, threads_per_worker=threads, processes=True,
             dashboard_address="127.0.0.1:0",
         ) as cluster,
-        Client(cluster) as client,
+        dask.Client(cluster) as client,
     ):  # fmt: skip
         yield client
 
