@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import Rect
 from hdgemm.run.regions import area, joined_remainder
 
@@ -39,6 +38,8 @@ _DEEPEST: Final = 64
 _FADING: Final = 0.5
 #: Squares on the diagonal of a triangle: computed whole, they add one such part to the work.
 _DIAGONAL_BLOCKS: Final = 64
+#: Parts of rows with smaller gaps, in bytes, cost as much as whole rows: short requests are slow.
+_GAP: Final = 96 << 10
 #: Extents of a free rectangle relative to those wanted, below which it is taken whole.
 _WHOLE: Final = 1.5
 
@@ -57,7 +58,7 @@ class Costs:
         Time of one request of a row that is not contiguous with the next.
     row_bytes
         Bytes of a stored row of B in a row-major file: the gaps between parts of rows are read,
-        too, up to `GAP`. 0 for other storage.
+        too, up to `_GAP`. 0 for other storage.
     """
 
     k: int
@@ -72,7 +73,7 @@ class Costs:
 
     def reads_whole_rows(self, cols: int) -> bool:
         """Say whether so many columns of B are read with all gaps between them."""
-        return self.row_bytes > 0 and self.row_bytes - cols * self.b_bytes <= GAP
+        return self.row_bytes > 0 and self.row_bytes - cols * self.b_bytes <= _GAP
 
     def seconds(self, rows: int, cols: int, bandwidth: float, *, whole_rows: bool) -> float:
         """Return the seconds that reading a block's A and B takes at so many bytes/s."""
@@ -84,13 +85,10 @@ class Costs:
 
 @dataclass
 class _Worker:
-    """A worker's speed in elements of C per second, and the blocks that it has drawn.
-
-    The best speed so far bounds its blocks from below: what reading adds to a small block must not
-    make the next one smaller still.
-    """
+    """A worker's speed in elements of C per second, and the blocks that it has drawn."""
 
     rate: float
+    #: The best rate so far bounds blocks from below: reading makes small blocks slow.
     best: float
     most_elements: float
     elements: float = 0.0
@@ -172,11 +170,6 @@ class BlockPool:
         """Names of the workers."""
         return list(self._workers)
 
-    @property
-    def rate(self) -> float:
-        """Elements of C per second of all workers together."""
-        return max(self._total_rate, 0.0)
-
     def out(self, name: str) -> Sequence[Rect]:
         """Return the blocks that a worker has drawn and not finished."""
         return tuple(self._workers[name].out)
@@ -235,19 +228,15 @@ class BlockPool:
         part = max(_PART_OF_REST, 1 / count)
         most = max(MOST * share * total, MOST_SECONDS * worker.rate)
         wanted = min(part * share * self.undrawn, most)
-        # Smaller blocks of all workers together would read more than the storage serves.
-        served = share * count * self._served_extent() ** 2
+        # Smaller blocks of all workers together would read more than the storage serves: a square
+        # of this extent is computed as fast as it is read.
+        extent = self._total_rate * self._costs.nbytes(1, 1) / self.bandwidth
+        served = share * count * extent**2
         if self._costs.reads_whole_rows(0):  # each block reads all of B
             seconds = self._costs.seconds(0, self.shape[1], self.bandwidth, whole_rows=True)
             served = max(served, worker.best * count * seconds)
         least = max(LEAST_SECONDS * worker.best, min(served, 2 * MOST * share * total))
         return max(1.0, min(max(wanted, least), worker.most_elements))
-
-    def _served_extent(self) -> float:
-        """Return the rows and columns of a block that is computed as fast as it is read while all
-        workers read at once.
-        """
-        return self._total_rate * self._costs.nbytes(1, 1) / self.bandwidth
 
     def _extents(self, elements: float) -> tuple[int, int]:
         """Return the rows and columns of a block of so many elements that reads in least time."""

@@ -84,10 +84,10 @@ def test_blocks_follow_speed_and_memory_and_shrink():
 
 def test_a_measured_speed_replaces_the_expected_one():
     pool = pool_of((1000, 1000), {"a": 1.0, "b": 1.0})
-    before = pool.rate
+    before = pool._total_rate
     block = pool.draw("a")
     pool.finished("a", block, block.rows * block.cols / 50.0)
-    assert pool.rate == pytest.approx(before - 1.0 + 50.0)
+    assert pool._total_rate == pytest.approx(before - 1.0 + 50.0)
 
 
 @pytest.mark.parametrize("bandwidth", [1e6, 1e12])
