@@ -1,8 +1,8 @@
-"""Plans of factorisations as text."""
+"""Plans of factorisations as text and as plain values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size, format_speed
@@ -68,6 +68,29 @@ def solve_plan_text(plan: SolvePlan) -> str:
             f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
         ]
     )
+
+
+def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
+    """Return shape, slabs, memory and expectations as plain values, for reports."""
+    return {
+        "kind": plan.kind,
+        "m": plan.m,
+        "n": plan.n,
+        "dtype": plan.dtype,
+        "slabs": len(plan.slabs),
+        "slab_buffers": plan.slab_buffers,
+        "slab_columns": max((slab.width for slab in plan.slabs), default=0),
+        "block_columns": plan.block,
+        "read_bytes": plan.read_bytes,
+        "write_bytes": plan.write_bytes,
+        "flops": plan.flops,
+        "host_bytes": plan.bytes_held,
+        "host_limit": plan.host_limit,
+        "expected_seconds": plan.seconds,
+        "expected_phase_seconds": dict(plan.phase_seconds),
+        "expected_limit": plan.limit,
+        **({"devices": list(plan.devices), "tile": plan.tile} if plan.devices else {}),
+    }
 
 
 def row_plan_text(plan: RowPlan) -> str:

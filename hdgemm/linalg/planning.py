@@ -15,7 +15,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, elimination_pairs
 from hdgemm.matrices.filematrix import GAP
-from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, leading
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -47,11 +47,14 @@ class Storage(NamedTuple):
         See `SlabPlan`.
     copies
         The output is new and column-major in a file: slabs of A may be copied into it.
+    whole
+        Columns of the output lie one after the other in a file.
     """
 
     overlap: bool = True
     row_bytes: int = 0
     copies: bool = False
+    whole: bool = False
 
 
 _PLAIN: Final = Storage()
@@ -102,7 +105,13 @@ def plan_slabs(
         return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
 
     plans = [
-        replace(plan, reflectors=reflectors, row_bytes=storage.row_bytes, copied=copied)
+        replace(
+            plan,
+            reflectors=reflectors,
+            row_bytes=storage.row_bytes,
+            copied=copied,
+            whole=storage.whole and m * plan.itemsize < SHORT,
+        )
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if storage.overlap else (1,))
@@ -232,7 +241,9 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
         phases["store"] += store
         phases["update"] += update + copying
         phases["panel"] += panel
-    final = plan.interchanged_bytes * (1 / machine.disk_read + 1 / machine.disk_write)
+    final = sum(map(plan.nbytes, plan.interchanged)) * (
+        1 / machine.disk_read + 1 / machine.disk_write
+    )
     phases["interchange"] = final
     kernel = phases["update"] + phases["panel"]
     limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"

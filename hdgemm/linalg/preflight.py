@@ -109,7 +109,8 @@ def plan(
             )  # fmt: skip
         machine = machine_of(shape, found, folder, opened, chosen, Watch())
         made = parse_location(out).format if out is not None and is_location(out) else None
-        storage = Storage(made != "zarr", pitch, made == "npy" or routine == "solve")
+        whole = made == "npy" or routine == "solve"
+        storage = Storage(made != "zarr", pitch, whole, whole)
         return slabs_for(
             _KINDS[routine], shape, found.name, machine, chosen, opened,
             storage=storage, reserved=PIECE_BYTES if checkpoint else 0,

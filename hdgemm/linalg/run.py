@@ -91,8 +91,14 @@ def plan_for(
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
     machine = machine_of(a.shape, found, folder_of(out, a), session, options, watch)
-    copies = new and isinstance(out.operand.matrix, FileMatrix) and out.shape == a.shape
-    storage = Storage(out.chunks is None, row_bytes(a), copies and out.order == "F")
+    stored = out.operand.matrix
+    contiguous = (
+        isinstance(stored, FileMatrix)
+        and out.order == "F"
+        and stored.pitch == stored.shape[1] * stored.dtype.itemsize
+    )
+    copies = new and contiguous and out.shape == a.shape
+    storage = Storage(out.chunks is None, row_bytes(a), copies, contiguous)
     return slabs_for(
         kind, a.shape, found.name, machine, options, session, storage=storage, reserved=reserved
     )

@@ -212,10 +212,12 @@ class SlabPipeline:
                 yield reads.popleft().result()
             buffer = self._blocks % STREAM_BUFFERS
             self._blocks += 1
-            array = self._array(self._stream, self._stream_buffers[buffer], place)
-            block = Block(earlier, place, array)
+            read = place._replace(top=self.plan.read_top(place.top))
+            array = self._array(self._stream, self._stream_buffers[buffer], read)
+            block = Block(earlier, place, array[place.top - read.top :])
             before, self._block_tasks[buffer] = self._block_tasks[buffer], block.tasks
-            reads.append(self._pool.submit(self._read_block, slab.number, number, block, before))
+            step = slab.number, number
+            reads.append(self._pool.submit(self._read_block, step, block, array, before))
         while reads:
             yield reads.popleft().result()
 
@@ -260,16 +262,16 @@ class SlabPipeline:
                 checkpoint.store(self._pass_number, slab.number, place, slab.array, slab.notes)
 
     def _read_block(
-        self, slab: int, number: int, block: Block, before: list[Future[None]]
+        self, step: tuple[int, int], block: Block, array: NDArray[Any], before: list[Future[None]]
     ) -> Block:
         """Read a block when it is stored, and the block that its buffer held has been used."""
         if (store := self._stores.get(block.slab)) is not None:
             store.result()
         for task in before:
             task.result()
-        place = block.place
-        with self.recorder.operation("load1", slab, nbytes=self.plan.nbytes(place), block=number):
-            self._stream[place.top :, place.first : place.last].read(block.array)
+        first, last, _ = block.place
+        with self.recorder.operation("load1", step[0], nbytes=array.nbytes, block=step[1]):
+            self._stream[self.plan.m - len(array) :, first:last].read(array)
         return block
 
     def _slab(self, number: int, places: Sequence[Columns]) -> Slab:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.linalg import cho_factor, cholesky
+from hdgemm.linalg.planning import Storage
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, positive_definite, residual_ratio, widened
 
@@ -200,7 +201,14 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
         observer=events.append, progress=snapshots.append,
     )  # fmt: skip
     plan = hdgemm.linalg.plan_slabs(
-        "cholesky", n, "float64", 20_000_000, _machine(), width=7, block=3
+        "cholesky",
+        n,
+        "float64",
+        20_000_000,
+        _machine(),
+        width=7,
+        block=3,
+        storage=Storage(whole=True),
     )
     assert {event.stage for event in events} <= set(STAGES)
     moved = {stage: sum(e.nbytes for e in events if e.stage == stage) for stage in STAGES}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.linalg import cholesky, lu_factor, plan_slabs, slab_plan
+from hdgemm.linalg.planning import Storage
 from hdgemm.machine.assumed import HOST
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
@@ -244,7 +245,8 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
         random_matrix(n, n, "float64"), out=tmp_path / "LU.npy", options=SLABS,
         observer=events.append,
     )  # fmt: skip
-    plan = plan_slabs("lu", n, "float64", 20_000_000, HOST, width=7, block=3)
+    plan = plan_slabs("lu", n, "float64", 20_000_000, HOST, width=7, block=3,
+                      storage=Storage(whole=True))  # fmt: skip
     moved = {stage: sum(e.nbytes for e in events if e.stage == stage) for stage in STAGES}
     assert moved["load1"] == plan.read_bytes
     assert moved["store2"] == plan.write_bytes

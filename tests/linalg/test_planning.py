@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg.planning import plan_slabs
+from hdgemm.linalg import slab_plan
+from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.machine.assumed import HOST
 from hdgemm.matrices.transfer import leading
 
@@ -38,6 +39,31 @@ def test_slabs_cover_the_columns_and_fit_the_memory(kind, n, memory, dtype):
         assert all(block.width <= found.block for block in blocks)
         assert sum(map(found.nbytes, blocks)) == found.streamed_bytes()[number]
     assert found.to_dict()["flops"] == found.flops
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(("cholesky", "lu", "qr")), m=st.integers(1, 300), n=st.integers(1, 300),
+    width=st.integers(1, 70), block=st.integers(1, 40), above=st.integers(0, 2000),
+)  # fmt: skip
+def test_short_columns_stream_whole(kind, m, n, width, block, above):
+    m = n if kind == "cholesky" else m
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slab_plan, "_ABOVE", above)
+        found = plan_slabs(kind, n, "float64", 10**8, HOST, rows=m, width=width, block=block,
+                           storage=Storage(whole=True))  # fmt: skip
+        tops = [
+            [block._replace(top=found.read_top(block.top)) for _, block in found.blocks(number)]
+            for number in range(len(found.slabs))
+        ]
+        assert found.streamed_bytes() == [sum(map(found.nbytes, blocks)) for blocks in tops]
+        assert all(block.top == 0 or block.top * 8 > above for blocks in tops for block in blocks)
+
+
+def test_long_columns_stream_from_the_row_that_is_needed():
+    found = plan_slabs("lu", 40_000, "float64", 10**9, HOST, storage=Storage(whole=True))
+    assert not found.whole
+    assert found.read_top(512) == 512
 
 
 def test_bytes_by_hand():
