@@ -80,7 +80,7 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the processor time of client and scheduler, one process here, for a block."""
     # So many blocks of equal size, drawn 64 at a time.
     blocks.LEAST_SECONDS = blocks.MOST_SECONDS = 1e-9
-    blocks.MOST = 2 / args.blocks
+    blocks.MOST = 1 / args.blocks
     n = 64 * int(args.blocks**0.5)
     with data_folder(args.data) as folder:
         random_matrix(folder / "A.npy", n, 1, 0, "float64")
