@@ -29,6 +29,9 @@ _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
 #: of the rate of the updates with 192 columns of 8192 rows.
 _SLOWER: Final = 1.3
+#: Seconds to apply the reflectors of one block to another one, besides the multiplications: 0.17 to
+#: 0.24 ms with blocks of 4 to 16 columns of 512 rows.
+_APPLYING: Final = 2e-4
 #: Part of the disk's rate at which short pieces of rows are read, with their gaps or one by one:
 #: requests are short, and the pieces are copied (measured: 0.91 of 1.65 GB/s).
 _SHORT_ROWS: Final = 0.55
@@ -287,6 +290,9 @@ def _kernel_seconds(
         panel = 2 * panel + _SLOWER * plan.block * width * rows
     speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
     seconds = per_pair * update / speed
+    if plan.kind == "qr":
+        blocks, earlier = -(-width // plan.block), -(-first // plan.block)
+        seconds += _APPLYING * blocks * (earlier + blocks / 2)
     if plan.kind not in ("cholesky", "lu"):
         # Reflectors of a block read the slab and then read and write it: two passes in effect.
         seconds += plan.itemsize * update / (plan.block * machine.memory)
