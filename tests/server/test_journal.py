@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 N = 1000
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
-#: 100 tiles, each durable before the next but one.
-OPTIONS = {"tile": [100, 100, N], "host_memory": "20MB", "threads": 1}
+#: Each tile is durable before the next but one: so many take seconds on any machine.
+TILES = 800
+OPTIONS = {"tile": [25, 50, N], "host_memory": "20MB", "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +62,11 @@ def test_a_killed_job_continues(server: Live) -> None:
     job: dict[str, Any] = finished(server.http, job_id, 120)
     assert (job["status"], job["attempt"]) == ("successful", 2), job["error"]
     found = job["report"]["resumption"]
-    assert found["tiles"] == 100
-    assert found["kept"] >= 70
+    assert found["tiles"] == TILES
+    assert found["kept"] >= 0.7 * TILES
     # All tiles may have been stored before the kill reached the process.
     multiplied = job["report"]["stages"].get("mult1", {"operations": 0})
-    assert multiplied["operations"] <= 30
+    assert multiplied["operations"] <= 0.3 * TILES
     expected = np.load(root / "a.npy") @ np.load(root / "b.npy")
     np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
     assert sorted(path.name for path in root.iterdir()) == ["a.npy", "b.npy", "c.npy"]
