@@ -55,7 +55,7 @@ class Tasks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(Exception):  # of a client whose scheduler is lost
+        with suppress(Exception):  # what the client raises when it has lost the scheduler
             self.cancel()
             self._client.unsubscribe_topic(self._topic)
 

@@ -256,7 +256,7 @@ def _end_all(world: Communicator, error: BaseException) -> None:
         traceback.print_exception(error)
     what = str(error) or type(error).__name__
     print(f"hdgemm: rank {world.rank} on {platform.node()}: {what}", file=sys.stderr, flush=True)
-    time.sleep(1.0)  # mpiexec drops what it has not yet read when it ends all processes
+    time.sleep(1.0)  # an abort makes mpiexec drop output that it has not read yet
     world.abort(getattr(error, "exit_code", 1))
 
 

@@ -55,7 +55,7 @@ class Settings:
         update, by a working window of columns (needs depth 1 and two threads or devices);
         "panel-swap": a panel is factored while rows are swapped for the update before it;
         "shared-panel": the processes of a row share the factorisation of its part of a panel;
-        "split-swap": the pieces of a strip are swapped in pairs whose messages alternate.
+        "split-swap": two pieces of a strip are swapped at once, a message of each in turn.
     strip
         Columns of a strip: one device solves for its rows of U, and all may update it. None: all
         columns where each process has one core and no other process waits for the panel that it
@@ -219,7 +219,7 @@ class _Dat:
         return count
 
     def several(self) -> list[int]:
-        """Return the values of a parameter whose number is in the line before them."""
+        """Read a line with a count, then a line with so many whole numbers; return the numbers."""
         return self.integers(self.count())
 
     def _values(self, count: int, kind: Callable[[str], T], what: str) -> list[T]:

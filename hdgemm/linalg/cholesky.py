@@ -87,7 +87,7 @@ def cholesky(
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces slabs of nb columns and stream
         blocks of kb columns. An array in RAM may be factored on several devices
-        (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns; real elements only.
+        (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns.
         For files, devices compute the products that update slabs, in tiles of mb×nb×kb.
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and

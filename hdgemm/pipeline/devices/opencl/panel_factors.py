@@ -50,10 +50,7 @@ class PanelFactors:
         rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
         if not width:
             return np.empty(0, np.int64), 0
-        if width > min(rows, COLUMNS):
-            raise InputError(
-                f"a panel of {rows}×{width} has more columns than rows, or than {COLUMNS}"
-            )
+        _check_width(panel)
         find = self._programs.factor(dtype, "pivot")
         update = self._programs.factor(dtype, "eliminate")
         items = self._programs.pack_items
@@ -76,10 +73,7 @@ class PanelFactors:
         rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
         if not width:
             return np.empty(0, dtype)
-        if width > min(rows, COLUMNS):
-            raise InputError(
-                f"a panel of {rows}×{width} has more columns than rows, or than {COLUMNS}"
-            )
+        _check_width(panel)
         find = self._programs.factor(dtype, "reflector")
         update = self._programs.factor(dtype, "reflect")
         items = self._programs.pack_items
@@ -140,3 +134,11 @@ class PanelFactors:
         for completion in (copied, done, back):
             completion.wait()
         return found
+
+
+def _check_width(panel: Block) -> None:
+    """Raise `InputError` for a panel that the kernels of `getrf` and `geqrf` do not take."""
+    if panel.cols > min(panel.rows, COLUMNS):
+        raise InputError(
+            f"a panel of {panel.rows}×{panel.cols} has more columns than rows, or than {COLUMNS}"
+        )

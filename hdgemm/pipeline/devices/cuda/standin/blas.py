@@ -156,7 +156,7 @@ class Blas:
 
         def work() -> None:
             if n > 0:
-                # One column of each `incx` rows: an element, and what is left out.
+                # Elements `incx` apart are the first row of a column-major matrix of `incx` rows.
                 self._view(_Stored(x, incx, 1, n), dtype, device)[0] *= scale
 
         self._standin.enqueue(self._standin.current.streams[-1], work)
