@@ -48,7 +48,7 @@ Retention = Annotated[
 def command(
     host: Annotated[
         str, typer.Option(help="Address to listen at. Any but this machine's own needs a token.")
-    ] = ("127.0.0.1"),
+    ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
     ] = 8000,
