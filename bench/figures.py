@@ -192,7 +192,8 @@ def linpack(result: dict[str, Any]) -> list[str]:
             alone = sum(devices[peer]["gflops"]["median"] for peer in peers)
             rows.append(
                 f"| LINPACK, {name} as devices against {' + '.join(peers)} |"
-                f" {devices[name]['gflops']['median'] / alone:.3f};"
+                f" {devices[name]['gflops']['median'] / alone:.3f}"
+                f" ({devices[name]['gflops']['median']:.1f} GFLOP/s);"
                 f" imbalance {devices[name]['imbalance']:.1%},"
                 f" residual {devices[name]['residual']:.2g} |"
             )

@@ -17,6 +17,8 @@ from hdgemm.cli.arguments import Device, Json, Threads, make_options
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hdgemm.hpl.communicator import Communicator
     from hdgemm.hpl.devices import Devices
     from hdgemm.hpl.settings import Settings
@@ -34,11 +36,18 @@ def command(
         str | None, typer.Option(metavar="PxQ", help="Grid of processes, or several: 1x4,2x2.")
     ] = None,
     *,
-    depth: Annotated[str, typer.Option(help="Lookahead: 0, 1, 2, ... or several.")] = "1",
+    depth: Annotated[
+        str | None, typer.Option(help="Lookahead: 0, 1, 2, ... or several. Default: 1.")
+    ] = None,
     bcast: Annotated[
-        str, typer.Option(help="Broadcast: 1ring, 2ring, long, or one of them with -modified.")
-    ] = "1ring",
-    swap: Annotated[str, typer.Option(help="Row exchange: long or binary-exchange.")] = "long",
+        str | None,
+        typer.Option(
+            help="Broadcast: 1ring (default), 2ring, long, or one of them with -modified."
+        ),
+    ] = None,
+    swap: Annotated[
+        str | None, typer.Option(help="Row exchange: long (default) or binary-exchange.")
+    ] = None,
     overlap: Annotated[
         str,
         typer.Option(
@@ -53,7 +62,8 @@ def command(
         ),
     ] = None,
     hpl_dat: Annotated[
-        Path | None, typer.Option(help="Take the runs of an HPL.dat instead.")
+        Path | None,
+        typer.Option(help="Take N, NB, grid, depth, broadcast and swap of an HPL.dat instead."),
     ] = None,
     mxp: Annotated[
         bool, typer.Option("--mxp", help="HPL-MxP: factor in float32, refine to float64.")
@@ -75,72 +85,90 @@ def command(
     world = all_processes()
     with ending_all(world):
         _print_ranks(world)
+        values = {"n": n, "nb": nb, "grid": grid, "depth": depth, "bcast": bcast, "swap": swap}
+        runs = _requested(hpl_dat, values, overlap, strip, world.size)
         options = make_options(device=device or ["host"], threads=threads)
         count = threads_of(options, world)
         if device is None:
             options = replace(options, devices=choose_devices(options, count))
         with open_devices(options, count) as devices:
-            runs = (
-                _runs(world, devices, n, nb, grid, strip, (depth, bcast, swap, overlap))
-                if hpl_dat is None else _read(hpl_dat)
-            )  # fmt: skip
+            if hpl_dat is None:
+                runs = _sized(runs, world, devices, n, nb, mixed=mxp)
             passed = _measure(runs, world, devices, count, mixed=mxp, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
 
 
-def _read(path: Path) -> list[Settings]:
-    from hdgemm.hpl.settings import read_dat
-
-    return read_dat(path)
-
-
-def _runs(
-    world: Communicator,
-    devices: Devices,
-    n: str | None,
-    nb: str | None,
-    grid: str | None,
+def _requested(
+    hpl_dat: Path | None,
+    values: Mapping[str, str | None],
+    overlap: str,
     strip: str | None,
-    variants: tuple[str, str, str, str],
+    size: int,
 ) -> list[Settings]:
-    """Return every combination of the values given, with defaults that were measured."""
-    from threadpoolctl import threadpool_limits
+    """Return every combination of the values given, of the command line or of an HPL.dat."""
+    from hdgemm.hpl.settings import parse_overlap, read_dat
 
-    from hdgemm.hpl.machine import best_block, largest_order, update_rates
-    from hdgemm.hpl.settings import Settings, parse_grid, parse_overlap
-
-    depth, bcast, swap, overlap = (text.split(",") for text in variants)
-    # Rank 0 measures; the others take what it found.
-    chosen = _numbers(nb)
-    if nb is None and world.rank == 0:
-        # One core for itself, as in a run; an accelerator where there is one, which needs more.
-        with threadpool_limits(1, user_api="blas"):
-            chosen = [best_block(update_rates(devices.updates[-1]))]
-    blocks: list[int] = world.collect(chosen)[0]
-    orders = _numbers(n) or [largest_order(max(blocks), world)]
-    strips: list[int] | list[None] = _numbers(strip) or [None]
-    grids = [_grid(world.size)] if grid is None else [parse_grid(one) for one in grid.split(",")]
+    given = [f"--{name}" for name, text in values.items() if text is not None]
+    if hpl_dat is not None and given:
+        raise InputError(f"--hpl-dat excludes {', '.join(given)}, which are values of the file")
+    runs = _combined(values, size) if hpl_dat is None else read_dat(hpl_dat)
     return [
-        Settings(
-            order, block, pq, depth=turn, broadcast=topology, swap=exchange,
-            overlap=parse_overlap(names), strip=width,
-        )
-        for pq, order, block, turn, topology, exchange, names, width in itertools.product(
-            grids, orders, blocks, _numbers(",".join(depth)), bcast, swap, overlap,
-            strips,
+        replace(run, overlap=parse_overlap(names), strip=width)
+        for run in runs
+        for names in overlap.split(",")
+        for width in (_numbers(strip) if strip is not None else [None])
+    ]  # fmt: skip
+
+
+def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
+    """Return every combination of the values given; N and NB are 1 where none was given."""
+    from hdgemm.hpl.settings import Settings, parse_grid
+
+    defaults = {"n": "1", "nb": "1", "depth": "1", "bcast": "1ring", "swap": "long"}
+    texts = defaults | {name: text for name, text in values.items() if text is not None}
+    grids = texts["grid"].split(",") if "grid" in texts else []
+    orders, blocks, depths = (_numbers(texts[name]) for name in ("n", "nb", "depth"))
+    return [
+        Settings(order, block, pq, depth=depth, broadcast=topology, swap=exchange)
+        for pq, order, block, depth, topology, exchange in itertools.product(
+            [parse_grid(one) for one in grids] or [_squarest(size)], orders, blocks, depths,
+            texts["bcast"].split(","), texts["swap"].split(","),
         )
     ]  # fmt: skip
 
 
-def _numbers(text: str | None) -> list[int]:
+def _sized(
+    runs: list[Settings], world: Communicator, devices: Devices, n: str | None, nb: str | None,
+    *, mixed: bool,
+) -> list[Settings]:  # fmt: skip
+    """Return the runs with an NB that was measured and an N that fits, where none was given."""
+    from threadpoolctl import threadpool_limits
+
+    from hdgemm.hpl.machine import best_block, largest_order, update_rates
+
+    if nb is None:
+        found = 0
+        if world.rank == 0:
+            # One core for itself, as in a run; an accelerator where there is one: it needs more.
+            with threadpool_limits(1, user_api="blas"):
+                found = best_block(update_rates(devices.updates[-1]))
+        block: int = world.collect(found)[0]  # the others take what rank 0 measured
+        runs = [replace(run, nb=block) for run in runs]
+    if n is None:
+        order = min(largest_order(run, world, mixed=mixed) for run in runs)
+        runs = [replace(run, n=order) for run in runs]
+    return runs
+
+
+def _numbers(text: str) -> list[int]:
     try:
-        return [int(one) for one in text.split(",")] if text else []
+        return [int(one) for one in text.split(",")]
     except ValueError:
         raise InputError(f"expected whole numbers separated by commas, got {text!r}") from None
 
 
-def _grid(size: int) -> tuple[int, int]:
+def _squarest(size: int) -> tuple[int, int]:
     """Return the squarest grid of all processes, with no more rows than columns."""
     p = max(p for p in range(1, int(size**0.5) + 1) if size % p == 0)
     return p, size // p
@@ -158,11 +186,13 @@ def _measure(
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.benchmark import linpack
+    from hdgemm.hpl.benchmark import check, linpack
     from hdgemm.hpl.machine import dgemm_rate
     from hdgemm.hpl.text import result_lines, summary_lines
 
     results, speaks = [], world.rank == 0 and not as_json
+    for settings in runs:  # before any of them runs
+        check(settings, world, mixed=mixed)
     with threadpool_limits(threads, user_api="blas"):
         dgemm = dgemm_rate(world, max(settings.n for settings in runs))
     for settings in runs:

@@ -25,7 +25,7 @@ from hdgemm.hpl.timeline import (
     hidden_seconds,
     seconds_by_phase,
 )
-from hdgemm.machine.limits import available_bytes, cores
+from hdgemm.machine.limits import available_bytes, cores, memory_limit, thread_limit
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
@@ -160,22 +160,12 @@ def linpack(
     True
     """
     world = world or all_processes()
+    check(settings, world, mixed=mixed)
     p, q = settings.grid
-    if p * q > world.size:
-        raise InputError(
-            f"a grid of {p}×{q} needs {p * q} processes, there are {world.size}: "
-            f"start it with mpiexec -n {p * q}"
-        )
-    if "panel-swap" in settings.overlap and p > 1 and not world.threaded:
-        raise InputError(
-            "panel-swap sends messages from two threads, which this MPI does not allow: "
-            "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
-        )
     inside = world.rank < p * q
     active = world.split(int(inside), world.rank)
     if not inside:
         return None
-    check_memory(settings, active, mixed=mixed)
     if devices is not None:
         return _measure(settings, active, devices, progress, mixed=mixed)
     checked = check_options(options)
@@ -202,7 +192,7 @@ def _measure(
     updates = int(world.largest(len(devices.updates)))
     settings = replace(settings, strip=settings.widest_strip(updates))
     # Each thread calls BLAS for itself.
-    with threadpool_limits(1, user_api="blas"), ending_all(world):
+    with threadpool_limits(1, user_api="blas"), ending_all(world), memory_limit(), thread_limit():
         system = System(settings, world, mixed=mixed)
         window = devices.window(system.recorder, lambda error: _end_all(world, error))
         try:
@@ -274,19 +264,30 @@ def _refined(system: System) -> tuple[Vector, int]:
 
 
 def needed_bytes(settings: Settings, *, mixed: bool = False) -> int:
-    """Return the bytes of one process: its part of the matrix, panels, and the rows of U."""
+    """Return the bytes of one process: its part of the matrix, panels, rows of U, and vectors."""
     p, q = settings.grid
     n, nb = settings.n, min(settings.nb, settings.n)
-    rows, cols = -(-n // (nb * p)) * nb, -(-(n + 1) // (nb * q)) * nb
-    panels = settings.depth + 2
-    held = min(rows, n) * min(cols, n + 1) + panels * nb * rows + 3 * nb * cols
-    return (4 if mixed else 8) * held + 32 * n
+    rows, cols = min(-(-n // (nb * p)) * nb, n), min(-(-(n + 1) // (nb * q)) * nb, n + 1)
+    panels = min(settings.depth, settings.panels) + 2
+    held = (rows + 32) * cols + panels * nb * rows + 3 * nb * cols
+    return (4 if mixed else 8) * held + 96 * n
 
 
-def check_memory(settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
-    """Refuse on every process where the processes of one machine need more than it has."""
-    host = platform.node()
-    found = world.collect((host, needed_bytes(settings, mixed=mixed), available_bytes()))
+def check(settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
+    """Refuse on every process a grid that does not fit, and a machine with too little memory."""
+    p, q = settings.grid
+    if p * q > world.size:
+        raise InputError(
+            f"a grid of {p}×{q} needs {p * q} processes, there are {world.size}: "
+            f"start it with mpiexec -n {p * q}"
+        )
+    if "panel-swap" in settings.overlap and p > 1 and not world.threaded:
+        raise InputError(
+            "panel-swap sends messages from two threads, which this MPI does not allow: "
+            "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
+        )
+    host, need = platform.node(), needed_bytes(settings, mixed=mixed)
+    found = world.collect((host, need, available_bytes()))[: p * q]
     for name in sorted({node for node, _, _ in found}):
         needs = [need for node, need, _ in found if node == name]
         available = min(free for node, _, free in found if node == name)

@@ -206,7 +206,7 @@ class Mpi:
 
 
 def world() -> Communicator:
-    """Return the processes that mpiexec started; this one alone where mpi4py is missing.
+    """Return the processes that mpiexec started; this one alone without mpi4py or an MPI library.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def world() -> Communicator:
     """
     try:
         from mpi4py import MPI
-    except ImportError:
+    except (ImportError, RuntimeError):  # the latter where it finds no MPI library
         size = 1
     else:
         size = MPI.COMM_WORLD.size

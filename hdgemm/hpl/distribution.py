@@ -53,5 +53,6 @@ class Axis:
     def positions(self) -> NDArray[np.int64]:
         """Return the positions that this process holds, in ascending order."""
         blocks = np.arange(self.process, -(-self.extent // self.block), self.processes)
-        found = (blocks[:, np.newaxis] * self.block + np.arange(self.block)).reshape(-1)
+        within = np.arange(min(self.block, self.extent))
+        found = (blocks[:, np.newaxis] * self.block + within).reshape(-1)
         return found[found < self.extent].astype(np.int64)

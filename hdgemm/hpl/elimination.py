@@ -97,7 +97,8 @@ class Elimination:
 
     def run(self) -> None:
         """Factor A, and apply L⁻¹ and the interchanges to b."""
-        depth, count = self._settings.depth, self._settings.panels
+        count = self._settings.panels
+        depth = min(self._settings.depth, count)
         try:
             for step in range(-depth, count):
                 self._step(step, min(step + depth, count))
@@ -248,7 +249,7 @@ class Elimination:
     def _swap_aside(self, strip: Strip, exchange: RowExchange) -> None:
         """Swap rows in the thread of swaps."""
         with self._window.failing():
-            self._window.wait_only(strip.start, strip.stop, strip)
+            self._window.wait(strip.start, strip.stop, before=strip, helping=False)
             self._swap(strip, exchange)
 
     def _swap(self, strip: Strip, exchange: RowExchange) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hdgemm.hpl.benchmark import needed_bytes
 from hdgemm.hpl.devices import open_devices
 from hdgemm.hpl.window import host_update
 from hdgemm.machine.limits import available_bytes
@@ -16,6 +17,7 @@ from hdgemm.pipeline.devices.registry import first_accelerator, list_devices
 
 if TYPE_CHECKING:
     from hdgemm.hpl.communicator import Communicator
+    from hdgemm.hpl.settings import Settings
     from hdgemm.hpl.window import Update
     from hdgemm.options import Options
 
@@ -36,11 +38,22 @@ _LEAST: Final = 256
 _LARGEST: Final = 3072
 
 
-def largest_order(nb: int, world: Communicator) -> int:
-    """Return an order whose matrix takes most of the memory of all machines, a multiple of NB."""
-    free = dict(world.collect((platform.node(), available_bytes())))
-    order = int((_MEMORY * sum(free.values()) / 8) ** 0.5)
-    return max(nb, order // nb * nb)
+def largest_order(settings: Settings, world: Communicator, *, mixed: bool = False) -> int:
+    """Return the largest multiple of NB that takes most of each machine's memory, not its N."""
+    (p, q), nb = settings.grid, settings.nb
+    part = _memory_of_each(world, p * q)
+    order = int((part * p * q / (4 if mixed else 8)) ** 0.5) // nb * nb
+    while order > nb and needed_bytes(replace(settings, n=order), mixed=mixed) > part:
+        order -= nb
+    return max(nb, order)
+
+
+def _memory_of_each(world: Communicator, count: int) -> float:
+    """Return the bytes that each of the first processes may take, as many as all others."""
+    found = world.collect((platform.node(), available_bytes()))[:count]
+    hosts = [host for host, _ in found]
+    least: float = min(max(free, 1 << 20) / hosts.count(host) for host, free in found)
+    return _MEMORY * least
 
 
 def choose_devices(options: Options, threads: int) -> tuple[str, ...]:
@@ -65,12 +78,12 @@ def update_rates(update: Update = host_update) -> dict[int, float]:
     """Return flop/s of an update C := C - A·B for each block size, on a device."""
     rng = np.random.default_rng(0)
     c = np.zeros((_EXTENT, _EXTENT), order="F")
+    numbers = rng.random((2, _EXTENT * max(_BLOCKS)))
     best = dict.fromkeys(_BLOCKS, float("inf"))
     for _ in range(_TURNS + 1):  # the first turn warms up
         for nb in _BLOCKS:
-            a, b = (
-                np.asfortranarray(rng.random(shape)) for shape in ((_EXTENT, nb), (nb, _EXTENT))
-            )
+            first, second = numbers[:, : _EXTENT * nb]
+            a, b = first.reshape((-1, nb), order="F"), second.reshape((nb, -1), order="F")
             start = time.perf_counter()
             update(a, b, c)
             best[nb] = min(best[nb], time.perf_counter() - start)
@@ -89,9 +102,11 @@ def dgemm_rate(world: Communicator, order: int) -> float:
     Parameters
     ----------
     order
-        Order of the systems that it is compared with: no larger products are measured.
+        Order of the systems that it is compared with: no larger products are measured, nor any
+        that the memory of a machine has no room for.
     """
-    extent = min(max(order, _LEAST), _LARGEST)
+    fitting = int((_memory_of_each(world, world.size) / (3 * 8)) ** 0.5)
+    extent = min(max(order, _LEAST), _LARGEST, fitting)
     x = np.random.default_rng(0).random((extent, extent))
     y, out = x.copy(), np.empty_like(x)
     best = float("inf")

@@ -84,13 +84,11 @@ class DominantMatrix(RandomMatrix):
         self, n: int, rows: NDArray[np.int64], sums: NDArray[np.float64], seed: int = SEED
     ) -> None:
         super().__init__(n, rows, seed)
-        self._place = {row: place for place, row in enumerate(rows.tolist())}
-        self._sums = sums
+        self._rows, self._sums = rows, sums
 
     def column(self, col: int) -> NDArray[np.float64]:
         """Return the wanted rows of one column; column N is b."""
         found = super().column(col)
-        place = self._place.get(col)
-        if place is not None:
-            found[place] = self._sums[place]
+        diagonal = self._rows == col
+        found[diagonal] = self._sums[diagonal]
         return found

@@ -132,12 +132,16 @@ class Window:
         self._changed = threading.Condition()
         self._closed = False
         self._error: BaseException | None = None
-        self._threads = [
-            threading.Thread(target=self._work, args=(update,), name=f"hdgemm-update-{number}")
-            for number, update in enumerate(updates[1 if caller_helps else 0 :])
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for number, update in enumerate(updates[1 if caller_helps else 0 :]):
+                name = f"hdgemm-update-{number}"
+                thread = threading.Thread(target=self._work, args=(update,), name=name)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError:  # the system's limit of threads
+            self.close()
+            raise
 
     @property
     def threads(self) -> int:
@@ -162,8 +166,9 @@ class Window:
         *,
         before: Strip | None = None,
         help_until: Callable[[], bool] | None = None,
+        helping: bool = True,
     ) -> None:
-        """Block until no strip of these columns is pending, and help meanwhile.
+        """Block until no strip of these columns is pending.
 
         Parameters
         ----------
@@ -171,30 +176,21 @@ class Window:
             Only strips that were announced before this one count.
         help_until
             Return early once this is true; it is asked between two blocks of rows.
+        helping
+            Update meanwhile, on the caller's core. Only the thread that made the window may.
         """
+        own = self._own if helping else None
         while True:
             with self._changed:
                 self._check()
-                work = None
                 if not self._overlaps(start, stop, before) or (help_until and help_until()):
                     return
-                if self._own is not None:
-                    work = self._take()
+                work = self._take() if own is not None else None
                 if work is None:
                     # Woken by threads; `help_until` has to be asked again in any case.
                     self._changed.wait(None if help_until is None else _POLL)
-            if work is not None and self._own is not None:
-                self._run(work, self._own)
-
-    def wait_only(self, start: int, stop: int, before: Strip) -> None:
-        """Block until no earlier strip of these columns is pending, from a thread that swaps."""
-        with self._changed:
-            while self._overlaps(start, stop, before) and not self._closed:
-                self._check()
-                self._changed.wait()
-            self._check()
-            if self._closed:
-                raise CancelledRunError("the run ended before all rows were swapped")
+            if work is not None and own is not None:
+                self._run(work, own)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -218,6 +214,8 @@ class Window:
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
+        if self._closed:
+            raise CancelledRunError("the run ended before all rows were swapped")
 
     def _overlaps(self, start: int, stop: int, before: Strip | None) -> bool:
         for strip in self._pending:

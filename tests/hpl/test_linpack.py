@@ -3,15 +3,19 @@
 import json
 import sys
 import threading
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.hpl import Settings, elimination, linpack, machine
+from hdgemm.hpl.benchmark import needed_bytes
 from hdgemm.hpl.communicator import Alone, world
 from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.panel import factor_panel
@@ -22,6 +26,14 @@ from hdgemm.hpl.timeline import hidden_seconds
 from hdgemm.hpl.window import host_update
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import DeviceInfo, parts_of
+from tests.hpl.test_settings import DAT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    """Threads that each call a BLAS with several threads would wait for one another."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def factored(settings, threads=1):
@@ -160,8 +172,16 @@ def test_a_grid_larger_than_the_processes_is_refused():
         linpack(Settings(50, grid=(2, 2)), Alone())
 
 
-def test_processes_of_mpiexec_without_mpi4py_are_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpi4py", None)
+class WithoutLibrary:
+    """mpi4py where no MPI library is installed."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("cannot load MPI library")
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_processes_of_mpiexec_without_mpi_are_refused(monkeypatch, installed):
+    monkeypatch.setitem(sys.modules, "mpi4py", WithoutLibrary() if installed else None)
     assert world().size == 1
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(InputError, match="mpiexec started 2 processes"):
@@ -173,6 +193,48 @@ def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
     with pytest.raises(DoesNotFitError, match="missing") as caught:
         linpack(Settings(1000), Alone())
     assert caught.value.missing == caught.value.requested - 10**6
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_bytes_that_are_checked_are_those_that_a_run_takes(mixed):
+    settings = Settings(500, 64)
+    linpack(Settings(20, 8), Alone(), mixed=mixed)  # imports are not counted
+    tracemalloc.start()
+    try:
+        linpack(settings, Alone(), mixed=mixed)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= needed_bytes(settings, mixed=mixed) <= 2 * peak
+
+
+@pytest.mark.parametrize("depth", [1, 40])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_default_order_fills_the_memory_of_the_machine_with_the_least(
+    monkeypatch, depth, mixed
+):
+    # Two processes on the first machine, and two on the second with half of its memory.
+    free = [("a", 4 * 10**9), ("a", 4 * 10**9), ("b", 2 * 10**9), ("b", 2 * 10**9)]
+    world = Alone()
+    monkeypatch.setattr(world, "collect", lambda _: free)
+    settings = Settings(1, 64, (2, 2), depth=depth)
+    order = machine.largest_order(settings, world, mixed=mixed)
+    needed = [needed_bytes(replace(settings, n=each), mixed=mixed) for each in (order, order + 64)]
+    assert needed[0] <= 0.8 * 10**9 < needed[1]
+    assert order % 64 == 0
+
+
+def test_every_run_is_checked_before_the_first_begins(monkeypatch):
+    monkeypatch.setattr("hdgemm.hpl.benchmark.available_bytes", lambda: 10**6)
+    done = CliRunner().invoke(app, ["linpack", "--n", "40,1000", "--nb", "16"])
+    assert isinstance(done.exception, DoesNotFitError)
+    assert "PASSED" not in done.output
+
+
+def test_values_beyond_the_order_cost_nothing():
+    settings = Settings(40, nb=10**12, depth=10**12)
+    assert linpack(settings, Alone()).passed
+    assert needed_bytes(settings) < 10**6
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +306,28 @@ def test_the_command_s_json_has_the_exact_numbers():
     [run] = json.loads(done.stdout)["runs"]
     assert run["passed"] is True
     assert (run["n"], run["nb"], run["grid"]) == (40, 16, [1, 1])
+
+
+def test_an_hpl_dat_excludes_its_values_and_takes_overlaps(tmp_path):
+    path = tmp_path / "HPL.dat"
+    path.write_text(DAT.replace("2 1          Ps\n2 4", "1 1          Ps\n1 1"))
+    command = ["linpack", "--hpl-dat", str(path), "--overlap", "none,all", "--json"]
+    runs = json.loads(CliRunner().invoke(app, command).stdout)["runs"]
+    assert [run["overlap"] for run in runs[:2]] == [[], list(OVERLAPS)]
+    assert len(runs) == 16
+    done = CliRunner().invoke(app, [*command, "--n", "40", "--bcast", "long"])
+    assert "--hpl-dat excludes --n, --bcast" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--n", "0"), ("--n", ""), ("--n", "nan"), ("--n", "10,,20"), ("--nb", "1e3"),
+     ("--grid", "0x1"), ("--grid", "2"), ("--depth", "-1"), ("--bcast", "tree"),
+     ("--swap", ""), ("--overlap", ""), ("--strip", "0")],
+)  # fmt: skip
+def test_a_wrong_value_is_refused(option, value):
+    done = CliRunner().invoke(app, ["linpack", "--n", "8", "--nb", "4", option, value])
+    assert isinstance(done.exception, InputError), done.output
 
 
 def test_a_failed_residual_is_an_exit_code(monkeypatch):

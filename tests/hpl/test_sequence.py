@@ -19,12 +19,19 @@ def stepped(count, seed=SEED):
     return found
 
 
-def test_the_first_elements_are_those_of_hpl():
-    # X₁ = 6364136223846793005·100 + 1 modulo 2**64, and ½ - X/2**64 in double precision.
-    column = RandomMatrix(3, np.arange(3)).column(0)
-    assert column.tolist() == [
-        -5.159944193766641e-05, 0.38413122531282284, 0.4436836675989427,
-    ]  # fmt: skip
+#: Row, column and element of [A|b] for N = 1000, printed by HPL 2.3's own HPL_pdmatgen in C.
+PRINTED = [
+    (0, 0, -5.159944193766641e-05), (1, 0, 0.38413122531282284), (2, 0, 0.4436836675989427),
+    (999, 0, 0.3836515271517733), (0, 1, -0.3044593982094538), (500, 500, -0.24603954114827908),
+    (999, 999, -0.4588445242892768), (0, 1000, 0.03385556116369698),
+    (999, 1000, 0.19857774149730228),
+]  # fmt: skip
+
+
+def test_the_elements_are_those_of_hpls_own_program():
+    matrix = RandomMatrix(1000, np.arange(1000))
+    found = [(row, col, matrix.column(col)[row].item()) for row, col, _ in PRINTED]
+    assert found == PRINTED
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
