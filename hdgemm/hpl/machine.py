@@ -36,6 +36,8 @@ _WORTH: Final = 0.1
 #: Extents between which DGEMM is measured.
 _LEAST: Final = 256
 _LARGEST: Final = 3072
+#: Seconds for which DGEMM is measured at least: calls of a millisecond vary by several times.
+_LEAST_SECONDS: Final = 0.1
 
 
 def largest_order(settings: Settings, world: Communicator, *, mixed: bool = False) -> int:
@@ -109,10 +111,11 @@ def dgemm_rate(world: Communicator, order: int) -> float:
     extent = min(max(order, _LEAST), _LARGEST, fitting)
     x = np.random.default_rng(0).random((extent, extent))
     y, out = x.copy(), np.empty_like(x)
-    best = float("inf")
+    seconds: list[float] = []
     world.collect(None)  # all begin together
-    for _ in range(_TURNS):
+    while len(seconds) < _TURNS or sum(seconds) < _LEAST_SECONDS:
         start = time.perf_counter()
         np.matmul(x, y, out=out)
-        best = min(best, time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
+    best = min(seconds)
     return float(world.total(np.array([2.0 * extent**3 / best]))[0])

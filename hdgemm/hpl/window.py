@@ -127,7 +127,6 @@ class Window:
         self._recorder, self._on_error, self._solves = recorder, on_error, solves or {}
         self._own = updates[0] if caller_helps else None
         self._ready: deque[Strip] = deque()
-        self._begun: list[Strip] = []
         self._pending: list[Strip] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -231,7 +230,7 @@ class Window:
         First come blocks of urgent strips, then those of the strip that a thread works on, then
         a new strip, and at the end blocks of the strip that has the most.
         """
-        begun = [strip for strip in self._begun if strip.blocks]
+        begun = [strip for strip in self._pending if strip.blocks]
         urgent = [strip for strip in begun if strip.urgent] + [s for s in begun if s is own]
         if urgent:
             return _Work(urgent[0], urgent[0].blocks.popleft())
@@ -251,7 +250,6 @@ class Window:
                 self._solves.get(update, host_solve)(strip.panel.top, strip.u)
             with self._changed:
                 strip.cut(self._rows)
-                self._begun.append(strip)
                 self._changed.notify_all()
             return
         with self._recorder.record("update", strip.panel.first):
@@ -259,7 +257,6 @@ class Window:
         with self._changed:
             strip.unfinished -= 1
             if not strip.unfinished:
-                self._begun.remove(strip)
                 self._pending.remove(strip)
                 self._changed.notify_all()
 

@@ -114,7 +114,7 @@ class HdgemmLibrary:
         """Return the bytes of the matrix, the panels and the rows of U."""
         from hdgemm.hpl.benchmark import needed_bytes
 
-        return needed_bytes(_linpack_settings(call))
+        return needed_bytes(_linpack_settings(call), mixed=call.mixed)
 
     def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:
         """Run HPL's benchmark in this process."""
