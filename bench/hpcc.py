@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psutil
 
+from hdgemm.hpl.distribution import Axis
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -66,6 +68,14 @@ HPL.out      output file name (if any)
 """
 
 
+#: Refuses the arrays of hpcc's other benchmarks, which take half an hour for large N; each then
+#: ends at once. They are smaller than HPL's matrix, and larger than its panels for small NB.
+_MALLOC = """#include <stddef.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t size) { return size > LEAST && size < MOST ? 0 : __libc_malloc(size); }
+"""
+
+
 class HpccResult(NamedTuple):
     """One of HPL's lines."""
 
@@ -96,7 +106,7 @@ def blas_version() -> str:
 class Hpcc:
     """`hpcc` with several HPL runs, stopped by a signal after each until the next is asked for.
 
-    Its other benchmarks come first and take minutes; they cannot be left out.
+    Its other benchmarks come first; with a C compiler they get no memory, else they take minutes.
 
     Parameters
     ----------
@@ -127,6 +137,22 @@ class Hpcc:
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none",
         }  # fmt: skip
+        if (compiler := shutil.which("cc")) and 16 * max(blocks) <= n:
+            rows, cols = (
+                min(Axis(extent, max(blocks), count, place).count for place in range(count))
+                for extent, count in ((n, grid[0]), (n + 1, grid[1]))
+            )
+            library, matrix = folder / "malloc.so", 8 * rows * cols
+            command = [
+                compiler,
+                "-shared",
+                "-fPIC",
+                f"-DLEAST={matrix * 3 // 10}",
+                f"-DMOST={matrix}",
+            ]
+            command += ["-x", "c", "-", "-o", str(library)]
+            subprocess.run(command, input=_MALLOC, text=True, check=True)
+            self._environment["LD_PRELOAD"] = str(library)
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(

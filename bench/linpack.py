@@ -7,7 +7,8 @@
 turns: hpcc is stopped after each of its HPL runs, while hdgemm runs with the same NB. `ranks`: 1×2
 and 2×1 processes of one thread each, the same way. `devices`: halves of the first OpenCL device,
 and one half with a core of the host. `overlap`: how much of panels, broadcasts and swaps runs
-beneath updates, by variant. hpcc runs other benchmarks for some minutes before it comes to HPL.
+beneath updates, by variant. Without a C compiler hpcc runs its other benchmarks first, which takes
+minutes, and half an hour where N is large.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def main() -> None:
     chosen = parser.parse_args()
     # A killed bench ends hpcc, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    where, found = environment(), {}
+    where = environment()
+    found: dict[str, Any] = {}
     half = max(256, chosen.n // 2)
     if "host" in chosen.parts:
         found["host"] = against_hpcc(chosen.n, chosen.blocks, chosen.turns, (1, 1), cores())

@@ -12,7 +12,7 @@ import pytest
 from hdgemm.errors import CancelledRunError
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
-from hdgemm.server.backend import ProfileCall, Watch
+from hdgemm.server.backend import LinpackCall, ProfileCall, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from tests.server.harness import Live, finished, live, make_settings, submit
 
@@ -120,6 +120,14 @@ def test_linpack_is_a_job_with_a_report(server: Live) -> None:
     assert ("hdgemm_energy_not_measured{" in figures) == bool(energy["missing"])
     mixed = submit(server.http, "linpack", n=200, nb=32, mxp=True)
     assert finished(server.http, mixed, 60)["report"]["steps"] >= 1
+
+
+def test_a_system_in_single_precision_needs_half_of_the_bytes() -> None:
+    double, single = (
+        HdgemmLibrary().linpack_bytes(LinpackCall(n=10_000, nb=64, depth=1, mixed=mixed))
+        for mixed in (False, True)
+    )
+    assert 0.5 < single / double < 0.51
 
 
 def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(server: Live) -> None:
