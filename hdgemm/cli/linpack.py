@@ -186,8 +186,8 @@ def _measure(
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.benchmark import check, linpack
-    from hdgemm.hpl.machine import dgemm_rate
+    from hdgemm.hpl.benchmark import linpack
+    from hdgemm.hpl.machine import check, dgemm_rate
     from hdgemm.hpl.text import result_lines, summary_lines
 
     results, speaks = [], world.rank == 0 and not as_json

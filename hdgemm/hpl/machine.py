@@ -1,4 +1,4 @@
-"""What this machine does best: the order that fits its memory, the block size, its DGEMM."""
+"""What the machines of a run have: memory for a system, the best block size, their DGEMM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hdgemm.hpl.benchmark import needed_bytes
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.hpl.devices import open_devices
 from hdgemm.hpl.window import host_update
 from hdgemm.machine.limits import available_bytes
@@ -38,6 +38,44 @@ _LEAST: Final = 256
 _LARGEST: Final = 3072
 #: Seconds for which DGEMM is measured at least: calls of a millisecond vary by several times.
 _LEAST_SECONDS: Final = 0.1
+
+
+def needed_bytes(settings: Settings, *, mixed: bool = False) -> int:
+    """Return the bytes of one process: its part of the matrix, panels, rows of U, and vectors."""
+    p, q = settings.grid
+    n, nb = settings.n, min(settings.nb, settings.n)
+    rows, cols = min(-(-n // (nb * p)) * nb, n), min(-(-(n + 1) // (nb * q)) * nb, n + 1)
+    panels = min(settings.depth, settings.panels) + 2
+    held = (rows + 32) * cols + panels * nb * rows + 3 * nb * cols
+    return (4 if mixed else 8) * held + 96 * n
+
+
+def check(settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
+    """Refuse on every process a grid that does not fit, and a machine with too little memory."""
+    p, q = settings.grid
+    if p * q > world.size:
+        raise InputError(
+            f"a grid of {p}×{q} needs {p * q} processes, there are {world.size}: "
+            f"start it with mpiexec -n {p * q}"
+        )
+    if "panel-swap" in settings.overlap and p > 1 and not world.threaded:
+        raise InputError(
+            "panel-swap sends messages from two threads, which this MPI does not allow: "
+            "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
+        )
+    host, need = platform.node(), needed_bytes(settings, mixed=mixed)
+    found = world.collect((host, need, available_bytes()))[: p * q]
+    for name in sorted({node for node, _, _ in found}):
+        needs = [need for node, need, _ in found if node == name]
+        available = min(free for node, _, free in found if node == name)
+        if sum(needs) > available:
+            raise DoesNotFitError(
+                f"{name}: its {len(needs)} processes need {sum(needs):,} bytes for N = "
+                f"{settings.n}, {available:,} are available, {sum(needs) - available:,} are "
+                "missing; lower N",
+                requested=sum(needs), available=available, missing=sum(needs) - available,
+                limit="memory",
+            )  # fmt: skip
 
 
 def largest_order(settings: Settings, world: Communicator, *, mixed: bool = False) -> int:

@@ -112,7 +112,7 @@ class HdgemmLibrary:
 
     def linpack_bytes(self, call: LinpackCall) -> int:
         """Return the bytes of the matrix, the panels and the rows of U."""
-        from hdgemm.hpl.benchmark import needed_bytes
+        from hdgemm.hpl.machine import needed_bytes
 
         return needed_bytes(_linpack_settings(call), mixed=call.mixed)
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.hpl import Settings, elimination, linpack, machine
-from hdgemm.hpl.benchmark import needed_bytes
 from hdgemm.hpl.communicator import Alone, world
 from hdgemm.hpl.devices import Devices, open_devices
+from hdgemm.hpl.machine import needed_bytes
 from hdgemm.hpl.panel import factor_panel
 from hdgemm.hpl.sequence import RandomMatrix
 from hdgemm.hpl.settings import OVERLAPS
@@ -189,7 +189,7 @@ def test_processes_of_mpiexec_without_mpi_are_refused(monkeypatch, installed):
 
 
 def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr("hdgemm.hpl.benchmark.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("hdgemm.hpl.machine.available_bytes", lambda: 10**6)
     with pytest.raises(DoesNotFitError, match="missing") as caught:
         linpack(Settings(1000), Alone())
     assert caught.value.missing == caught.value.requested - 10**6
@@ -225,7 +225,7 @@ def test_the_default_order_fills_the_memory_of_the_machine_with_the_least(
 
 
 def test_every_run_is_checked_before_the_first_begins(monkeypatch):
-    monkeypatch.setattr("hdgemm.hpl.benchmark.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("hdgemm.hpl.machine.available_bytes", lambda: 10**6)
     done = CliRunner().invoke(app, ["linpack", "--n", "40,1000", "--nb", "16"])
     assert isinstance(done.exception, DoesNotFitError)
     assert "PASSED" not in done.output
