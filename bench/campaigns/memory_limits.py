@@ -1,11 +1,14 @@
 """`host_memory` for every combination of format, dtype, beta, transposition, check and device.
 
-python -m bench.campaigns.memory_limits [--limit 60000000] [--case TEXT]
+python -m bench.campaigns.memory_limits [--case TEXT] [--seconds 240] [--go-on] [--save]
 
 Each product runs in a process of its own. Its anonymous and shared pages are read from outside
 every 2 ms; the pages that the run adds must not exceed the limit. An OpenCL device on the CPU has
 its memory in the process, so that `device_memory` is added to the limit there. The process computes
 small products first: libraries, threads and BLAS's buffers belong to no run.
+
+Each case is a line on standard error. After `--seconds`, or Ctrl-C, no further case begins;
+`--go-on` measures those that the saved results of the same commit lack.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
+from bench.harness import RESULTS, environment
 from hdgemm import devices
 
 if TYPE_CHECKING:
@@ -43,11 +49,14 @@ options = {"devices": device, "host_memory": limit}
 square = np.ones((1500, 1500))
 hdgemm.multiply(square, square, options=hdgemm.Options(devices=device, tile=(512, 512, 512)))
 np.save(folder + "/small.npy", square[:64, :64])
-for small in (folder + "/small.npy", folder + "/small.zarr", folder + "/small.h5::/x"):
-    hdgemm.multiply(small, small, out=folder + "/small_out.npy", options=hdgemm.Options(**options))
 del square
 for line in sys.stdin:
     call = eval(line)
+    for small in ("small.npy", "small.zarr", "small.h5::/x"):
+        if small[5:8] in line:
+            small = folder + "/" + small
+            out = folder + "/small_out.npy"
+            hdgemm.multiply(small, small, out=out, options=hdgemm.Options(**options))
     settings = hdgemm.Options(**options, **call.pop("options", {}))
     print("ready", flush=True)
     sys.stdin.readline()
@@ -137,33 +146,67 @@ def combinations(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"to {form}, beta {beta}", call | old
 
 
+def on_devices(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the combinations on the host and on the first OpenCL device, each with its device."""
+    names = [info.name for info in devices() if info.usable and info.name.startswith("opencl")]
+    for case, call in combinations(folder):
+        yield "host", f"host: {case}", call
+    for device in names[:1]:
+        for case, call in combinations(folder):
+            options = call.get("options", {}) | {"device_memory": DEVICE_MEMORY}
+            yield device, f"{device}: {case}", call | {"options": options}
+
+
+def saved_peaks(limit: int) -> dict[str, int]:
+    """Return the peaks that are saved for this commit and limit, in bytes by case."""
+    try:
+        saved = json.loads((RESULTS / "campaign_memory_limits.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    same = saved["environment"]["commit"] == environment()["commit"] and saved["limit"] == limit
+    return saved["peaks"] if same else {}
+
+
+def measure_all(folder: Path, asked: argparse.Namespace, peaks: dict[str, int]) -> int:
+    """Measure the cases that `peaks` lacks, while there is time; return how many it lacks then."""
+    until, left = time.monotonic() + asked.seconds, 0
+    for device, case, call in on_devices(folder):
+        if asked.case not in case or case in peaks:
+            continue
+        if left or time.monotonic() > until:
+            left += 1
+            continue
+        began = time.monotonic()
+        try:
+            with measured(folder, asked.limit, device) as peak:
+                peaks[case] = peak(**call)
+        except KeyboardInterrupt:
+            left += 1
+            continue
+        seconds = time.monotonic() - began
+        print(f"{case}: {peaks[case]:,} bytes, {seconds:.1f} s", file=sys.stderr, flush=True)
+    return left
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all combinations on the host and on the first OpenCL device."""
+    """Run all combinations; cases that are left are counted."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--case", default="", help="only names with this text")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--go-on", action="store_true", help="only cases that are not saved yet")
     add_save(parser)
     asked = parser.parse_args(arguments)
-    tally, highest = Tally(), dict[str, int]()
-    names = [info.name for info in devices() if info.usable]
-    chosen = ["host", *[name for name in names if name.startswith("opencl")][:1]]
+    tally = Tally()
+    peaks = saved_peaks(asked.limit) if asked.go_on else {}
     with tempfile.TemporaryDirectory(prefix="hdgemm-memory-") as name:
-        folder = Path(name)
-        make_operands(folder)
-        for device in chosen:
-            for case, call in combinations(folder):
-                if asked.case not in f"{device}: {case}":
-                    continue
-                allowed = asked.limit
-                if device != "host":
-                    allowed += DEVICE_MEMORY
-                    call["options"] = call.get("options", {}) | {"device_memory": DEVICE_MEMORY}
-                with measured(folder, asked.limit, device) as peak:
-                    found = peak(**call)
-                highest[device] = max(highest.get(device, 0), found)
-                tally.counts[device] += 1
-                tally.check(found <= allowed, f"{device}: {case}: {found} bytes of {allowed}")
-    tally.figures |= {"limit": asked.limit, "highest": highest}
+        make_operands(Path(name))
+        tally.figures |= {
+            "limit": asked.limit, "left": measure_all(Path(name), asked, peaks), "peaks": peaks,
+        }  # fmt: skip
+    for case, peak in peaks.items():
+        allowed = asked.limit + (0 if case.startswith("host") else DEVICE_MEMORY)
+        tally.check(peak <= allowed, f"{case}: {peak} bytes of {allowed}")
     return tally.end("memory_limits", asked)
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
+from hdgemm.durable.fingerprint import sampled
 from hdgemm.durable.identity import Identity
 from hdgemm.durable.journal import read_journal
-from hdgemm.durable.previous_run import Earlier
-from hdgemm.errors import InputError
-from hdgemm.matrices.fingerprint import file_of
+from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier
+from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.fingerprint import file_of, home_of
 
 if TYPE_CHECKING:
     import os
@@ -70,8 +71,27 @@ def run_durably(
         if checkpoint.finished:
             return checkpoint.report()
         report = compute(product.stored_in(checkpoint.c), checkpoint)
+        _check_samples(identity, product)
         checkpoint.finish()
     return report
+
+
+def _check_samples(identity: Identity, product: Product) -> None:
+    """Compare samples of the inputs in files with those taken at the start.
+
+    Raises
+    ------
+    MatrixIOError
+        For content that changed while the size and time of modification of its file did not.
+    """
+    for letter, operand in product.inputs().items():
+        home = home_of(operand.matrix)
+        if home is None or sampled(operand)["content"] == identity.inputs[letter]["content"]:
+            continue
+        raise MatrixIOError(
+            f"{letter} ({home}) has another content than at the start of the run, so that C may "
+            f"mix elements of both versions: {BEGIN_AGAIN}", path=str(home), offset=0, length=0,
+        )  # fmt: skip
 
 
 def check_whole(c: Operand) -> None:

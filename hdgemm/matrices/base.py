@@ -45,6 +45,8 @@ class Matrix:
     origin: tuple[int, int] = (0, 0)
     #: The file, or the folder of files, that holds all elements.
     home: Path | None = None
+    #: The files that hold elements, where several do.
+    files: tuple[Path, ...] = ()
     #: The location, or the library's array, that the matrix was opened from, and whether the
     #: matrix is its transpose; None for arrays in RAM and on devices.
     opened_from: tuple[Any, bool] | None = None
@@ -106,6 +108,7 @@ class Wrapper(Matrix):
         self.source = matrix.source
         self.origin = matrix.origin
         self.home = matrix.home
+        self.files = matrix.files
         self.opened_from = matrix.opened_from
 
     def phase(self, row: int, col: int) -> int:

@@ -11,13 +11,13 @@ from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hdgemm.matrices.base import Matrix, Operand
 
 
 class FileState(NamedTuple):
-    """The state of a file, or of all files in a folder together.
+    """The state of a file, or of several files together.
 
     Parameters
     ----------
@@ -26,12 +26,12 @@ class FileState(NamedTuple):
     mtime_ns
         The latest time of a modification.
     identity
-        Device and inode of the file or folder.
+        Device and inode of the file or folder, or of each of the files.
     """
 
     size: int
     mtime_ns: int
-    identity: tuple[int, int]
+    identity: tuple[int, ...]
 
 
 def file_state(home: Path) -> FileState:
@@ -40,16 +40,23 @@ def file_state(home: Path) -> FileState:
     if not home.is_dir():
         return _state_of(status)
     files = [Path(place, name) for place, _, names in os.walk(home) for name in names]
-    states = [path.stat() for path in files]
+    return _joined([path.stat() for path in files])._replace(identity=_identity(status))
+
+
+def _joined(states: Sequence[os.stat_result]) -> FileState:
     return FileState(
         sum(state.st_size for state in states),
         max((state.st_mtime_ns for state in states), default=0),
-        (status.st_dev, status.st_ino),
+        tuple(number for state in states for number in _identity(state)),
     )
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _state_of(status: os.stat_result) -> FileState:
-    return FileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
+    return FileState(status.st_size, status.st_mtime_ns, _identity(status))
 
 
 def file_of(matrix: Matrix) -> Path | None:
@@ -86,10 +93,10 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
         if state is None or (written is not None and state.identity == written.identity):
             continue
         if (now := _state(matrix)) != state:
+            place = str(matrix.home or matrix.name)
             raise MatrixIOError(
-                f"{letter} ({matrix.home}) {_difference(state, now)} during the run, so that C may "
-                "mix elements of both versions: compute it again",
-                path=str(matrix.home), offset=0, length=0,
+                f"{letter} ({place}) {_difference(state, now)} during the run, so that C may "
+                "mix elements of both versions: compute it again", path=place, offset=0, length=0,
             )  # fmt: skip
 
 
@@ -99,6 +106,8 @@ def _state(matrix: Matrix) -> FileState | None:
         return _state_of(matrix.file.status())
     home = home_of(matrix)
     try:
+        if matrix.files:
+            return _joined([path.stat() for path in matrix.files])
         return None if home is None else file_state(home)
     except OSError:
         return None

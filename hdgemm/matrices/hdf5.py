@@ -166,10 +166,10 @@ def _in_other_files(
         When one of its files is missing, or can only be found from one working directory: HDF5
         would read fill values.
     """
-    folder = Path(dataset.file.filename).absolute().parent
+    path = Path(dataset.file.filename).absolute()
     if dataset.is_virtual:
         names = {source.file_name for source in dataset.virtual_sources()} - {"."}
-        places = [folder / one for one in names if "%" not in one]  # % stands for many files
+        places = [path.parent / one for one in names if "%" not in one]  # % stands for many files
     else:
         places = [Path(one).absolute() for one, _, _ in dataset.external]
     for place in places:
@@ -177,7 +177,8 @@ def _in_other_files(
             raise InputError(f"{name} keeps elements in {place}, which is missing")
         check_regular(place)
     if dataset.is_virtual or len(places) > 1 or "HDF5_EXTFILE_PREFIX" in os.environ:
-        return _through_h5py(dataset, name, file, writable=writable)
+        files = tuple(places) if dataset.external else (*places, path)
+        return _through_h5py(dataset, name, file, writable=writable, files=files)
     (_, offset, _), opened = dataset.external[0], BlockFile(places[0], writable=writable)
     return FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=_source(dataset))
 
@@ -206,7 +207,13 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
 
 
 def _through_h5py(
-    dataset: Any, name: str, opened: Any, *, writable: bool, home: Path | None = None
+    dataset: Any,
+    name: str,
+    opened: Any,
+    *,
+    writable: bool,
+    home: Path | None = None,
+    files: tuple[Path, ...] = (),
 ) -> RectangleMatrix:
     """Read and write through h5py; closing the matrix closes `opened`, if given."""
 
@@ -221,10 +228,12 @@ def _through_h5py(
             dataset.file.close()
             opened.close()
 
-    return RectangleMatrix(
+    matrix = RectangleMatrix(
         dataset, name=name, chunk=dataset.chunks, keeps=not writable, lock=LIBRARY_LOCK,
         flush=flush, source=_source(dataset), close=None if opened is None else close, home=home,
     )  # fmt: skip
+    matrix.files = files
+    return matrix
 
 
 def _source(dataset: Any) -> Hashable:

@@ -138,8 +138,7 @@ def _execute(
             _run(lanes, cancel, stop)
         finally:
             source.stop()
-        if progress.error is not None:
-            raise progress.error
+        progress.raise_error()
     return log.timeline()
 
 

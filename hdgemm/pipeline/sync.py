@@ -115,6 +115,19 @@ class Progress:
         for stage in STAGES:
             self._wake(stage)
 
+    def raise_error(self) -> None:
+        """Raise the first error, if there is one, and keep no reference to it.
+
+        Its traceback refers to the frames of the run: in a cycle of references the files of the
+        operands would stay open until the garbage collector finds it.
+        """
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
+
 
 class Worker(threading.Thread):
     """A daemon thread that signals its end itself.

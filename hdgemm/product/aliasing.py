@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,10 +34,11 @@ def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
     A path means the whole file, whether or not it exists.
     """
     if isinstance(x, Path) or isinstance(y, Path):
-        identity = _identity(x)
-        return identity is not None and identity == _identity(y)
+        return not _files(x).isdisjoint(_files(y))
     if _one_store(x, y):
         return _chunks_meet(x, y)
+    if x.files or y.files:
+        return not _files(x).isdisjoint(_files(y))
     if x.array is not None and y.array is not None:
         return arrays_overlap(x.array, y.array)
     return _share_file(_in_file(x), _in_file(y))
@@ -95,15 +97,16 @@ def _layout(x: NDArray[Any]) -> tuple[int, tuple[int, ...]]:
     return x.__array_interface__["data"][0], strides
 
 
-def _identity(x: Matrix | Path) -> tuple[int, int] | None:
-    if isinstance(x, Path):
-        try:
-            status = x.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-    span = _in_file(x)
-    return None if span is None else span[0]
+def _files(x: Matrix | Path) -> set[tuple[int, int]]:
+    """Return the identities of the files that elements of `x` are in."""
+    if not isinstance(x, Path) and (span := _in_file(x)) is not None:
+        return {span[0]}
+    found = set()
+    for path in (x,) if isinstance(x, Path) else (*x.files, *filter(None, [x.home])):
+        with suppress(OSError):
+            status = path.stat()
+            found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _in_file(x: Matrix) -> _Span | None:

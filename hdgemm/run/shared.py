@@ -113,8 +113,12 @@ class SharedRun:
         """Run all devices to the end; return the events of those that did not fail."""
         workers = [Worker(partial(self._one, name), f"hdgemm-{name}") for name in self._members]
         run_all(workers, look=self._pass_on_cancel, interval=0.05, stop=self._end)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so the operands
         events = (event for timeline in self._timelines.values() for event in timeline.events)
         return tuple(sorted(events, key=lambda event: event.start))
 

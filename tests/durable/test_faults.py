@@ -11,7 +11,7 @@ from hdgemm.cli.app import app
 from hdgemm.durable.audit import audit
 from hdgemm.durable.journal import Journal
 from hdgemm.durable.previous_run import DamagedError
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.options import Options
 from tests.durable.durable_case import TILE, Case, shared_case
 
@@ -62,6 +62,22 @@ class TestRefusals:
         os.utime(case.path("A"), ns=(status.st_atime_ns, status.st_mtime_ns))
         with pytest.raises(InputError, match="A has changed: its content"):
             case.run()
+
+    def test_content_that_changes_during_the_run_behind_an_old_mtime(self, tmp_path):
+        case = Case(tmp_path)
+        a = case.path("A")
+        status = a.stat()
+
+        def change(event):
+            if event.stage == "store2" and event.number == 9:
+                flip(a, status.st_size - 3, 2)
+                os.utime(a, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(MatrixIOError, match=r"A .*another content than at the start"):
+            case.run(observer=change)
+        assert not case.path("C").exists()
+        case.run(restart=True)
+        assert case.path("C").exists()
 
     @pytest.mark.parametrize(
         ("change", "words"),

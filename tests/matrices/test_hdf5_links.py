@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.aliasing import overlaps
 
@@ -131,6 +131,48 @@ def test_external_storage(folder, count):
     (folder / "below/0.bin").unlink()
     with pytest.raises(InputError, match=r"0\.bin, which is missing"):
         hdgemm.matmul("x.h5::A", x.T)
+
+
+@pytest.fixture(params=["virtual", "external"])
+def scattered(request, folder):
+    """A dataset with elements in two other files; the location of one, and its first element."""
+    x = numbers((40, 40))
+    if request.param == "external":
+        with h5py.File("x.h5", "w") as file:
+            files = [("0.bin", 0, x.nbytes // 2), ("1.bin", 0, x.nbytes // 2)]
+            file.create_dataset("A", x.shape, "f8", external=files)[:] = x
+        return "x.h5::A", "1.bin", 0
+    layout = h5py.VirtualLayout((40, 40), "f8")
+    for part in range(2):
+        with h5py.File(f"{part}.h5", "w") as file:
+            file["part"] = x[20 * part : 20 * part + 20]
+            offset = file["part"].id.get_offset()
+        layout[20 * part : 20 * part + 20] = h5py.VirtualSource(f"{part}.h5", "part", (20, 40))
+    with h5py.File("x.h5", "w") as file:
+        file.create_virtual_dataset("A", layout)
+    return "x.h5::A", "1.h5", offset
+
+
+def test_a_result_over_one_of_several_files_is_refused(scattered):
+    location, place, offset = scattered
+    out = np.memmap(place, "f8", "r+", offset, (20, 40))
+    for old in ({}, {"c": np.ones((20, 40)), "beta": 1.0}):
+        with pytest.raises(InputError, match="out overlaps b"):
+            hdgemm.multiply(np.ones((20, 40)), location, out=out, options=TILED, **old)
+
+
+def test_a_change_of_one_of_several_files_is_an_error(scattered, folder):
+    location, place, offset = scattered
+
+    def change(event):
+        if event.stage == "mult1" and event.number == 0:
+            with (folder / place).open("r+b") as file:
+                file.seek(offset)
+                file.write(b"\1" * 8)
+
+    with pytest.raises(MatrixIOError, match=r"B .*was modified"):
+        hdgemm.multiply(numbers((40, 40)), location, out=folder / "c.npy", options=TILED,
+                        observer=change)  # fmt: skip
 
 
 def test_files_of_other_drivers(folder):

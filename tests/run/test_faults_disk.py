@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -179,24 +180,29 @@ def test_what_an_observer_raises_stops_the_run(matrices):
     assert lanes() == []
 
 
-def test_file_handles_are_given_back(matrices):
+@pytest.mark.parametrize("verify", [False, True, "tiles"])
+@pytest.mark.parametrize("devices", ["host", ("host", "opencl:1")])
+def test_files_are_closed_without_the_garbage_collector(matrices, verify, devices):
+    """A cycle of references would keep them open, and HDF5 files locked, for an unknown time."""
+    options = replace(PIPELINE, devices=devices, verify=verify)
+
     def run(**keywords):
-        multiply(
-            matrices / "a.npy", matrices / "b.npy", out=matrices / "d.npy",
-            options=PIPELINE, **keywords,
-        )  # fmt: skip
+        multiply(matrices / "a.npy", matrices / "b.npy", out=matrices / "d.npy", options=options,
+                 **keywords)  # fmt: skip
 
     def fail():
         raise InputError("enough")
 
-    def handles():
-        gc.collect()
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    def opened():
+        links = (path for path in Path("/proc/self/fd").iterdir() if path.exists())
+        return [str(path.readlink()) for path in links if path.resolve().parent == matrices]
 
-    run()
-    held = handles()
-    for _ in range(3):
+    gc.disable()
+    try:
         run()
+        assert opened() == []
         with pytest.raises(InputError):
             run(observer=At("mult1", 1, fail))
-    assert handles() <= held
+        assert opened() == []
+    finally:
+        gc.enable()

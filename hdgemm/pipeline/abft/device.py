@@ -45,6 +45,7 @@ class DeviceCheckedStages(CheckedStages):
     def close(self) -> None:
         """Wait for enqueued operations and free the thin tiles."""
         self._thin.free()
+        super().close()
 
     def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Upload a piece and sum it; upload the sums after the last piece of a tile."""

@@ -43,17 +43,15 @@ def open_stages(bound: Bound, checks: TileChecks | None) -> Iterator[Stages]:
         yield Stages(bound)
         return
     plan = bound.plan
-    if plan.device.unified:
-        yield HostCheckedStages(bound, checks)
-        return
     specs = {"A": plan.problem.a, "B": plan.problem.b, "C": plan.problem.c}
     there = [name for name, spec in specs.items() if spec.path == "resident"]
-    if there:
+    if there and not plan.device.unified:
         raise InputError(
             f"verify='tiles' sums the matrices on the host, and {', '.join(there)} lies on "
             f"{plan.device.name}: bring it to the host, or check the product with verify=True"
         )
-    stages = DeviceCheckedStages(bound, checks)
+    kind = HostCheckedStages if plan.device.unified else DeviceCheckedStages
+    stages = kind(bound, checks)
     try:
         yield stages
     finally:
@@ -78,6 +76,10 @@ class CheckedStages(Stages):
             Rounding.of(problem, alpha, beta), self._signs, reader, self, (alpha, beta), checks,
             self._plan.device.name,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Drop the inspector: a cycle of references would keep the files of the operands open."""
+        del self._inspector
 
     def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
         """Read, unless inputs of a tile are being read again."""

@@ -105,6 +105,16 @@ class Driver(Context):
         with self.current():
             return self.checked("Stream", self.api.stream)
 
+    def destroy_stream(self, stream: Any) -> None:
+        """Destroy a stream in its own context.
+
+        A `cupy.cuda.Stream` would do so when it is collected: in the context that is current then,
+        which it makes on GPU 0 where there is none, and with an error where the context is lost.
+        With address 0 it does nothing.
+        """
+        pointer, stream.ptr = stream.ptr, 0
+        self._release("streamDestroy", pointer)
+
     def synchronize_stream(self, pointer: int) -> None:
         """Wait for everything enqueued on a stream of this GPU; 1 is its legacy default stream."""
         with self.current():

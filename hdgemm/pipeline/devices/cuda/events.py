@@ -58,10 +58,10 @@ class Anchor(NamedTuple):
 class Clock:
     """Reference events, recorded on a stream of their own, on which they never wait."""
 
-    def __init__(self, driver: Driver, events: EventPool) -> None:
+    def __init__(self, driver: Driver, events: EventPool, stream: Any) -> None:
         self._driver = driver
         self._events = events
-        self._stream = driver.stream()
+        self._stream = stream
         self._lock = threading.Lock()
         self._anchor = self._new_anchor()
 
@@ -128,12 +128,14 @@ class CudaCompletion:
 class Lane:
     """One stream, and the pools that its operations' events come from."""
 
-    def __init__(self, driver: Driver, clock: Clock, starts: EventPool, ends: EventPool) -> None:
+    def __init__(
+        self, driver: Driver, clock: Clock, starts: EventPool, ends: EventPool, stream: Any
+    ) -> None:
         self.driver = driver
         self.clock = clock
         self.starts = starts
         self.ends = ends
-        self.stream = driver.stream()
+        self.stream = stream
         self._lock = threading.Lock()
 
     def enqueue(

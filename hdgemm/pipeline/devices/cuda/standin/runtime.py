@@ -61,6 +61,7 @@ class Runtime:
             "pointerGetAttributes": self._pointer_attributes,
             "streamSynchronize": self._stream_synchronize,
             "streamWaitEvent": self._stream_wait_event,
+            "streamDestroy": self._stream_destroy,
             "eventCreateWithFlags": self._event_create_with_flags,
             "eventDestroy": self._event_destroy,
             "eventRecord": self._event_record,
@@ -135,6 +136,9 @@ class Runtime:
         _check_flags(flags, 0)
         streams = self._standin.streams
         streams.wait_event(streams.handle_of(stream, self._index), event)
+
+    def _stream_destroy(self, stream: int) -> None:
+        self._standin.streams.drop_stream(stream)
 
     def _event_create_with_flags(self, flags: int) -> int:
         # "Blocking" is the only flag with which an event keeps its time.

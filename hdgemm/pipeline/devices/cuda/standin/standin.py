@@ -143,7 +143,9 @@ class StandIn:
             push=self._recorded("cuCtxPushCurrent", self._push, CUDADriverError),
             pop=self._pop,
         )
-        stream = self._recorded("Stream", lambda: StandInStream(self), CUDARuntimeError)
+        stream = self._recorded(
+            "Stream", lambda: StandInStream(self, runtime.streamDestroy), CUDARuntimeError
+        )
         solver = self._named(self._solver.names(), CUSOLVERError)
         return CudaApi(
             "a stand-in", runtime, blas, lambda: solver, stream, contexts,
@@ -199,11 +201,6 @@ class StandIn:
         self.streams.check_device(handle, self.current.index)
         self.streams.enqueue(handle, work if error is None else fail)
 
-    def drop_stream(self, handle: int) -> None:
-        """Forget a stream."""
-        with self._lock:
-            self.streams.drop_stream(handle)
-
     def _named(
         self, names: dict[str, Callable[..., Any]], error: type[Exception]
     ) -> SimpleNamespace:
@@ -245,10 +242,14 @@ class StandIn:
 
 
 class StandInStream:
-    """As `cupy.cuda.Stream`: current within a ``with`` block, destroyed with the object."""
+    """As `cupy.cuda.Stream`: current within a ``with`` block.
 
-    def __init__(self, standin: StandIn) -> None:
+    It is destroyed when the object is collected, by a call in the context that is current then.
+    """
+
+    def __init__(self, standin: StandIn, destroy: Callable[[int], None]) -> None:
         self._standin = standin
+        self._destroy = destroy
         self.ptr = standin.streams.new_stream(standin.current.index)
 
     def __enter__(self) -> Self:
@@ -265,4 +266,5 @@ class StandInStream:
         self._standin.current.streams.pop()
 
     def __del__(self) -> None:
-        self._standin.drop_stream(self.ptr)
+        if self.ptr != 0:
+            self._destroy(self.ptr)

@@ -100,6 +100,8 @@ class Streams:
 
     def drop_stream(self, handle: int) -> None:
         """Finish a stream's work and forget it."""
+        if handle not in self._queues:
+            raise CUDARuntimeError(INVALID_HANDLE, "no such stream")
         self.synchronize(handle)
         del self._queues[handle]
 
