@@ -74,9 +74,9 @@ class CudaDevice:
             resources.callback(self._starts.close)
             self._ends = EventPool(driver, blocking=True)
             resources.callback(self._ends.close)
-            clock = Clock(driver, self._starts, self._new_stream(resources))
+            clock = Clock(driver, self._starts, driver.stream_within(resources))
             self._up, self._compute, self._down = (
-                Lane(driver, clock, self._starts, self._ends, self._new_stream(resources))
+                Lane(driver, clock, self._starts, self._ends, driver.stream_within(resources))
                 for _ in range(3)
             )
             self._blas = driver.blas()
@@ -95,12 +95,6 @@ class CudaDevice:
             f"cuda:{driver.index}", False, room, room, GRANULARITY, ALLOCATION_BYTES,
             self.facts.fp64_ratio,
         )  # fmt: skip
-
-    def _new_stream(self, resources: contextlib.ExitStack) -> Any:
-        """Make a stream that is destroyed with the other resources."""
-        stream = self.driver.stream()
-        resources.callback(self.driver.destroy_stream, stream)
-        return stream
 
     def _warm_up(self) -> None:
         """Multiply once: cuBLAS takes its workspace and loads its kernels at the first product."""

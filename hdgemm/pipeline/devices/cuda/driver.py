@@ -15,6 +15,7 @@ from hdgemm.pipeline.devices.cuda.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import ExitStack
 
     from hdgemm.pipeline.devices.cuda.calls import GemmCall
 
@@ -104,6 +105,12 @@ class Driver(Context):
         """Make a stream that does not wait for the legacy default stream."""
         with self.current():
             return self.checked("Stream", self.api.stream)
+
+    def stream_within(self, resources: ExitStack) -> Any:
+        """Make a stream that is destroyed with other resources."""
+        stream = self.stream()
+        resources.callback(self.destroy_stream, stream)
+        return stream
 
     def destroy_stream(self, stream: Any) -> None:
         """Destroy a stream in its own context.
