@@ -20,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
 from hdgemm.blas import multiply
 from hdgemm.cluster import blocks
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Bare submits that are measured beside the blocks.
 _BARE_SUBMITS = 5000
+#: Columns of C whose rows are whole pages.
+_COLUMNS = 512
 
 
 def efficiency(args: argparse.Namespace) -> dict[str, Any]:
@@ -78,30 +82,40 @@ def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]
 
 def load(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the processor time of client and scheduler, one process here, for a block."""
-    # So many blocks of equal size, drawn 64 at a time.
+    # Each row of C, a page of a file, is a block; a worker gets 64 at a time.
     blocks.LEAST_SECONDS = blocks.MOST_SECONDS = 1e-9
     blocks.MOST = 1 / args.blocks
-    n = 64 * int(args.blocks**0.5)
+    finished, worked = [], []
+
+    def progress(snapshot: Any) -> None:
+        finished.append(snapshot.steps)
+        worked.append(time.process_time())
+
     with data_folder(args.data) as folder:
-        random_matrix(folder / "A.npy", n, 1, 0, "float64")
-        random_matrix(folder / "B.npy", 1, n, 1, "float64")
+        random_matrix(folder / "A.npy", args.blocks, 1, 0, "float64")
+        random_matrix(folder / "B.npy", 1, _COLUMNS, 1, "float64")
         with local_cluster(2, threads=1) as client:
             client.run(_do_nothing)
             bare = _bare_submits(client, min(args.blocks, _BARE_SUBMITS))
-            began, worked = time.perf_counter(), time.process_time()
-            report = multiply_on_cluster(
-                folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client
-            )
-            took, worked = time.perf_counter() - began, time.process_time() - worked
-    count = report.plan["blocks"]
-    print(
-        f"{count} blocks in {took:.1f} s; client and scheduler compute {1e3 * worked / count:.3f} "
-        f"ms each; a bare Dask submit takes them {1e3 * bare:.3f} ms"
-    )
-    return {
-        "blocks": count, "seconds": took, "processor_milliseconds_each": 1e3 * worked / count,
+            began, before = time.perf_counter(), time.process_time()
+            multiply_on_cluster(
+                folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client,
+                progress=progress,
+            )  # fmt: skip
+            took, each = time.perf_counter() - began, time.process_time() - before
+    count = finished[-1]
+    tenths = np.interp(np.linspace(0, count, 11), [0, *finished], [before, *worked])
+    found = {
+        "blocks": count, "seconds": took, "processor_milliseconds_each": 1e3 * each / count,
+        "milliseconds_each_by_tenths": list(1e4 * np.diff(tenths) / count),
         "bare_submit_milliseconds": 1e3 * bare,
     }  # fmt: skip
+    print(
+        f"{count} blocks in {took:.1f} s; client and scheduler compute {1e3 * each / count:.3f} "
+        f"ms each; a bare Dask submit takes them {1e3 * bare:.3f} ms; by tenths of the blocks: "
+        + " ".join(f"{part:.3f}" for part in found["milliseconds_each_by_tenths"])
+    )
+    return found
 
 
 def _bare_submits(client: Any, count: int) -> float:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hdgemm.cluster import blocks
 from hdgemm.cluster.connection import local_cluster
 
 distributed = pytest.importorskip(
@@ -25,6 +26,5 @@ def client(cluster):
 
 @pytest.fixture
 def many_blocks(monkeypatch):
-    """Make the blocks of small products small, whatever rates are measured."""
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-7)
-    monkeypatch.setattr("hdgemm.cluster.blocks.MOST_SECONDS", 1e-7)
+    """Cut each pool into about eight equal blocks, whatever rates are measured."""
+    monkeypatch.setattr(blocks.BlockPool, "_elements", lambda pool, _: max(1.0, pool.total / 8))

@@ -141,13 +141,23 @@ def test_a_lost_scheduler_is_an_error_and_another_goes_on(plain, case, tmp_path)
     check(case)
 
 
-def test_a_cancelled_run_goes_on(plain, case):
+@pytest.mark.parametrize("how", ["cancel", "Ctrl-C"])
+def test_a_run_that_is_stopped_goes_on(plain, case, how):
     folder, *_ = case
+    client, _ = plain
     cancel = threading.Event()
-    with pytest.raises(CancelledRunError, match="goes on"):
-        run(plain[0], folder, cancel=cancel, progress=lambda _: cancel.set())
+
+    def stop(_):
+        if how == "cancel":
+            cancel.set()
+        else:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(CancelledRunError if how == "cancel" else KeyboardInterrupt):
+        run(client, folder, cancel=cancel, progress=stop)
     assert not (folder / "C.npy").exists()
-    assert run(plain[0], folder).resumption.kept > 0
+    wait_for(lambda: not any(client.processing().values()))
+    assert run(client, folder).resumption.kept > 0
     check(case)
 
 
@@ -213,6 +223,31 @@ def blind(path):
         return original(wanted, **arguments)
 
     references.BlockFile = open_file
+
+
+def test_a_full_disk_reaches_the_caller_and_the_same_call_goes_on(plain, case):
+    folder, *_ = case
+    client, _ = plain
+    client.run(fill_disk, True)
+    try:
+        with pytest.raises(MatrixIOError, match=r"cannot write .*part: No space left.*; free some"):
+            run(client, folder)
+    finally:
+        client.run(fill_disk, False)
+    assert not (folder / "C.npy").exists()
+    run(client, folder)
+    check(case)
+
+
+def fill_disk(full):
+    """Refuse each write of this process, or write again."""
+    import errno
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    refuse.original = getattr(os.pwritev, "original", os.pwritev)
+    os.pwritev = refuse if full else refuse.original
 
 
 def test_an_error_of_every_worker_reaches_the_caller(plain, case):

@@ -21,11 +21,10 @@ def test_a_run_that_is_cut_off_goes_on_and_its_array_appears_at_the_end(
     bucket,  # noqa: F811
     tmp_path,
     monkeypatch,
+    many_blocks,
 ):
     name, _ = bucket
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hdgemm.cluster.blocks.LEAST_SECONDS", 1e-6)
-    monkeypatch.setattr("hdgemm.cluster.blocks.MOST_SECONDS", 1e-6)
     client.run(take_environment, store_environment())
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((2060, 4)), rng.standard_normal((4, 1030))

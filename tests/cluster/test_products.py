@@ -13,6 +13,7 @@ from hdgemm.cluster.product import quantum_of
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
 from hdgemm.options import Options
+from tests.cluster.processes import all_begin
 from tests.reference import assert_close_in_eps, op
 
 OPTIONS = Options(devices="host", host_memory="64MB")
@@ -37,14 +38,15 @@ def run(client, case, out, **arguments):
 def test_files_and_one_report(client, case, many_blocks):
     folder, a, b = case
     shown, events = [], []
-    report = run(client, case, folder / "C.npy", alpha=1.5, progress=shown.append,
-                 observer=events.append)  # fmt: skip
+    with all_begin(client, folder / "begun"):
+        report = run(client, case, folder / "C.npy", alpha=1.5, progress=shown.append,
+                     observer=events.append)  # fmt: skip
     assert_close_in_eps(np.load(folder / "C.npy"), a, b, alpha=1.5)
     assert report.stages["mult1"].flops == 2 * 130 * 140 * 90
     assert report.moved_bytes["store2"] == 130 * 140 * 8
     assert set(report.split.shares) == set(report.devices)
     assert sum(share.elements for share in report.split.shares.values()) == 130 * 140
-    assert report.timeline.events
+    assert len(report.devices) == 2
     assert {event.device for event in report.timeline.events} == set(report.devices)
     assert shown[-1].percent == pytest.approx(100)
     assert sum(rect.rows * rect.cols for each in shown for _, rect in each.blocks) == 130 * 140
@@ -111,6 +113,10 @@ def test_the_command_line(cluster, case):
     shape = json.loads(extents.stdout)
     assert (shape["m"], shape["n"], shape["k"], shape["workers"]) == (130, 140, 90, 2)
     assert shape["bytes_read"] >= shape["most_bytes_read"] > 0
+    # The file that a scheduler writes names it, too.
+    scheduler = folder / "scheduler.json"
+    scheduler.write_text(json.dumps({"address": cluster.scheduler_address}))
+    where = ["--cluster", f"{scheduler}"]
     run = CliRunner().invoke(app, ["multiply", *files, *where, "--json", "--alpha", "2",
                                    "--tilemap", f"{folder}/t.png", "--gantt", f"{folder}/g.png",
                                    "--trace", f"{folder}/t.json"])  # fmt: skip

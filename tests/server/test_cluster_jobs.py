@@ -1,6 +1,7 @@
 """Jobs whose products the workers of a Dask cluster compute: `hdgemm serve --cluster`."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,21 +26,23 @@ LIBRARY = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory, own_cache):
+def scheduler_file(tmp_path_factory, own_cache):
     running, file = scheduler(tmp_path_factory.mktemp("scheduler"))
-    with running, distributed.Client(scheduler_file=file) as client:
-        found = client.scheduler.address
-        with worker(found, name="computes"):
-            client.wait_for_workers(1, timeout=LONG)
-            yield found
+    with (
+        running,
+        distributed.Client(scheduler_file=file) as client,
+        worker(client.scheduler.address, name="computes"),
+    ):
+        client.wait_for_workers(1, timeout=LONG)
+        yield file
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, address):
+def service(tmp_path_factory, scheduler_file):
     settings = make_settings(
         tmp_path_factory.mktemp("service"), library=LIBRARY, job_niceness=0, lease_seconds=20.0
     )
-    with live(settings, "--cluster", address, HDGEMM_CLUSTER=address) as server:
+    with live(settings, "--cluster", scheduler_file, HDGEMM_CLUSTER=scheduler_file) as server:
         yield server, settings
 
 
@@ -74,14 +77,18 @@ def test_other_processes_run_at_the_worker(service, operands):
     assert finished(server.http, job, LONG)["status"] == "successful"
 
 
-def test_a_scheduler_that_does_not_answer_fails_the_job_by_name(tmp_path, operands):
-    nowhere = "tcp://127.0.0.1:1"
-    settings = make_settings(tmp_path, library=LIBRARY, cluster=nowhere, job_niceness=0)
-    with live(settings, HDGEMM_CLUSTER=nowhere) as server:
-        matrix = {"matrix": upload(server.http, operands[0])}
+def test_a_scheduler_that_cannot_be_reached_fails_the_job_by_name(
+    service, operands, scheduler_file
+):
+    server, _ = service
+    matrix = {"matrix": upload(server.http, operands[0])}
+    away = Path(scheduler_file).rename(f"{scheduler_file}.away")
+    try:
         job = finished(server.http, submit(server.http, a=matrix, b=matrix, trans_b=True), LONG)
+    finally:
+        away.rename(scheduler_file)
     assert job["status"] == "failed"
-    assert nowhere in job["message"]
+    assert f"--cluster {scheduler_file}" in job["message"]
 
 
 @pytest.mark.campaign
