@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hdgemm.units import format_size
+
 
 class HdgemmError(Exception):
     """Base of every error this library raises on purpose.
@@ -49,6 +51,18 @@ class DoesNotFitError(HdgemmError, MemoryError):
     """No plan fits: `requested`, `available` and `missing` are in bytes."""
 
     exit_code = 3
+
+    @classmethod
+    def within(cls, what: str, requested: int, available: int) -> DoesNotFitError:
+        """Return the error of a computation that needs more than `host_memory`."""
+        missing = max(1, requested - available)
+        # Rounded up: with so much more memory it fits.
+        advised = format_size(missing + missing // 100)
+        return cls(
+            f"{what} needs {format_size(requested)}; host_memory is {format_size(available)}: "
+            f"raise it by {advised}",
+            requested=requested, available=available, missing=missing,
+        )  # fmt: skip
 
 
 class AllocationError(DoesNotFitError):

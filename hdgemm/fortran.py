@@ -34,6 +34,17 @@ class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
     """
 
 
+def elimination_pairs(m: int, n: int, k: int | None = None) -> float:
+    """Count the multiply-adds of k steps of the LU factorisation of an m×n matrix, or of all."""
+    k = min(m, n) if k is None else k
+    return m * n * k - (m + n) * k**2 / 2 + k**3 / 3
+
+
+def cholesky_pairs(rows: int, width: int) -> float:
+    """Count the multiply-adds of the Cholesky factorisation of a trapezoid of a lower triangle."""
+    return width**3 / 6 + width**2 * (rows - width) / 2
+
+
 def gemm(
     alpha: float,
     a: NDArray[Any],

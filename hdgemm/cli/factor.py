@@ -183,6 +183,7 @@ def syrk(
     threads: Threads = None,
     tile: Tile = None,
     no_clobber: NoClobber = False,
+    dry_run: DryRun = False,
     trace: TraceFile = None,
     gantt: GanttFile = None,
     report: ReportFile = None,
@@ -212,7 +213,7 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
         device_memory=given.get("device_memory"), threads=given["threads"], tile=given["tile"],
     )  # fmt: skip
     durable = given.get("checkpoint", False)
-    if given.get("dry_run"):
+    if given["dry_run"]:
         found = plan_routine(
             name, operands, out, options=options, parameters=parameters, checkpoint=durable
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from hdgemm.cli.arguments import (
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    from hdgemm.linalg.joint_plan import JointPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.linalg.tsqr import RowPlan
@@ -37,8 +38,9 @@ def command(
         list[str],
         typer.Argument(
             metavar="M N K | A B | ROUTINE N | ROUTINE A",
-            help="The extents m n k, or the files A and B; lu, cholesky, qr, solve, lstsq or trsm "
-            "and the order n, the extents m n, or its files.",
+            help="The extents m n k, or the files A and B; lu, cholesky, qr, lstsq or syrk and "
+            "the order n, the extents m n, or the files; solve or trsm and the order n, n and the "
+            "number of right-hand sides, or the files A and B.",
         ),
     ],
     dtype: Annotated[DType, typer.Option(help="Type of the elements, with M N K.")] = "float64",
@@ -82,7 +84,9 @@ def command(
     from hdgemm.preflight import plan, plan_shape
 
     if what[0] in PLANNED:
-        found = _of_routine(what, dtype, out, options, checkpoint=checkpoint)
+        found = _of_routine(
+            what, dtype, out, options, checkpoint=checkpoint, trans=int(bool(trans_a))
+        )
         if as_json:
             print_json(found.to_dict())
         else:
@@ -114,27 +118,30 @@ def command(
 
 
 def _of_routine(
-    what: list[str], dtype: str, out: str | None, options: Options, *, checkpoint: bool
-) -> SlabPlan | RowPlan | SolvePlan:
+    what: list[str],
+    dtype: str,
+    out: str | None,
+    options: Options,
+    *,
+    checkpoint: bool,
+    trans: int,
+) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
     """Return the plan of a factorisation or a solve."""
     from hdgemm.linalg.preflight import plan
-    from hdgemm.linalg.routines import plan_routine
-    from hdgemm.linalg.storage import open_matrix
 
     routine, *operands = what
     if not 1 <= len(operands) <= 2:
         raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
-    triangular = routine in ("trsm", "solve_triangular")
-    described = all(text.isdigit() for text in operands)
-    if triangular:
-        a, b = operands[0], operands[1] if len(operands) > 1 else "1"
-        columns = int(b) if described else open_matrix(b, "b").shape[1]
-        return plan(routine, int(a) if described else a, dtype=dtype, columns=columns,
-                    out=out or "X.npy", options=options)  # fmt: skip
-    if described:
-        shape = int(operands[0]), int(operands[-1])
-        return plan(routine, shape, dtype=dtype, out=out, options=options, checkpoint=checkpoint)
-    return plan_routine(routine, tuple(operands), out, options=options, checkpoint=checkpoint)
+    a, b = operands[0], operands[-1] if len(operands) > 1 else None
+    arguments: dict[str, Any] = {"trans": trans} if routine == "syrk" else {}
+    if not all(text.isdigit() for text in operands):
+        return plan(routine, a, columns=1 if b is None else b, out=out or "X.npy", options=options,
+                    checkpoint=checkpoint, **arguments)  # fmt: skip
+    if routine in ("solve", "trsm", "solve_triangular"):
+        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), out=out or "X.npy",
+                    options=options, checkpoint=checkpoint)  # fmt: skip
+    return plan(routine, (int(a), int(b or a)), dtype=dtype, out=out, options=options,
+                checkpoint=checkpoint, **arguments)  # fmt: skip
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.fortran import SingularMatrixError, gemm, potrf, rank_k, trsm
+from hdgemm.fortran import SingularMatrixError, cholesky_pairs, potrf, rank_k, trsm
+from hdgemm.linalg.updates import HostProducts
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.slabs import Block, SlabPipeline
+    from hdgemm.linalg.updates import Products
 
 #: Columns that LAPACK factors at once; wider trapezoids are halved.
 _LEAF: Final = 128
 #: Order of a diagonal block that syrk updates at once; larger ones are halved.
 _SQUARE: Final = 512
-
-
-def _flops(depth: int, width: int, rows: int, dtype: np.dtype[Any]) -> int:
-    """Count the operations on a trapezoid: an update of some depth, or (0) its factorisation."""
-    if depth:
-        pairs = depth * (width * (rows - width) + width * (width + 1) / 2)
-    else:
-        pairs = width**3 / 6 + width**2 * (rows - width) / 2
-    return int(flops_per_multiply_add(dtype.name) * pairs)
 
 
 class TrapezoidElimination:
@@ -38,27 +30,9 @@ class TrapezoidElimination:
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
         """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
-        top, width = chunk.place.first - chunk.place.top, chunk.place.width
-        part, left, place = chunk.array[top:], block.array[top:], (chunk.slab.number, number)
-        self._update_diagonal(part[:width], left[:width], place)
-        self._products.add(place, -1.0, left[width:], left[:width], part[width:], trans_b="C")
-
-    def _update_diagonal(
-        self, square: NDArray[Any], left: NDArray[Any], place: tuple[int, int]
-    ) -> None:
-        """Subtract L·L^H from the lower triangle of a diagonal block."""
-        order, depth = left.shape
-        if order > _SQUARE:
-            half = order // 2
-            self._update_diagonal(square[:half, :half], left[:half], place)
-            self._products.add(
-                place, -1.0, left[half:], left[:half], square[half:, :half], trans_b="C"
-            )
-            self._update_diagonal(square[half:, half:], left[half:], place)
-            return
-        flops = _flops(depth, order, order, square.dtype)
-        with self._recorder.operation("mult1", place[0], flops=flops, block=place[1]):
-            rank_k(-1.0, left, square)
+        top = chunk.place.first - chunk.place.top
+        place = chunk.slab.number, number
+        _subtract(chunk.array[top:], block.array[top:], place, self._products, self._recorder)
 
     def factor(self, chunk: Chunk) -> None:
         """Factor the trapezoid of a chunk; clear what is above it."""
@@ -68,13 +42,36 @@ class TrapezoidElimination:
             chunk.array[: top + column, column] = 0
 
 
-def _update(trapezoid: NDArray[Any], left: NDArray[Any], slab: int, recorder: Recorder) -> None:
-    """Subtract L·L^H from a trapezoid; L has the rows of the trapezoid."""
-    rows, width = trapezoid.shape
-    flops = _flops(left.shape[1], width, rows, trapezoid.dtype)
-    with recorder.operation("mult1", slab, flops=flops):
-        rank_k(-1.0, left[:width], trapezoid[:width])
-        gemm(-1.0, left[width:], left[:width], trapezoid[width:], trans_b="C")
+def _subtract(
+    trapezoid: NDArray[Any],
+    left: NDArray[Any],
+    place: tuple[int, int],
+    products: Products,
+    recorder: Recorder,
+) -> None:
+    """Subtract L·L^H from a lower trapezoid; L has the rows of the trapezoid."""
+    width = trapezoid.shape[1]
+    _subtract_square(trapezoid[:width], left[:width], place, products, recorder)
+    products.add(place, -1.0, left[width:], left[:width], trapezoid[width:], trans_b="C")
+
+
+def _subtract_square(
+    square: NDArray[Any],
+    left: NDArray[Any],
+    place: tuple[int, int],
+    products: Products,
+    recorder: Recorder,
+) -> None:
+    """Subtract L·L^H from the lower triangle of a square."""
+    order, depth = left.shape
+    if order > _SQUARE:
+        half = order // 2
+        _subtract(square[:, :half], left, place, products, recorder)
+        _subtract_square(square[half:, half:], left[half:], place, products, recorder)
+        return
+    flops = flops_per_multiply_add(square.dtype.name) * depth * order * (order + 1) // 2
+    with recorder.operation("mult1", place[0], flops=flops, block=place[1]):
+        rank_k(-1.0, left, square)
 
 
 def factor_panel(part: NDArray[Any], first: int, slab: int, recorder: Recorder) -> None:
@@ -86,10 +83,12 @@ def factor_panel(part: NDArray[Any], first: int, slab: int, recorder: Recorder) 
     if width > _LEAF:
         half = width // 2
         factor_panel(part[:, :half], first, slab, recorder)
-        _update(part[half:, half:], part[half:, :half], slab, recorder)
-        factor_panel(part[half:, half:], first + half, slab, recorder)
+        left, right = part[half:, :half], part[half:, half:]
+        _subtract(right, left, (slab, 0), HostProducts(recorder), recorder)
+        factor_panel(right, first + half, slab, recorder)
         return
-    with recorder.operation("mult1", slab, flops=_flops(0, width, rows, part.dtype)):
+    flops = int(flops_per_multiply_add(part.dtype.name) * cholesky_pairs(rows, width))
+    with recorder.operation("mult1", slab, flops=flops):
         order = potrf(part[:width])
         if order:
             raise SingularMatrixError(

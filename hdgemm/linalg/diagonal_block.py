@@ -14,6 +14,7 @@ from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.units import format_flops, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -165,15 +166,28 @@ class DiagonalBlock:
 
     def summary(self) -> dict[str, Any]:
         """Return order, depth and memory as plain values, for reports."""
-        moved, itemsize = self.planned_bytes, self._product.dtype.itemsize
-        streams = STREAM_BUFFERS * len(self._factors) * self._columns if moved["load1"] else 0
-        held = self._n * (streams + self._n) * itemsize
+        moved = self.planned_bytes
         return {
             "kind": "diagonal block", "m": self._n, "n": self._n, "k": self._product.k,
             "dtype": self._product.dtype.name, "block_columns": self._columns,
             "read_bytes": moved["load1"], "write_bytes": moved.get("store2", 0),
-            "flops": self._flops, "host_bytes": held,
+            "flops": self._flops, "host_bytes": self.bytes_held,
         }  # fmt: skip
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory for the block and the stream."""
+        itemsize = self._product.dtype.itemsize
+        streams = STREAM_BUFFERS * len(self._factors) * self._columns
+        return self._n * ((streams if self.planned_bytes["load1"] else 0) + self._n) * itemsize
+
+    def __str__(self) -> str:
+        n, moved = self._n, self.planned_bytes
+        return (
+            f"diagonal block of order {n}, k = {self._product.k}: {format_flops(self._flops)}, in "
+            f"steps of {self._columns} columns\nbytes read {format_size(moved['load1'])}, written "
+            f"{format_size(moved.get('store2', 0))}; memory held {format_size(self.bytes_held)}"
+        )
 
     def _buffer(self, key: tuple[int, int], phase: int, shape: tuple[int, int]) -> NDArray[Any]:
         """Lay out a rectangle in a stream buffer, at the phase that it has in its file."""

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import identity_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import SlabPlan, elimination_pairs
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import Destination, open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
@@ -79,7 +80,7 @@ class DurableQr:
                 report_done(self._watch, done)
             else:
                 reflectors, recorder = self.reflectors(done), Recorder(self._watch, 0)
-                plan = SlabPlan("qr", run.k, run.source.shape[1], run.dtype.name,
+                plan = SlabPlan("copy", run.k, run.source.shape[1], run.dtype.name,
                                 reflectors.plan.slabs, reflectors.plan.block, 1,
                                 reflectors.plan.bytes_held,
                                 devices=reflectors.plan.devices)  # fmt: skip

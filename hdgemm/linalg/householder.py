@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.fortran import geqrt, trmm
+from hdgemm.fortran import elimination_pairs, geqrt, trmm
 from hdgemm.linalg.elimination import queue_slab
-from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

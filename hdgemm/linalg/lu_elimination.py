@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hdgemm.fortran import laswp, trsm
+from hdgemm.fortran import elimination_pairs, laswp, trsm
 from hdgemm.linalg.elimination import queue_slab
-from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError
+from hdgemm.fortran import SingularMatrixError, elimination_pairs
 from hdgemm.linalg.native_matrix import NativeMatrix
 from hdgemm.linalg.native_qr import ReflectorMatrix
-from hdgemm.linalg.slab_plan import elimination_pairs
 from hdgemm.pipeline.devices.interchanges import moves_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.workspace import Workspace
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +45,8 @@ class NativeMatrix:
         needed = nbytes + 4 * min(self.width, max(m, n)) * (m + n) * dtype.itemsize
         if limit is not None and needed > limit:
             raise DoesNotFitError(
-                f"{device.spec.name} holds {limit:,} bytes; a {m}×{n} {dtype.name} matrix and its "
-                f"workspace take {needed:,}: choose strategy='hybrid'",
+                f"{device.spec.name} holds {format_size(limit)}; a {m}×{n} {dtype.name} matrix and "
+                f"its workspace take {format_size(needed)}: choose strategy='hybrid'",
                 requested=needed, available=limit, missing=needed - limit,
             )  # fmt: skip
         self._rows = max(1, min(m, _STAGING // max(1, n * dtype.itemsize)))

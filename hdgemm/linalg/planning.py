@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, elimination_pairs
+from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -124,12 +125,8 @@ def plan_slabs(
     ]
     if not plans:
         requested = shape(block or 1, 1, width or 1).least_bytes
-        raise DoesNotFitError(
-            f"{kind} of a {m}×{n} {dtype} matrix needs {requested} bytes for one slab of "
-            f"{width or 1} columns and its stream; host_memory is {memory}: raise it by "
-            f"{max(1, requested - memory)} bytes",
-            requested=requested, available=memory, missing=max(1, requested - memory),
-        )  # fmt: skip
+        what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of {width or 1} columns"
+        raise DoesNotFitError.within(what, requested, memory)
     return min((_priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
 
 
@@ -278,7 +275,7 @@ def _kernel_seconds(
     per_pair = flops_per_multiply_add(plan.dtype)
     if plan.kind == "cholesky":
         update = first * (width * (rows - width) + width * (width + 1) / 2)
-        panel = width**3 / 6 + width**2 * (rows - width) / 2
+        panel = cholesky_pairs(rows, width)
     elif plan.kind in ("form q", "apply q"):
         update = 2 * width * streamed / plan.itemsize
         panel = 0

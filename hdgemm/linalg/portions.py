@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.energy import Energy
+from hdgemm.linalg.joint_plan import joint_summary
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.progress import Watch
 from hdgemm.report import Report, Resumption, StageReport, versions
@@ -107,7 +108,7 @@ def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) ->
         gflops=flops / seconds if seconds > 0 else 0.0,
         stages=_stages(reports),
         peak_memory_bytes=max(peaks, default=None),
-        plan=_plan([report.plan for report in reports], summary),
+        plan=joint_summary(summary, (report.plan for report in reports)),
         devices=tuple(dict.fromkeys(name for r in reports for name in r.devices)) or ("host",),
         versions=dict(versions()),
         timeline=Timeline(tuple(events), seconds),
@@ -129,20 +130,6 @@ def _stages(reports: Iterable[Report]) -> dict[Stage, StageReport]:
                 before.seconds + stage.seconds,
             )  # fmt: skip
     return found
-
-
-def _plan(plans: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a summary what the plans of all runs hold and expect, and the plans themselves."""
-    expected: Counter[str] = Counter()
-    for plan in plans:
-        expected.update(plan.get("expected_phase_seconds") or {})
-    return {
-        **summary,
-        "host_bytes": max((plan.get("host_bytes") or 0 for plan in plans), default=0),
-        "expected_seconds": sum(plan.get("expected_seconds") or 0.0 for plan in plans),
-        "expected_phase_seconds": dict(expected),
-        "parts": [dict(plan) for plan in plans],
-    }
 
 
 def _resumption(found: list[Resumption]) -> Resumption | None:

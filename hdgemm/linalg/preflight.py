@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.planning import Storage
-from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
+from hdgemm.linalg.rank_update import plan_syrk
+from hdgemm.linalg.refinement import COPIES, SINGLE
+from hdgemm.linalg.run import folder_of, host_bytes, host_session, machine_of, row_bytes, slabs_for
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
-from hdgemm.linalg.storage import open_matrix
+from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.tsqr import plan_rows
-from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.machine.limits import cores
 from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.stores import create_matrix
+from hdgemm.matrices.transfer import SHORT
+from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from hdgemm.linalg.slab_plan import Kind, SlabPlan
+    from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.tsqr import RowPlan
+    from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.run.session import Session
 
 #: The slabs that a routine is planned by.
 _KINDS: Final[dict[str, Kind]] = {
     "cholesky": "cholesky", "cho_factor": "cholesky", "lu": "lu", "lu_factor": "lu", "qr": "qr",
-    "solve": "lu",
 }  # fmt: skip
 #: Solves with a triangle that is stored.
 _TRIANGULAR: Final = ("trsm", "solve_triangular")
 #: Routines that have a plan.
-PLANNED: Final[Collection[str]] = (*_KINDS, "lstsq", *_TRIANGULAR)
+PLANNED: Final[Collection[str]] = (*_KINDS, "solve", "lstsq", *_TRIANGULAR, "syrk")
 
 
 def plan(
@@ -45,34 +54,36 @@ def plan(
     a: Any,
     *,
     dtype: str = "float64",
-    columns: int = 1,
-    lower: bool = False,
+    columns: Any = 1,
     out: Any = None,
     checkpoint: bool = False,
     options: Options | None = None,
     session: Session | None = None,
-) -> SlabPlan | RowPlan | SolvePlan:
+    **arguments: Any,
+) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
     """Return the plan that a routine executes, without reading or writing a matrix.
 
     Parameters
     ----------
     routine
-        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors), "solve" (its LU
-        factorisation), "lstsq", "trsm" or "solve_triangular".
+        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors), "solve" (its
+        factorisation and its solution), "lstsq", "trsm" or "solve_triangular", "syrk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype
         Of the elements, where `a` is no matrix.
     columns
-        Right-hand sides, for "lstsq" and triangular systems.
-    lower
-        As `cholesky` takes it: U is computed as the L of the transposed matrix.
+        Right-hand sides, for "solve", "lstsq" and triangular systems: their number, or B as the
+        routine takes it.
     out
-        Where the factors will go: a location. Its folder's disk is the one that is priced.
+        Where the result will go: a location. Its folder's disk is the one that is priced.
     checkpoint
         The run is to be durable.
     options, session
         As the routine takes them.
+    arguments
+        Those of the routine that change its plan: `lower`, `assume_a`, `transposed`, `refine`,
+        `trans`. The plan of ``refine="float32"`` has one step of refinement.
 
     Raises
     ------
@@ -85,57 +96,156 @@ def plan(
     --------
     >>> print(hdgemm.linalg.plan("lu", 100_000, options=hdgemm.Options(host_memory="8GB")))
     """
-    upper = _KINDS.get(routine) == "cholesky" and not lower
-    shape, found, folder, pitch = _matrix(a, dtype, transposed=upper)
-    if out is not None and is_location(out):
-        folder = Path(parse_location(out).path).absolute().parent
+    if routine not in PLANNED:
+        raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
     with host_session(session, options) as (opened, chosen):
-        memory = chosen.host_bytes or default_host_bytes()
+        if routine == "syrk":
+            return _syrk(a, dtype, out, chosen, opened, arguments)
+        preflight = _Preflight.of(a, dtype, columns, out, chosen, opened, checkpoint=checkpoint)
         if routine == "lstsq":
-            return plan_rows(
-                shape, columns, found.name, memory, chosen.threads or cores(),
-                rows=chosen.tile and chosen.tile[0],
-            )  # fmt: skip
-        if routine not in (*_KINDS, *_TRIANGULAR):
-            raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
-        if routine not in ("lu", "lu_factor", "qr") and shape[0] != shape[1]:
-            raise InputError(f"{routine} takes square matrices, got {shape[0]}×{shape[1]}")
-        if routine in _TRIANGULAR:
-            return plan_solve(
-                (shape[0], columns), found, _stream(a, found), memory,
-                machine_of(shape, found, _matrix(a, dtype)[2], opened, chosen, Watch(),
-                           depth=columns),
-                in_array=not is_location(out), tile=chosen.tile,
-            )  # fmt: skip
-        machine = machine_of(shape, found, folder, opened, chosen, Watch())
+            return preflight.rows()
+        m, n = preflight.shape
+        if routine not in ("lu", "lu_factor", "qr") and m != n:
+            raise InputError(f"{routine} takes square matrices, got {m}×{n}")
+        if routine in _TRIANGULAR or "triangular" in arguments.get("assume_a", ""):
+            return preflight.solution(preflight.triangle())
+        if routine == "solve":
+            return preflight.system(arguments)
         made = parse_location(out).format if out is not None and is_location(out) else None
-        whole = made == "npy" or routine == "solve"
-        storage = Storage(made != "zarr", pitch, whole, whole)
-        return slabs_for(
-            _KINDS[routine], shape, found.name, machine, chosen, opened,
-            storage=storage, reserved=PIECE_BYTES if checkpoint else 0,
+        kind, whole = _KINDS[routine], made == "npy"
+        upper = kind == "cholesky" and not arguments.get("lower", False)
+        return preflight.slabs(
+            kind, Storage(made != "zarr", preflight.row_bytes(upper), whole, whole)
+        )
+
+
+def _syrk(
+    a: Any, dtype: str, out: Any, options: Options, session: Session, given: Mapping[str, Any]
+) -> JointPlan:
+    how = int(given.get("trans", 0)), int(given.get("lower", 0)), out, options, session
+    shape = _described(a)
+    if shape is None:
+        return plan_syrk(a, *how)
+    place = Path.cwd() / ".hdgemm-plan.npy"  # never written: it has no disk space and no name
+    with create_matrix(place, shape, dtype, sparse=True) as draft:
+        return plan_syrk(StoredMatrix(draft.operand, writable=False), *how)
+
+
+def _described(a: Any) -> tuple[int, int] | None:
+    """Return the shape of a matrix that is only described; None for a matrix."""
+    shape = (a, a) if isinstance(a, int) else a
+    described = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
+    return shape if described and len(shape) == 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Preflight:
+    """What the plan of a call depends on; `matrix` is None where A is only described."""
+
+    shape: tuple[int, int]
+    matrix: StoredMatrix | None
+    dtype: np.dtype[Any]
+    columns: int
+    out: Any
+    options: Options
+    session: Session
+    checkpoint: bool
+
+    @classmethod
+    def of(
+        cls, a: Any, dtype: str, columns: Any, out: Any, options: Options, session: Session,
+        *, checkpoint: bool,
+    ) -> _Preflight:  # fmt: skip
+        shape = _described(a)
+        matrix = open_matrix(a) if shape is None else None
+        found = np.dtype(dtype) if matrix is None else matrix.dtype.newbyteorder("=")
+        if not isinstance(columns, int):
+            b, _ = open_columns(columns)
+            if matrix is not None and b.shape[0] != matrix.shape[0]:
+                raise InputError(
+                    f"b has {b.shape[0]} rows, a {matrix.shape[0]}: they must be as many"
+                )
+            columns, found = b.shape[1], result_dtype(found, b.dtype)
+        return cls(
+            shape or open_matrix(a).shape, matrix, found, columns, out, options, session, checkpoint
+        )
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of A, or the present one where A is only described."""
+        return Path.cwd() if self.matrix is None else folder_of(self.matrix)
+
+    def row_bytes(self, transposed: bool, itemsize: int | None = None) -> int:
+        """Return the bytes from one row to the next of a row-major A, or of its transpose.
+
+        They are those of elements of `itemsize` bytes, to which A is converted.
+        """
+        if self.matrix is None:
+            return 0
+        pitch = row_bytes(self.matrix.T if transposed else self.matrix)
+        return pitch * (itemsize or self.dtype.itemsize) // self.matrix.dtype.itemsize
+
+    def machine(self, folder: Path | None, depth: int | None = None) -> Machine:
+        """Return the rates to plan with."""
+        return machine_of(
+            self.shape, self.dtype, folder, self.session, self.options, Watch(), depth=depth
+        )
+
+    def rows(self) -> RowPlan:
+        """Return the plan of one pass over the rows of A and B."""
+        tile, memory = self.options.tile, host_bytes(self.options)
+        return plan_rows(
+            self.shape, self.columns, self.dtype.name, memory, self.options.threads or cores(),
+            rows=tile and tile[0],
         )  # fmt: skip
 
+    def slabs(self, kind: Kind, storage: Storage) -> SlabPlan:
+        """Return the plan of a factorisation."""
+        folder = self.folder
+        if self.out is not None and is_location(self.out):
+            folder = Path(parse_location(self.out).path).absolute().parent
+        return slabs_for(
+            kind, self.shape, self.dtype.name, self.machine(folder), self.options, self.session,
+            storage=storage, reserved=PIECE_BYTES if self.checkpoint else 0,
+        )  # fmt: skip
 
-def _stream(a: Any, dtype: np.dtype[Any]) -> Stream:
-    """Return what a triangular solve reads; a matrix that is only described lies in a file."""
-    if isinstance(a, int | tuple):
-        return Stream(1, 1, dtype.itemsize)
-    solver = ColumnSolver(lambda _solver, _x: None, (Triangle(open_matrix(a), lower=True),))
-    return solver.stream(dtype)
+    def solution(self, stream: Stream, reserved: int = 0) -> SolvePlan:
+        """Return the plan of a solution with stored triangles."""
+        return plan_solve(
+            (self.shape[0], self.columns), self.dtype, stream,
+            host_bytes(self.options) - reserved, self.machine(self.folder, self.columns),
+            in_array=not is_location(self.out), tile=self.options.tile,
+        )  # fmt: skip
 
+    def triangle(self) -> Stream:
+        """Return what a solve with a stored triangle reads."""
+        if self.matrix is None:
+            return Stream(1, 1, self.dtype.itemsize)
+        triangles = (Triangle(self.matrix, lower=True),)
+        return ColumnSolver(lambda _solver, _x: None, triangles).stream(self.dtype)
 
-def _matrix(
-    a: Any, dtype: str, *, transposed: bool = False
-) -> tuple[tuple[int, int], np.dtype[Any], Path | None, int]:
-    """Return shape, dtype, folder and `row_bytes` of a matrix, or of one that is only described.
-
-    `row_bytes` are those of the transpose where that is factored.
-    """
-    if isinstance(a, int):
-        a = (a, a)
-    if isinstance(a, tuple) and len(a) == 2 and all(isinstance(extent, int) for extent in a):
-        return a, np.dtype(dtype), Path.cwd(), 0
-    stored = open_matrix(a)
-    pitch = row_bytes(stored.T if transposed else stored)
-    return stored.shape, stored.dtype.newbyteorder("="), folder_of(stored), pitch
+    def system(self, arguments: Mapping[str, Any]) -> JointPlan:
+        """Return the plan of a factorisation into a scratch file, and of the solution with it."""
+        kind: Kind = "cholesky" if arguments.get("assume_a") == "pos" else "lu"
+        upper = kind == "cholesky" and not arguments.get("lower", False)
+        single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
+        dtype, n, stored = single or self.dtype, self.shape[0], 2
+        factors = replace(self, dtype=dtype, out=None)
+        if self.folder is None:
+            slabs, stored = SlabPlan.of_array(kind, n, n, dtype.name, host_bytes(self.options)), 0
+        else:
+            pitch = self.row_bytes(upper, dtype.itemsize)
+            slabs = factors.slabs(kind, Storage(True, pitch, True, True))
+        whole = bool(stored) and n * dtype.itemsize < SHORT
+        # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
+        second_lower = kind == "cholesky" or bool(arguments.get("transposed"))
+        stream = Stream(2, stored, dtype.itemsize, whole=whole,
+                        keeps_lower=second_lower if whole else None)  # fmt: skip
+        reserved = 0
+        if single is not None:
+            reserved = host_bytes(self.options) // 4
+            residual = n * n * self.dtype.itemsize
+            stream = stream._replace(more=residual, copies=COPIES, keeps_lower=None)
+        facts = {"kind": "solve", "m": n, "n": self.columns, "dtype": self.dtype.name,
+                 "host_limit": host_bytes(self.options)}  # fmt: skip
+        return JointPlan(facts, (slabs, self.solution(stream, reserved)))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.durable_qr import DurableQr, checkpoint_of, copy_r
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import check_finite_slab, host_session
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import SlabPlan, elimination_pairs
+from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.machine.limits import default_host_bytes

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas import can_hold
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import opened, product_summary
+from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.triangle_update import TriangleUpdate
 from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.stores import create_matrix
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
 from hdgemm.product.target import result_at
@@ -264,6 +267,20 @@ class _Call:
             alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
         )  # fmt: skip
         return product, second
+
+
+def plan_syrk(
+    a: Any, trans: int, lower: int, out: Any, options: Options, session: Session
+) -> JointPlan:
+    """Return the plans of the parts of ``syrk(1.0, a, trans=trans, lower=lower, out=out)``."""
+    trans_flags(trans, "trans")
+    product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
+    with ExitStack() as stack:
+        if product.c is None:  # a file without disk space, and without a name, stands for C
+            draft = create_matrix(product.target, product.shape, product.dtype, sparse=True)
+            product = product.stored_in(stack.enter_context(draft).operand)
+        update = TriangleUpdate((product,), bool(lower), hermitian=False)
+        return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
 
 
 def _filled(product: Product, c: Any, watch: Watch) -> Product:

@@ -13,12 +13,12 @@ from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.rank_update import syrk
 from hdgemm.linalg.solve import solve
-from hdgemm.linalg.storage import open_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hdgemm.durable.run import Checkpointing
+    from hdgemm.linalg.joint_plan import JointPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.linalg.tsqr import RowPlan
@@ -41,15 +41,12 @@ class Routine:
         Names of the matrices that it reads.
     durable
         It takes `checkpoint` and `restart`.
-    planned
-        There is a plan before the run.
     """
 
     call: Callable[..., Any]
     about: str
     operands: tuple[str, ...] = ("a",)
     durable: bool = False
-    planned: bool = True
 
 
 def _syrk(a: Any, *, lower: bool = False, trans: bool = False, **keywords: Any) -> Any:
@@ -70,7 +67,7 @@ ROUTINES: Final[Mapping[str, Routine]] = {
     "lstsq": Routine(
         lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b"), durable=True
     ),
-    "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A.", planned=False),
+    "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A."),
 }  # fmt: skip
 
 
@@ -120,23 +117,9 @@ def plan_routine(
     options: Options,
     parameters: Mapping[str, Any] | None = None,
     checkpoint: bool = False,
-) -> SlabPlan | RowPlan | SolvePlan:
-    """Return the plan that `run_routine` executes; of a solve, that of its factorisation.
-
-    Raises
-    ------
-    InputError
-        For a routine without a plan.
-    """
-    if not ROUTINES[name].planned:
-        raise InputError(f"{name} is planned while it runs: block by block")
-    columns = open_matrix(operands[1], "b").shape[1] if len(operands) > 1 else 1
-    kind = name
-    if name == "solve":
-        kind = "cholesky" if (parameters or {}).get("assume_a") == "pos" else "lu"
-        out = None  # the factors go to a scratch file beside A
-    lower = bool((parameters or {}).get("lower", False))
+) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
+    """Return the plan that `run_routine` executes."""
     return plan(
-        kind, operands[0], columns=columns, lower=lower, out=out, options=options,
-        checkpoint=checkpoint,
+        name, operands[0], columns=operands[1] if len(operands) > 1 else 1, out=out,
+        options=options, checkpoint=checkpoint, **(parameters or {}),
     )  # fmt: skip

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.fortran import gemm, trsm
+from hdgemm.fortran import elimination_pairs, gemm, trsm
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import host_bytes, say_state
-from hdgemm.linalg.slab_plan import Columns, elimination_pairs
+from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Slab
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.devices.interchanges import moves_of, pivots_of
@@ -104,11 +104,8 @@ def plan_blocks(
     fitting = min(m, (memory - fixed) // row_bytes) if rows is None else max(rows, columns)
     held = fixed + max(least, fitting) * row_bytes
     if fitting < least or held > memory:
-        raise DoesNotFitError(
-            f"LU of a {m}×{n} {dtype} matrix by blocks of {least} rows needs {held} bytes; "
-            f"host_memory is {memory}: raise it by {held - memory} bytes",
-            requested=held, available=memory, missing=held - memory,
-        )  # fmt: skip
+        what = f"LU of a {m}×{n} {dtype} matrix by blocks of {least} rows"
+        raise DoesNotFitError.within(what, held, memory)
     return BlockPlan(m, n, dtype, fitting, columns, held, memory)
 
 

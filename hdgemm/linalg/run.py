@@ -11,11 +11,11 @@ from hdgemm.errors import HdgemmError, InputError
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.slab_store import PIECE_BYTES
+from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.updates import products_of, staging_bytes, with_devices
 from hdgemm.machine.limits import default_host_bytes, thread_limit
-from hdgemm.matrices.draft import allocate_rectangles
+from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
@@ -105,9 +105,15 @@ def plan_for(
 
 
 def row_bytes(a: StoredMatrix) -> int:
-    """Return the bytes from one row to the next of a row-major matrix in a file, else 0."""
+    """Return the bytes from one row to the next of a row-major matrix in a file, else 0.
+
+    They are those of A's elements, where these are converted while they are read.
+    """
     matrix = a.operand.matrix
-    return matrix.pitch if isinstance(matrix, FileMatrix) and a.order == "C" else 0
+    stored = matrix.stored if isinstance(matrix, Converted) else matrix
+    if not isinstance(stored, FileMatrix) or a.order != "C":
+        return 0
+    return stored.pitch // stored.dtype.itemsize * matrix.dtype.itemsize
 
 
 def host_bytes(options: Options) -> int:
@@ -210,7 +216,7 @@ def slab_run(
         reserved = 0 if checkpoint is None else PIECE_BYTES
         plan = plan_for(kind, a, out, session, options, watch, new=target.new, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
-        _allocate(out, plan)
+        allocate_slabs(out, plan)
     if checkpoint is not None:
         checkpoint.begin(plan, options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
@@ -235,18 +241,6 @@ def say_state(error: BaseException, state: str) -> None:
         error.args = (f"{error}; {state}",)
     else:
         error.add_note(state)
-
-
-def _allocate(out: StoredMatrix, plan: SlabPlan) -> None:
-    """Take disk space for the slabs of a new file, and leave a hole for the other triangle."""
-    matrix = out.operand.matrix
-    if not isinstance(matrix, FileMatrix):
-        return
-    if out.order == "F":
-        rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
-    else:
-        rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
-    allocate_rectangles(matrix, rects)
 
 
 def folder_of(*matrices: StoredMatrix) -> Path | None:

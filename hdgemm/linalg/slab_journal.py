@@ -14,6 +14,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve_plan import SolvePlan
 from hdgemm.linalg.updates import update_devices
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,7 +226,8 @@ class EarlierRun:
         """Say in words why options do not allow the plan."""
         plan, limit, found = self.plan, options.host_bytes, []
         if limit is not None and plan.bytes_held > limit:
-            found.append(f"the plan holds {plan.bytes_held} bytes, allowed are now {limit}")
+            held, now_allowed = format_size(plan.bytes_held), format_size(limit)
+            found.append(f"the plan holds {held}, allowed are now {now_allowed}")
         now = update_devices(options)
         if isinstance(plan, SlabPlan) and plan.slabs and plan.devices != now:
             then = ", ".join(plan.devices) or "the host"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Stage
 
-#: "form q" applies reflectors to columns of the identity, "apply q" to those of any matrix.
-Kind = Literal["cholesky", "lu", "qr", "form q", "apply q"]
+#: "form q" applies reflectors to columns of the identity, "apply q" to those of any matrix; "copy"
+#: stores columns that are computed already.
+Kind = Literal["cholesky", "lu", "qr", "form q", "apply q", "copy"]
 
 #: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
 #: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
@@ -242,10 +244,11 @@ class SlabPlan:
         """Return the operations after which the first columns are factored."""
         pairs = elimination_pairs(self.m, columns)
         if self.kind == "cholesky":
-            pairs = columns**3 / 6 + columns**2 * (self.n - columns) / 2
+            pairs = cholesky_pairs(self.n, columns)
         elif self.kind != "lu":
             depth = max((block.last for block in self.reflectors), default=0)
             pairs = {
+                "copy": 0,
                 "qr": 2 * pairs,
                 "form q": 2 * elimination_pairs(self.m, columns, depth),
                 "apply q": columns * depth * (2 * self.m - depth),
@@ -292,9 +295,3 @@ class SlabPlan:
         tile = values.get("tile")
         found |= {"devices": tuple(values.get("devices", ())), "tile": tile and tuple(tile)}
         return cls(**found)
-
-
-def elimination_pairs(m: int, n: int, k: int | None = None) -> float:
-    """Count the multiply-adds of k steps of the LU factorisation of an m×n matrix, or of all."""
-    k = min(m, n) if k is None else k
-    return m * n * k - (m + n) * k**2 / 2 + k**3 / 3

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.durable.checksums import as_stored, checksum, stored_checksum
 from hdgemm.durable.pieces import begins_otherwise, sample
+from hdgemm.matrices.draft import allocate_rectangles
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.redo_log import RedoLog
-    from hdgemm.linalg.slab_plan import Columns
+    from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Bytes of a piece of a slab: what is copied and summed at once. A column may be longer.
@@ -105,3 +107,15 @@ class SlabStore:
         """Return whether the pieces of some slabs begin as they did when they were sampled."""
         rects = [rect for place in places for rect in self.pieces(place)]
         return not begins_otherwise(self._matrix, samples, rects)
+
+
+def allocate_slabs(out: StoredMatrix, plan: SlabPlan) -> None:
+    """Take disk space for the slabs of a new file, and leave a hole for the other triangle."""
+    matrix = out.operand.matrix
+    if not isinstance(matrix, FileMatrix):
+        return
+    if out.order == "F":
+        rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
+    else:
+        rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
+    allocate_rectangles(matrix, rects)

@@ -195,11 +195,8 @@ def plan_solve(
     room = memory - max(buffers, memory // 4) - BOUNCE_BYTES
     if not given and room < column:
         requested = max((column + BOUNCE_BYTES) * 4 // 3 + 1, column + BOUNCE_BYTES + buffers)
-        raise DoesNotFitError(
-            f"one column of b and the stream need {requested} bytes; host_memory is {memory}: "
-            f"raise it by {requested - memory} bytes",
-            requested=requested, available=memory, missing=requested - memory,
-        )  # fmt: skip
+        what = f"a solve with one column of b, of {n} {dtype.name} elements,"
+        raise DoesNotFitError.within(what, requested, memory)
     fitting = p if given else room // column
     columns = max(1, min(p, fitting, p if width is None else width))
     groups = tuple(Columns(at, min(at + columns, p), 0) for at in range(0, p, columns))

@@ -42,7 +42,7 @@ class TriangleCopies:
             for columns in (min(m, n), n)
         )
         block = options.tile[2] if options.tile is not None else width
-        plan = SlabPlan("qr", m, min(m, n), dtype.name, lower, block, 1, memory // 4, memory,
+        plan = SlabPlan("copy", m, min(m, n), dtype.name, lower, block, 1, memory // 4, memory,
                         devices=update_devices(options))  # fmt: skip
         return cls(plan, upper)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.blockwise import block_of, run_blocks
 from hdgemm.linalg.diagonal_block import DiagonalBlock, Place, update_flops
+from hdgemm.linalg.joint_plan import ProductPart
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
@@ -20,13 +21,16 @@ from hdgemm.linalg.recorder import Recorder
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
+from hdgemm.pipeline.plan_summary import Plans
+from hdgemm.progress import Watch
+from hdgemm.run.members import preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hdgemm.linalg.joint_plan import Part
     from hdgemm.options import Options
     from hdgemm.product.product import Product
-    from hdgemm.progress import Watch
     from hdgemm.run.session import Session
 
 #: Bytes of a stream buffer, where memory allows them: a few of the largest disk requests.
@@ -60,30 +64,47 @@ class TriangleUpdate:
         """The product with the caller's alpha and beta."""
         return self.products[0]
 
+    def plan(self, options: Options, session: Session) -> tuple[Part, ...]:
+        """Return the plans of the parts that `run` computes; the products' C is open."""
+        places, sums = self._parts(options)
+        session.free_slots()
+        products = [Plans(preflight(product, options, session)) for product in sums]
+        return (
+            *(self._block(place, Recorder(Watch(), 0)) for place in places),
+            *(ProductPart(plans) for plans in products if plans),
+        )
+
     def run(self, options: Options, session: Session, watch: Watch) -> Portions:
         """Compute the triangle; the products' C is open. Return what the caller reports with."""
-        blocks = _Blocks([], [])
-        memory = options.host_bytes or default_host_bytes()
-        width, columns = options.tile[1:] if options.tile else (None, None)
-        limits = _Limits(memory, width, columns)
-        self._cut(limits, 0, self.first.m, blocks)
-        sums = [part for block in blocks.rectangles for part in self._rectangle(block)]
-        diagonal = [update_flops(self.products, last - first) for first, last, _ in blocks.diagonal]
+        places, sums = self._parts(options)
+        diagonal = [update_flops(self.products, last - first) for first, last, _ in places]
         beside = sum(product.flops for product in sums)
         portions = Portions(watch, sum(diagonal) + beside)
         session.free_slots()
         with ReadAhead() as reads:
-            for place, flops in zip(blocks.diagonal, diagonal, strict=True):
+            for place, flops in zip(places, diagonal, strict=True):
                 recorder = Recorder(portions.next(flops), flops)
-                block = DiagonalBlock(
-                    self.products, place, lower=self.lower, hermitian=self.hermitian,
-                    recorder=recorder,
-                )  # fmt: skip
+                block = self._block(place, recorder)
                 with recorder.measuring_memory():
                     block.update(reads)
                 recorder.finish(block)
         run_blocks(sums, options, session, portions)
         return portions
+
+    def _parts(self, options: Options) -> tuple[list[Place], list[Product]]:
+        """Return the places of the diagonal blocks, and the products beside the diagonal."""
+        blocks = _Blocks([], [])
+        memory = options.host_bytes or default_host_bytes()
+        width, columns = options.tile[1:] if options.tile else (None, None)
+        self._cut(_Limits(memory, width, columns), 0, self.first.m, blocks)
+        return blocks.diagonal, [
+            part for block in blocks.rectangles for part in self._rectangle(block)
+        ]
+
+    def _block(self, place: Place, recorder: Recorder) -> DiagonalBlock:
+        return DiagonalBlock(
+            self.products, place, lower=self.lower, hermitian=self.hermitian, recorder=recorder
+        )
 
     def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:
         """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""
@@ -123,11 +144,8 @@ class TriangleUpdate:
             if n > 1:
                 return None
             requested = limits.memory - room + buffers * each * min(k, _LEAST_COLUMNS)
-            raise DoesNotFitError(
-                f"one element of C and the stream of A need {requested} bytes; host_memory is "
-                f"{limits.memory}: raise it by {requested - limits.memory} bytes",
-                requested=requested, available=limits.memory, missing=requested - limits.memory,
-            )  # fmt: skip
+            what = f"an update of one element of C with k = {k}"
+            raise DoesNotFitError.within(what, requested, limits.memory)
         return max(1, min(columns, limits.columns or columns))
 
     def _rectangle(self, block: tuple[slice, slice]) -> Iterator[Product]:

@@ -128,11 +128,8 @@ def plan_rows(
         held = fixed + per_row * max(fitting, least)
         if fitting >= least:
             return RowPlan(m, n, p, dtype, fitting, workers, held, memory)
-    raise DoesNotFitError(
-        f"R of {n}×{n} {dtype} and a block of rows need {held} bytes; host_memory is {memory}: "
-        f"raise it by {held - memory} bytes",
-        requested=held, available=memory, missing=held - memory,
-    )  # fmt: skip
+    what = f"TSQR of a {m}×{n} {dtype} matrix, with R and a block of rows in memory,"
+    raise DoesNotFitError.within(what, held, memory)
 
 
 @dataclass(slots=True)

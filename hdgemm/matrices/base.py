@@ -184,7 +184,7 @@ class Converted(Wrapper):
 
     def __init__(self, matrix: Matrix, dtype: np.dtype[Any]) -> None:
         super().__init__(matrix)
-        self.dtype = dtype
+        self.stored, self.dtype = matrix, dtype
         self.array = self.source = self.opened_from = None
 
     def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - elements are converted
@@ -195,6 +195,10 @@ class Converted(Wrapper):
         """Read and convert."""
         with np.errstate(over="ignore"):
             self._matrix.read(row, col, out)
+
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> Matrix:
+        """Return a rectangle in the same precision."""
+        return Converted(self.stored.part(row, col, shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.machine.limits import default_host_bytes
 from hdgemm.server.backend import Demand, Outcome, RoutineProblem
 from hdgemm.server.planner import Planner
 
@@ -174,10 +173,6 @@ def _paths(problem: Problem | RoutineProblem, folder: str) -> dict[str, Path]:
 def _plan_routine(problem: RoutineProblem, options: Options) -> Demand:
     from hdgemm.linalg.routines import ROUTINES, plan_routine
 
-    if not ROUTINES[problem.routine].planned:
-        # Its blocks are chosen while it runs, for all memory that is allowed.
-        extents = {"kind": problem.routine, "m": problem.m, "n": problem.n, "dtype": problem.dtype}
-        return Demand(options.host_bytes or default_host_bytes(), extents)
     with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
         plan = plan_routine(
             problem.routine, tuple(_paths(problem, folder).values()),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST, Capability
@@ -16,6 +17,7 @@ from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tournament import LEAF
 from hdgemm.tasks.virtual_time import VirtualRun
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -230,9 +232,9 @@ class TaskMachine:
             if each.memory_bytes is not None:
                 if each.memory_bytes <= workspace:
                     raise DoesNotFitError(
-                        f"{each.name}: kernels on panels of {width} columns need {workspace:,} "
-                        f"bytes of workspace, and it has {each.memory_bytes:,}; choose narrower "
-                        "panels",
+                        f"{each.name}: kernels on panels of {width} columns need "
+                        f"{format_size(workspace)} of workspace, and it has "
+                        f"{format_size(each.memory_bytes)}; choose narrower panels",
                         requested=workspace, available=each.memory_bytes,
                     )  # fmt: skip
                 each = replace(each, memory_bytes=each.memory_bytes - workspace)
@@ -242,11 +244,8 @@ class TaskMachine:
 
 def lapack_flops(name: str, shape: tuple[int, int]) -> int:
     """Return LAPACK's operation count of a factorisation of reals."""
-    m, n = shape
-    if name == "cholesky":
-        return n**3 // 3
-    k = min(m, n)
-    return 2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3
+    pairs = cholesky_pairs(*shape) if name == "cholesky" else elimination_pairs(*shape)
+    return int(2 * pairs)
 
 
 def _coarse(capability: Capability, group: int) -> Capability:

@@ -30,6 +30,10 @@ def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def nonzero(counts):
+    return {name: count for name, count in counts.items() if count}
+
+
 def report_of(*words):
     result = invoke(*words, "--json", "--quiet")
     assert result.exit_code == 0, result.output + str(result.exception)
@@ -139,6 +143,61 @@ def test_the_plan_of_a_triangular_solve_is_the_plan_that_runs(files):
     assert "3 groups of 2 columns" in printed
     assert invoke("plan", "trsm", "5000", "3", "--host-memory", "50MB").exit_code == 0
     assert invoke("plan", "trsm", "5000", "--host-memory", "50MB", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize("tile", [None, (1, 7, 3)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {}, {"transposed": True}, {"refine": "float32"}, {"assume_a": "pos"},
+        {"assume_a": "pos", "lower": True}, {"assume_a": "upper triangular"},
+    ],
+)  # fmt: skip
+def test_the_plan_of_a_solve_is_the_plan_that_runs(files, arguments, tile):
+    a = np.load("A.npy")
+    np.save("P.npy", np.triu(a) if "triangular" in str(arguments) else a @ a.T + N * np.eye(N))
+    np.save("rhs.npy", np.ones((N, 5)))
+    options, reports = Options(host_memory="20MB", tile=tile, devices="host"), []
+    shown = linalg.plan("solve", "P.npy", columns="rhs.npy", out="X.npy", options=options,
+                        **arguments)  # fmt: skip
+    linalg.solve("P.npy", "rhs.npy", out="X.npy", options=options, report=reports.append,
+                 **arguments)  # fmt: skip
+    assert reports[0].plan == shown.summary()
+    assert shown.bytes_held <= options.host_bytes
+    if "refine" not in arguments:  # the number of steps is not known before the run
+        assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
+
+
+@pytest.mark.parametrize(("memory", "trans"), [("4.5MB", 0), ("4.5MB", 1), ("20MB", 1)])
+def test_the_plan_of_a_symmetric_product_is_the_plan_that_runs(files, memory, trans):
+    options, reports = Options(host_memory=memory, devices="host"), []
+    shown = linalg.plan("syrk", "T.npy", trans=trans, out="C.npy", options=options)
+    hdgemm.syrk(1.0, "T.npy", trans=trans, out="C.npy", options=options, report=reports.append)
+    assert reports[0].moved_bytes == reports[0].planned_bytes
+    assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
+    assert reports[0].plan["parts"][0] == shown.summary()["parts"][0]
+    assert shown.bytes_held <= options.host_bytes
+
+
+def test_plans_of_solves_and_symmetric_products_are_printed(files):
+    np.save("rhs.npy", np.ones((N, 5)))
+    for words, text in (
+        (["plan", "solve", "100000", "3", "--host-memory", "8GB"], "2 triangular systems"),
+        (["plan", "solve", "A.npy", "rhs.npy"], "5 right-hand sides"),
+        (["solve", "A.npy", "rhs.npy", "--out", "X.npy", "--dry-run"], "in all: bytes read"),
+        (["plan", "syrk", "200000", "2000", "--trans-a"], "diagonal block of order 2000"),
+        (["plan", "syrk", "50000", "60000", "--host-memory", "1GB"], "in all: bytes read"),
+        (["syrk", "T.npy", "--out", "C.npy", "--trans", "--dry-run"], "memory held"),
+    ):
+        printed = invoke(*words)
+        assert printed.exit_code == 0, printed.output
+        assert text in printed.stdout
+        values = json.loads(invoke(*words, "--json").stdout)
+        assert values["bytes_held"] > 0
+        assert values["read_bytes"] > 0
+    assert not {"C.npy", "X.npy"} & {path.name for path in files.iterdir()}
+    with pytest.raises(hdgemm.InputError, match="they must be as many"):
+        linalg.plan("solve", "A.npy", columns="T.npy")
 
 
 def test_errors_have_the_exit_codes_of_products(files):

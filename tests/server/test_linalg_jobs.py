@@ -12,7 +12,7 @@ from hdgemm import linalg
 from hdgemm.client import Client
 from hdgemm.linalg import routines
 from hdgemm.options import Options
-from hdgemm.server.backend import ROUTINES, RoutineCall, RoutineProblem, Watch
+from hdgemm.server.backend import ROUTINES, PlannedOperand, RoutineCall, RoutineProblem, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary, plan_problem
 from hdgemm.server.runner import describe
 from tests.server.harness import InProcess, Live, application, finished, live, make_settings, submit
@@ -140,15 +140,19 @@ def test_the_service_knows_the_routines_of_the_library() -> None:
     assert {name: each.durable for name, each in routines.ROUTINES.items()} == ROUTINES
 
 
-def test_a_symmetric_product_is_planned_for_the_memory_that_is_allowed(client: InProcess) -> None:
+def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> None:
     tall = {"path": "tall.npy"}
     for trans, order in ((False, 3 * N), (True, 7)):
         inputs = {"a": tall, "trans": trans, "options": {"host_memory": "30MB"}}
         planned = execute(client, "syrk", inputs=inputs, dry_run=True).json()
         assert planned["output"]["shape"] == [order, order]
-    problem = RoutineProblem(routine="syrk", m=7, n=7, dtype="float64", operands={}, parameters={})
-    demand = plan_problem(problem, Options(host_memory="30MB"))
-    assert demand.host_bytes == 30_000_000
+        problem = RoutineProblem(
+            routine="syrk", m=order, n=order, dtype="float64", parameters={"trans": trans},
+            operands={"a": PlannedOperand(shape=(3 * N, 7), dtype="float64")},
+        )  # fmt: skip
+        demand = plan_problem(problem, Options(host_memory="30MB"))
+        assert 0 < demand.host_bytes <= 30_000_000
+        assert demand.plan["kind"] == "syrk"
 
 
 def test_processes_are_described(client: InProcess) -> None:

@@ -1,0 +1,119 @@
+"""Plans of computations of several parts, which run one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hdgemm.pipeline.plan_summary import planned_bytes, summarize_all
+from hdgemm.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.pipeline.plan_summary import Plans
+
+
+class Part(Protocol):
+    """The plan of one part; it prints as text."""
+
+    @property
+    def planned_bytes(self) -> Mapping[Stage, int]:
+        """Bytes that each stage moves."""
+
+    @property
+    def bytes_held(self) -> int:
+        """Host memory that it takes."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, memory and expectations as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPart:
+    """The plans of a product that is a part, one for each device."""
+
+    plans: Plans
+
+    @property
+    def planned_bytes(self) -> Mapping[Stage, int]:
+        """Bytes that each stage moves; several devices draw their tiles while they run."""
+        return planned_bytes(self.plans[0])
+
+    @property
+    def bytes_held(self) -> int:
+        """Host memory that it takes."""
+        return sum(plan.host_bytes for plan in self.plans)
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, tiles and memory as plain values."""
+        return summarize_all(self.plans)
+
+    def __str__(self) -> str:
+        return str(self.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class JointPlan:
+    """The plans of the parts of a computation.
+
+    Parameters
+    ----------
+    facts
+        Kind, shape, dtype and memory limit of the whole, as its report has them.
+    parts
+        In the order in which they run.
+    """
+
+    facts: Mapping[str, Any]
+    parts: tuple[Part, ...]
+
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+        found: Counter[Stage] = Counter()
+        for part in self.parts:
+            found.update(part.planned_bytes)
+        return dict(found)
+
+    @property
+    def bytes_held(self) -> int:
+        """Host memory of the part that takes most."""
+        return max((part.bytes_held for part in self.parts), default=0)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plan of the report: facts, memory, expectations and the plan of each part."""
+        return joint_summary(self.facts, [part.summary() for part in self.parts])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        moved = self.planned_bytes
+        return self.summary() | {
+            "bytes_held": self.bytes_held,
+            "read_bytes": moved.get("load1", 0), "write_bytes": moved.get("store2", 0),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        whole = self.to_dict()
+        seconds, held = format_duration(whole["expected_seconds"]), format_size(self.bytes_held)
+        read, written = format_size(whole["read_bytes"]), format_size(whole["write_bytes"])
+        total = f"in all: bytes read {read}, written {written}"
+        expected = f"memory held {held}, expected: {seconds}"
+        return "\n\n".join([*map(str, self.parts), f"{total}\n{expected}"])
+
+
+def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add to the facts of a computation what the plans of its parts hold and expect, and them."""
+    plans = [dict(plan) for plan in plans]
+    expected: Counter[str] = Counter()
+    for plan in plans:
+        expected.update(plan.get("expected_phase_seconds") or {})
+    return {
+        **facts,
+        "host_bytes": max((plan.get("host_bytes") or 0 for plan in plans), default=0),
+        "expected_seconds": sum(plan.get("expected_seconds") or 0.0 for plan in plans),
+        "expected_phase_seconds": dict(expected),
+        "parts": plans,
+    }
