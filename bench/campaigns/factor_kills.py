@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROUTINES = ("lu_factor", "cholesky", "qr", "solve", "economic")
 IN_PLACE = ("lu_factor", "cholesky", "qr")
 #: Order of the matrix; columns of a slab and of a block.
-N, SLAB, BLOCK = 900, 64, 32
+N, SLAB, BLOCK = 480, 32, 16
 
 
 @dataclass(frozen=True)
