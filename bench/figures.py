@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 BEGIN: Final = "<!-- measured: written by python -m bench.figures from bench/results/*.json -->"
 END: Final = "<!-- /measured -->"
-#: Rows of the README's table.
-HEADLINES: Final = 4
+#: Rows of the README's table: the newest of these results, and a part of its last row.
+HEADLINES: Final = (
+    (("file_to_file", "file_to_file_16384"), "files, n ="),
+    (("linalg", "linalg_16384"), "lu_factor"),
+    (("in_ram",), "n = 8192 |"),
+    (("durable_overhead",), "a journal"),
+)
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -289,10 +294,26 @@ def service_transfer(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def neighbour(result: dict[str, Any]) -> list[str]:
+    """Return the rows of products on a quiet machine and beside another process."""
+    loads = {
+        "quiet": "no other process", "half a core burnt": "another process uses half a core"
+    }  # fmt: skip
+    return [
+        f"| {text}, {name}, n = {n} | {size[load][name]['ratio']['median']:.3f} of the speed of"
+        " in-RAM `numpy.matmul` under the same load |"
+        for n, size in result["sizes"].items()
+        for load, text in loads.items()
+        for name in ("hdgemm in RAM", "hdgemm file to file")
+    ]
+
+
 #: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
 SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
     "file_to_file": ("Products from file to file", file_to_file),
+    "file_to_file_16384": ("Products from file to file, n = 16384", file_to_file),
     "in_ram": ("Products in RAM", in_ram),
+    "neighbour": ("Products beside another process", neighbour),
     "linalg": ("Factorisations from file to file", linalg),
     "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
     "hybrid_linalg": ("Factorisations by tasks: devices", hybrid),
@@ -304,6 +325,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
     "cluster_efficiency": ("Cluster", cluster),
     "formats": ("File formats", formats),
+    "formats_large": ("File formats, larger matrices", formats),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
     "split": ("Several devices", split),
@@ -348,29 +370,35 @@ def measured() -> Iterator[str]:
 
 
 def headlines() -> Iterator[str]:
-    """Yield the lines of the README's table: the last file, LU, RAM, journal, tile checks."""
-    rows = []
-    for name in ("file_to_file", "linalg", "in_ram", "durable_overhead", "tile_checks_overhead"):
-        if (result := load(name)) is not None:
-            found = [row for row in SECTIONS[name][1](result) if "the same by" not in row]
-            chosen = [row for row in found if "lu_factor" in row or "n = 8192 |" in row]
-            rows += (chosen or found)[-1:]
-    yield from ("| what | measured |", "|---|---|", *rows[:HEADLINES])
+    """Yield the lines of the README's table."""
+    yield from ("| what | measured |", "|---|---|")
+    for names, word in HEADLINES:
+        found = {name: result for name in names if (result := load(name)) is not None}
+        if found:
+            newest = max(found, key=lambda name: str(found[name]["environment"]["when"]))
+            yield [row for row in SECTIONS[newest][1](found[newest]) if word in row][-1]
 
 
-def write(page: Path, lines: Iterator[str]) -> None:
-    """Replace the part of a page between its two marks."""
+#: The pages with measured figures, and what writes them.
+PAGES: Final[dict[Path, Callable[[], Iterator[str]]]] = {
+    ROOT / "README.md": headlines,
+    ROOT / "docs" / "measured.md": measured,
+}
+
+
+def page_with(page: Path, lines: Iterator[str]) -> str:
+    """Return the text of a page with these lines between its two marks."""
     before, rest = page.read_text(encoding="utf-8").split(BEGIN, 1)
     _, after = rest.split(END, 1)
     text = "\n".join(lines).rstrip()
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
-    print(f"{page.name}: figures written")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
 def main() -> None:
-    """Write both tables."""
-    write(ROOT / "README.md", headlines())
-    write(ROOT / "docs" / "measured.md", measured())
+    """Write all tables."""
+    for page, lines in PAGES.items():
+        page.write_text(page_with(page, lines()), encoding="utf-8")
+        print(f"{page.name}: figures written")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,26 @@
-"""The document site builds without a broken link; links of the other pages lead somewhere."""
+"""The document site builds without a broken link; links and figures of the pages are right."""
 
 import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 import hdgemm
+from bench import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(ROOT.glob("*.md"))
+#: Links to other hosts, of all pages.
+ADDRESSES = sorted({
+    address
+    for page in (*PAGES, *(ROOT / "docs").rglob("*.md"))
+    for address in re.findall(r"\]\((https?://[^)#\s]+)", page.read_text(encoding="utf-8"))
+})  # fmt: skip
 
 
 @pytest.mark.campaign  # continuous integration runs it by itself
@@ -34,6 +43,26 @@ def test_links_of_the_top_level_pages_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert not missing
+
+
+@pytest.mark.campaign  # needs other hosts
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_link_to_another_host_leads_somewhere(address):
+    request = urllib.request.Request(address, headers={"User-Agent": "hdgemm's link check"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    except OSError as error:
+        pytest.skip(f"no network: {address} cannot be reached ({error})")
+    assert status not in {404, 410}
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
+def test_the_figures_of_a_page_are_those_of_the_committed_results(page):
+    written = figures.page_with(page, figures.PAGES[page]())
+    assert page.read_text(encoding="utf-8") == written, "run python -m bench.figures"
 
 
 def test_the_command_line_prints_the_version_of_the_package():
