@@ -28,7 +28,10 @@ _LAST_LOOK: Final = 2.0
 
 
 class RemoteJob:
-    """A job; `info` is its latest status document, which `refresh` and `wait` fetch."""
+    """A job of the service. `info` is the status document that was fetched last.
+
+    `refresh` and `wait` fetch a new one.
+    """
 
     def __init__(self, connection: Connection, info: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -41,7 +44,7 @@ class RemoteJob:
 
     @property
     def status(self) -> str:
-        """accepted, running, successful, failed or dismissed, by `info`."""
+        """The status in `info`: accepted, running, successful, failed or dismissed."""
         return str(self.info["status"])
 
     @property
@@ -51,11 +54,11 @@ class RemoteJob:
 
     @property
     def reference(self) -> dict[str, str]:
-        """The reference to its result for another job."""
+        """How an input of another job names this job's result."""
         return {"job": self.id}
 
     def refresh(self) -> RemoteJob:
-        """Fetch the status document."""
+        """Fetch the status document, and return this job."""
         self.info = self._connection.request("GET", f"/v1/jobs/{self.id}").json()
         return self
 
@@ -69,9 +72,9 @@ class RemoteJob:
         Parameters
         ----------
         progress
-            Called with each status document.
+            Called with each status document that is fetched.
         timeout
-            Seconds; None waits without a limit.
+            Seconds to wait; None waits without a limit.
 
         Raises
         ------
@@ -93,7 +96,7 @@ class RemoteJob:
             time.sleep(pause)
 
     def check(self) -> RemoteJob:
-        """Raise the error of a job that did not succeed."""
+        """Return this job if it succeeded, else raise its error."""
         if self.status == "successful":
             return self
         error = self.info.get("error") or {}
@@ -123,7 +126,7 @@ class RemoteJob:
             return loaded
 
     def array(self, name: str) -> NDArray[Any]:
-        """Download an array beside the result: "piv" of lu, "tau" of a raw qr."""
+        """Download a further result: the pivots ``"piv"`` of lu, or ``"tau"`` of a raw qr."""
         self.check()
         answer = self._connection.request("GET", f"/v1/jobs/{self.id}/results/{name}")
         loaded: NDArray[Any] = np.load(io.BytesIO(answer.content))
@@ -140,12 +143,12 @@ class RemoteJob:
         return self._connection.request("GET", f"/v1/jobs/{self.id}/log").text
 
     def cancel(self) -> RemoteJob:
-        """Ask it to stop; it stops within one tile."""
+        """Ask the service to stop this job, which takes at most the time of one tile."""
         self.info = self._connection.request("POST", f"/v1/jobs/{self.id}/cancel").json()
         return self
 
     def delete(self) -> None:
-        """Delete its record, log and kept result; cancel it if it has not ended."""
+        """Delete the job's record, log and kept result; a job that has not ended is cancelled."""
         self._connection.request("DELETE", f"/v1/jobs/{self.id}")
 
     def __repr__(self) -> str:

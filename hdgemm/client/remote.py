@@ -38,7 +38,7 @@ class Client:
     timeout
         Seconds until an unanswered request fails.
     patience
-        Seconds during which safe requests are repeated.
+        Seconds during which a request is repeated while the server is busy or unreachable.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Client:
         Parameters
         ----------
         a, b
-            Arrays, paths of .npy files, uploaded matrices, or jobs for their results. A file that
-            the server reaches too is named, not sent.
+            Arrays, paths of .npy files, uploaded matrices, or jobs, which stand for their results.
+            If the server can read the same file, only its name is sent.
         out
             A local file for the result, which is returned as a memmap; None returns an array.
         progress
             Called with the job's status document while it runs.
         transfer
-            Called with bytes done and in all, of each upload and of the download.
+            Called during each upload and the download with the bytes transferred and their total.
         **inputs
             c, alpha, beta, trans_a, trans_b, options, priority, name: as in `submit`.
 
@@ -114,15 +114,12 @@ class Client:
         **inputs
             alpha, beta, trans_a, trans_b, priority, name.
         """
-        body = self._inputs(a, b, c, output, options, transfer, inputs)
-        return self._execute("gemm", body)
+        further = {**inputs, "output": output, "options": options}
+        return self._execute("gemm", self._inputs({"a": a, "b": b, "c": c}, further, transfer))
 
     def plan(self, a: Operand, b: Operand, **inputs: Any) -> dict[str, Any]:
-        """Return the plan and the resources of a product; arguments as of `submit`."""
-        body = self._inputs(
-            a, b, inputs.pop("c", None), inputs.pop("output", None), inputs.pop("options", None),
-            None, inputs,
-        )  # fmt: skip
+        """Return the plan of a product and what it would reserve; arguments as of `submit`."""
+        body = self._inputs({"a": a, "b": b, "c": inputs.pop("c", None)}, inputs)
         at = "/v1/processes/gemm/execution"
         answer = self._connection.request("POST", at, json={"inputs": body, "dry_run": True})
         planned: dict[str, Any] = answer.json()
@@ -130,8 +127,7 @@ class Client:
 
     def verify(self, a: Operand, b: Operand, c: Operand, **inputs: Any) -> RemoteJob:
         """Submit a check that C = alpha·op(A)·op(B)."""
-        named = {"a": self.reference(a), "b": self.reference(b), "c": self.reference(c)}
-        return self._execute("verify", {**named, **inputs})
+        return self._execute("verify", self._inputs({"a": a, "b": b, "c": c}, inputs))
 
     def compute(
         self,
@@ -157,23 +153,17 @@ class Client:
         options
             host_memory, threads, tile.
         **inputs
-            The process's own (lower, mode, assume_a, transposed, refine), priority, name.
+            priority, name, and what the process takes of lower, mode, assume_a, transposed, refine.
         """
-        body: dict[str, Any] = {"a": self.reference(a, transfer), **inputs}
-        if b is not None:
-            body["b"] = self.reference(b, transfer)
-        if output is not None:
-            body["output"] = {"path": output} if isinstance(output, str) else dict(output)
-        if options is not None:
-            body["options"] = dict(options)
-        return self._execute(process, body)
+        further = {**inputs, "output": output, "options": options}
+        return self._execute(process, self._inputs({"a": a, "b": b}, further, transfer))
 
     def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
-        """Submit a profile of a worker's device; simulate, quick, priority and name are inputs."""
+        """Submit a profile of a worker's device. Inputs: simulate, quick, priority, name."""
         return self._execute("profile", {"device": device, **inputs})
 
     def linpack(self, n: int, **inputs: Any) -> RemoteJob:
-        """Submit HPL's benchmark; nb, depth, mxp, device, threads and name are inputs."""
+        """Submit HPL's benchmark for order n. Inputs: nb, depth, mxp, device, threads, name."""
         return self._execute("linpack", {"n": n, **inputs})
 
     def upload(
@@ -187,7 +177,7 @@ class Client:
     def reference(
         self, operand: Operand, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, str]:
-        """Return the reference to an operand; upload it where the server does not reach it."""
+        """Return how a job's input names an operand; upload what the server cannot read itself."""
         if isinstance(operand, (RemoteMatrix, RemoteJob)):
             return operand.reference
         if isinstance(operand, (str, os.PathLike)) and self._reaches(Path(operand)):
@@ -213,7 +203,7 @@ class Client:
             at, parameters = None if query is None else f"/v1/jobs?{query}", None
 
     def cancel(self, job_id: str) -> RemoteJob:
-        """Ask a job to stop; it stops within one tile."""
+        """Ask the service to stop a job, which takes at most the time of one tile."""
         return self.job(job_id).cancel()
 
     def close(self) -> None:
@@ -240,21 +230,18 @@ class Client:
 
     def _inputs(
         self,
-        a: Operand,
-        b: Operand,
-        c: Operand | None,
-        output: str | Mapping[str, Any] | None,
-        options: Options | Mapping[str, Any] | None,
-        transfer: Callable[[int, int], None] | None,
-        rest: Mapping[str, Any],
+        operands: Mapping[str, Operand | None],
+        further: Mapping[str, Any],
+        transfer: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        body = {"a": self.reference(a, transfer), "b": self.reference(b, transfer), **rest}
-        if c is not None:
-            body["c"] = self.reference(c, transfer)
-        if output is not None:
-            body["output"] = {"path": output} if isinstance(output, str) else dict(output)
-        if options is not None:
-            body["options"] = _options(options)
+        """Return the inputs of a request; operands are uploaded where needed."""
+        body = {name: self.reference(matrix, transfer) for name, matrix in operands.items()
+                if matrix is not None}  # fmt: skip
+        body |= {name: value for name, value in further.items() if value is not None}
+        if isinstance(body.get("output"), str):
+            body["output"] = {"path": body["output"]}
+        if isinstance(body.get("options"), Options):
+            body["options"] = _values(body["options"])
         return body
 
     def _execute(self, process: str, inputs: Mapping[str, Any]) -> RemoteJob:
@@ -265,9 +252,8 @@ class Client:
         return RemoteJob(self._connection, answer.json())
 
 
-def _options(options: Options | Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(options, Options):
-        return dict(options)
+def _values(options: Options) -> dict[str, Any]:
+    """Return options as the service's JSON."""
     values = {key: value for key, value in asdict(options).items() if value is not None}
     if not isinstance(values["devices"], str):
         values["devices"] = list(values["devices"])

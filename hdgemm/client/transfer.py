@@ -36,7 +36,7 @@ class RemoteMatrix:
 
     @property
     def reference(self) -> dict[str, str]:
-        """The reference to it for a job."""
+        """How an input of a job names this matrix."""
         return {"matrix": self.id}
 
 
@@ -89,7 +89,7 @@ def upload(
     Raises
     ------
     InputError
-        It is no matrix, or the service refuses it.
+        `matrix` cannot be uploaded, or the service refuses it.
     RemoteError
         The service cannot be reached; call again to resume.
     """

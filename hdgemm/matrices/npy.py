@@ -68,17 +68,22 @@ def read_header(path: Path) -> NpyHeader:
 
 
 def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
-    if start[:6] != _MAGIC or len(start) < 10:
+    if start[:6] != _MAGIC:
         raise InputError(
             f"{path} is not a .npy file: it begins with {start[:6]!r}, not {_MAGIC!r}",
             path=str(path),
         )
-    if start[6] not in _VERSIONS:
-        raise InputError(f"{path} has .npy version {start[6]}; versions 1 to 3 can be read")
-    packing, encoding = _VERSIONS[start[6]]
+    version = start[6] if len(start) > 6 else 1
+    if version not in _VERSIONS:
+        raise InputError(f"{path} has .npy version {version}; versions 1 to 3 can be read")
+    packing, encoding = _VERSIONS[version]
     begin = 8 + struct.calcsize(packing)
     if len(start) < begin:
-        raise InputError(f"{path} is truncated within its header", expected=begin, found=len(start))
+        raise InputError(
+            f"{path} is truncated: its header takes at least {begin} bytes, the file has"
+            f" {len(start)}",
+            path=str(path), expected=begin, found=len(start),
+        )  # fmt: skip
     (length,) = struct.unpack(packing, start[8:begin])
     if length > _LONGEST_HEADER:
         raise InputError(f"{path} has a header of {length} bytes; {_LONGEST_HEADER} is the most")

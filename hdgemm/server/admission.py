@@ -28,7 +28,7 @@ from hdgemm.server.models import (
     ProfileInputs,
     VerifyInputs,
 )
-from hdgemm.server.problems import ProblemError
+from hdgemm.server.problems import ProblemError, caused_by, named
 from hdgemm.server.publication import COMPANIONS
 from hdgemm.server.references import Source, look_up
 from hdgemm.server.tables import WorkerRow
@@ -113,14 +113,15 @@ class Examiner:
             404 and 409 for references.
         """
         options = self._options(process, job_options(inputs))
-        sources = {
-            name: look_up(self._database, reference, account, self._settings)
-            for name in ("a", "b", "c")
-            if (reference := getattr(inputs, name, None)) is not None
-        }
+        sources = {}
+        for name in ("a", "b", "c"):
+            if (reference := getattr(inputs, name, None)) is not None:
+                with caused_by(name, reference.model_dump()):
+                    sources[name] = look_up(self._database, reference, account, self._settings)
         path = None
         if not isinstance(inputs, VerifyInputs):
-            path = self._output_path(inputs.output, sources, account)
+            with caused_by("output.path", inputs.output.path):
+                path = self._output_path(inputs.output, sources, account)
         folder = self._settings.data_dir if path is None else path.parent
         problem: Problem | RoutineProblem
         if isinstance(inputs, LinalgInputs):
@@ -205,7 +206,7 @@ class Examiner:
             return None
         path = paths.resolve(wanted.path, account.writable(self._settings.roots), "write")
         if path.suffix != ".npy":
-            raise InputError(f"the result's name must end in .npy, got {wanted.path!r}")
+            raise InputError("the name of the result must end in .npy")
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}")
         if any(
@@ -213,7 +214,7 @@ class Examiner:
             for name, source in sources.items()
             if name != "c"
         ):
-            raise InputError(f"{wanted.path!r} is an input of the same job")
+            raise InputError("this file is an input of the same job")
         if path.exists() and not (wanted.overwrite and path.is_file()):
             raise ProblemError(
                 409, "exists", f"{path} exists; set output.overwrite (--overwrite) to replace it"
@@ -254,8 +255,13 @@ def check_request(
         known |= set(devices)
     unknown = sorted(set(admission.devices) - known)
     if unknown:
+        field = "options.devices" if "options" in admission.inputs else "device"
+        what = (
+            f"{field} names {', '.join(unknown)}, which no worker has;"
+            f" allowed are {', '.join(sorted(known))}"
+        )
         raise ProblemError(
-            422, "no-such-device", f"no worker has {', '.join(unknown)}", known=sorted(known)
+            422, "no-such-device", what, known=sorted(known), errors=[named(field, what)]
         )
 
 

@@ -44,7 +44,9 @@ def _printable(value: str) -> str:
 
 _Finite = Annotated[float, Field(ge=-1.7e308, le=1.7e308, allow_inf_nan=False)]
 Number = Annotated[_Finite, BeforeValidator(_number, json_schema_input_type=_Finite)]
-Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
+Id = Annotated[
+    str, Field(min_length=32, max_length=32, pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])
+]
 Name = Annotated[
     str,
     Field(max_length=200, pattern=r"^[ -~]*$", examples=["night run"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +13,10 @@ from starlette.responses import JSONResponse
 
 from hdgemm.errors import DoesNotFitError, HdgemmError
 from hdgemm.server.documents import finite
+from hdgemm.server.validation import show
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 log = logging.getLogger(__name__)
 #: Errors of drivers and pool when the database is away, locked or full.
@@ -125,6 +127,25 @@ def from_library(error: HdgemmError) -> ProblemError:
         if isinstance(value, (int, float, str)) and key not in own
     }
     return ProblemError(422, kind, str(error), headers=None, **numbers)
+
+
+@contextmanager
+def caused_by(field: str, value: Any) -> Iterator[None]:
+    """Name the field of the request, and its value, in an error that this value causes."""
+    try:
+        yield
+    except (HdgemmError, ProblemError) as error:
+        found = error if isinstance(error, ProblemError) else from_library(error)
+        what = f"{field} is {show(value)}: {found.detail}"
+        members = {**found.members, "errors": [named(field, what)]}
+        raise ProblemError(
+            found.status, found.kind, what, headers=found.headers, **members
+        ) from error
+
+
+def named(field: str, what: str) -> dict[str, str]:
+    """Return an entry of an error's member ``errors``: a field of the inputs, and the sentence."""
+    return {"where": f"body.inputs.{field}", "field": field, "what": what}
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

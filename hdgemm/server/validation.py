@@ -47,7 +47,7 @@ def describe_errors(
             field = str([part for part in error["loc"] if isinstance(part, str)][-1])
             sentence = _by_message(field, error)
         else:
-            path, part, in_union = _locate(parts, schema)
+            path, part, in_union = _locate(parts, schema, body)
             where = [source, *map(str, path)]
             own = where[2:] if where[1:2] == ["inputs"] and len(where) > 2 else where[1:]
             field = ".".join(own) or "body"
@@ -98,17 +98,26 @@ def _value_at(body: Any, path: Sequence[str | int]) -> Any:
     return body
 
 
-def _locate(parts: Sequence[str | int], schema: Schema) -> tuple[list[str | int], Schema, bool]:
+def _locate(
+    parts: Sequence[str | int], schema: Schema, body: Any
+) -> tuple[list[str | int], Schema, bool]:
     """Return the field of an error's location, its schema, and whether it ends in a union.
 
-    Within a union, a location continues with the name of an alternative; the field is then the
-    union itself, since none of its alternatives fits.
+    Within a union, a location continues with the name of an alternative. The field is then the
+    union itself, since none of its alternatives fits, or the only member of the value where one
+    alternative has that member.
     """
     definitions = schema.get("$defs", {})
     path: list[str | int] = []
     for place, part in enumerate(parts):
         options = list(_alternatives(schema, definitions))
         if len(options) > 1:
+            value = _value_at(body, path)
+            for option in options if isinstance(value, dict) else ():
+                if list(value) == option.get("required"):
+                    member = option["required"][0]
+                    inner = {**option["properties"][member], "$defs": definitions}
+                    return [*path, member], inner, True
             return path, {**schema, "$defs": definitions}, True
         properties = options[0].get("properties", {})
         path.append(part)
@@ -148,8 +157,9 @@ def _one(schema: Schema, definitions: Schema) -> str:
     if schema.get("type") == "array":
         return _list(schema, definitions)
     if schema.get("type") == "object":
-        names = ", ".join(f'"{name}": …' for name in schema.get("required", ()))
-        return f"{{{names}}}" if names else "an object"
+        needed = schema.get("required", ())
+        names = ", ".join(f'"{name}": …' for name in needed or schema.get("properties", ()))
+        return f"{{{names}}}{'' if needed else ', each optional'}" if names else "an object"
     plain = {"boolean": "true or false", "integer": "a whole number", "number": "a number"}
     word = plain.get(schema.get("type", ""))
     return _text(schema) if word is None else word + _bounds(schema)
@@ -174,8 +184,11 @@ def _list(schema: Schema, definitions: Schema) -> str:
 
 
 def _text(schema: Schema) -> str:
-    longest, examples = schema.get("maxLength"), schema.get("examples")
-    text = "a text" if longest is None else f"a text of at most {longest} characters"
+    least, longest = schema.get("minLength"), schema.get("maxLength")
+    examples = schema.get("examples")
+    length = f"at most {longest}" if least is None else f"{least} to {longest}"
+    length = length if least != longest else str(longest)
+    text = "a text" if longest is None else f"a text of {length} characters"
     if examples:
         return f"{text} like {' or '.join(map(json.dumps, examples))}"
     return f"{text} that matches {schema['pattern']}" if "pattern" in schema else text

@@ -42,6 +42,15 @@ SENTENCES: dict[str, tuple[Any, str]] = {
     "alpha": ({"alpha": "x"}, '"x": it must be a number'),
     "trans_a": ({"trans_a": "yes"}, '"yes": it must be true or false'),
     "a": ({"a": 3}, f"3: it must be {REFERENCE}"),
+    "a.path": ({"a": {"path": ""}}, '"": it must be a text of 1 to 4096 characters like "a.npy"'),
+    "b.matrix": (
+        {"b": {"matrix": "zz"}},
+        f'"zz": it must be a text of 32 characters like "{"0" * 32}"',
+    ),
+    "output": (
+        {"output": "c.npy"},
+        '"c.npy": it must be {"path": …, "format": …, "overwrite": …}, each optional',
+    ),
     "b": ({"b": {"pat": "x"}}, f'{{"pat": "x"}}: it must be {REFERENCE}'),
     "options.devices": (
         {"options": {"devices": ["gpu"]}},
@@ -71,6 +80,23 @@ SENTENCES: dict[str, tuple[Any, str]] = {
 def test_each_sentence_names_field_value_and_what_is_allowed(client: InProcess, field: str) -> None:
     inputs, sentence = SENTENCES[field]
     assert errors(client, {**AB, **inputs}) == {field: f"{field} is {sentence}"}
+
+
+def test_errors_of_files_and_devices_name_their_field(client: InProcess, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    for field, inputs, words in (
+        ("a", {"a": {"path": "gone.npy"}}, '{"path": "gone.npy"}: cannot open'),
+        ("b", {"b": {"path": "/etc/passwd"}}, "none of the folders that you may read"),
+        ("b", {"b": {"path": "cut.npy"}}, "truncated: its header takes at least 10 bytes"),
+        ("output.path", {"output": {"path": "c.csv"}}, '"c.csv": the name of the result must end'),
+        ("output.path", {"output": {"path": "a.npy"}}, "is an input of the same job"),
+        ("options.devices", {"options": {"devices": ["cuda:7"]}}, "allowed are auto, host"),
+    ):
+        found = errors(client, {**AB, **inputs})
+        assert list(found) == [field]
+        assert found[field].startswith(field)
+        assert words in found[field]
 
 
 def test_unknown_fields(client: InProcess) -> None:
