@@ -142,8 +142,10 @@ def main() -> None:
 
 def _usage(error: Any) -> str:
     """Say what is wrong with a command line, and which help says more."""
-    command = error.ctx.command_path if error.ctx is not None else "hdgemm"
+    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *LINALG, *SERVICE)]
+    command = " ".join(["hdgemm", *named]) if error.ctx is None else error.ctx.command_path
     message = error.format_message().replace("Value error, ", "")  # pydantic's
+    message = message.replace("Input should be", "it must be")
     return f"{message}\nsee {command} --help"
 
 

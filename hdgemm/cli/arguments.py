@@ -151,6 +151,12 @@ def chosen_check(*, product: bool, tiles: bool) -> Literal[True, "tiles"] | None
     return "tiles" if tiles else product or None
 
 
+def refuse_storage_alone(storage: str | None) -> None:
+    """Refuse `--storage` without `--cluster`, which alone uses it."""
+    if storage is not None:
+        raise InputError("--storage describes the storage of a cluster: give --cluster, too")
+
+
 def parse_scalar(text: str) -> complex:
     """Read alpha or beta: ``2``, ``-0.5``, ``1e-3``, or complex ``1+2j``."""
     try:

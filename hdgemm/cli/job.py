@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _URL: Final = "http://127.0.0.1:8000"
 _MOST_COMPLETED: Final = 100
+#: Seconds to wait for the first answer of a service; later requests outlast its restart.
+_FIRST_CONTACT: Final = 3.0
 #: Exit code of `job watch` where the job failed, for whatever reason.
 _FAILED: Final = 1
 
@@ -26,7 +28,8 @@ def _complete_job(context: typer.Context, incomplete: str) -> list[str]:
     from itertools import islice
 
     try:
-        with _client(context.params.get("url") or _URL, context.params.get("token")) as client:
+        at = context.params.get("url") or _URL
+        with _client(at, context.params.get("token"), 0.0) as client:
             ids = [job.id for job in islice(client.jobs(), _MOST_COMPLETED)]
     except (HdgemmError, ImportError):
         return []
@@ -235,9 +238,14 @@ def fetch(
         typer.echo(str(out))
 
 
-def _client(url: str, token: str | None) -> Client:
+def _client(url: str, token: str | None, patience: float = _FIRST_CONTACT) -> Client:
+    """Return a client of a service that answers."""
     from hdgemm.client import Client
+    from hdgemm.client.connection import Connection
 
+    probe = Connection(url, None, 10.0, patience)
+    probe.request("GET", "/healthz")
+    probe.close()
     return Client(url, token)
 
 

@@ -117,7 +117,7 @@ def _requested(
         replace(run, overlap=parse_overlap(names), strip=width)
         for run in runs
         for names in overlap.split(",")
-        for width in (_numbers(strip) if strip is not None else [None])
+        for width in (_numbers(strip, "strip") if strip is not None else [None])
     ]  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
     defaults = {"n": "1", "nb": "1", "depth": "1", "bcast": "1ring", "swap": "long"}
     texts = defaults | {name: text for name, text in values.items() if text is not None}
     grids = texts["grid"].split(",") if "grid" in texts else []
-    orders, blocks, depths = (_numbers(texts[name]) for name in ("n", "nb", "depth"))
+    orders, blocks, depths = (_numbers(texts[name], name) for name in ("n", "nb", "depth"))
     return [
         Settings(order, block, pq, depth=depth, broadcast=topology, swap=exchange)
         for pq, order, block, depth, topology, exchange in itertools.product(
@@ -161,11 +161,13 @@ def _sized(
     return runs
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int]:
     try:
         return [int(one) for one in text.split(",")]
     except ValueError:
-        raise InputError(f"expected whole numbers separated by commas, got {text!r}") from None
+        raise InputError(
+            f"--{option} is {text!r}: it must be a whole number, or several separated by commas"
+        ) from None
 
 
 def _squarest(size: int) -> tuple[int, int]:

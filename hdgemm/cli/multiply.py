@@ -29,6 +29,7 @@ from hdgemm.cli.arguments import (
     chosen_check,
     make_options,
     parse_scalar,
+    refuse_storage_alone,
 )
 
 
@@ -95,6 +96,7 @@ def command(
         else:
             multiply_on_cluster(cluster, a, b, product, outputs, storage=storage, restart=restart)
         return
+    refuse_storage_alone(storage)
     if dry_run:
         print_plans(plan(a, b, **product), as_json=as_json)
         return

@@ -22,6 +22,7 @@ from hdgemm.cli.arguments import (
     TransB,
     make_options,
     parse_scalar,
+    refuse_storage_alone,
 )
 from hdgemm.errors import InputError
 
@@ -105,15 +106,16 @@ def command(
                    "trans_a": trans_a, "trans_b": trans_b, "options": options}  # fmt: skip
         plan_on_cluster(cluster, what, product, storage=storage, as_json=as_json)
         return
+    refuse_storage_alone(storage)
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)
-    elif len(what) == 2:
+    elif len(what) == 2 and not all(text.isdigit() for text in what):
         plans = plan(
             what[0], what[1], beta=parse_scalar(beta), c=c, out=out or "C.npy",
             trans_a=trans_a, trans_b=trans_b, options=options,
         )  # fmt: skip
     else:
-        raise InputError(f"plan takes M N K or A B, got {len(what)} arguments")
+        raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
     print_plans(plans, as_json=as_json)
 
 

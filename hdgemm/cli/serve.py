@@ -108,7 +108,7 @@ def make_settings(
     given: dict[str, Any] = {
         "data_dir": data_dir,
         "roots": tuple(roots) if roots else None,
-        "memory": None if memory is None else parse_size(memory),
+        "memory": None if memory is None else parse_size(memory, "--memory"),
         "devices": tuple(devices) if devices else None,
         "database_url": database_url,
         "public_url": public_url,

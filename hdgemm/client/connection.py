@@ -71,7 +71,10 @@ class Connection:
             except httpx.TransportError as error:
                 safe = repeatable or isinstance(error, httpx.ConnectError)
                 if not safe or time.monotonic() + wait > until:
-                    raise RemoteError(f"cannot reach {self.url}: {error}", status=0) from error
+                    raise RemoteError(
+                        f"cannot reach {self.url}: {error}; is 'hdgemm serve' running there?",
+                        status=0,
+                    ) from error
             else:
                 if answer.is_success or answer.status_code == 304:
                     return answer

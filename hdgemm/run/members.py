@@ -80,7 +80,7 @@ def names_for(options: Options, flops: int, home: str | None = None) -> tuple[st
     if options.strategy == "hybrid" and "host" not in names:
         names = (*names, "host")
     if len(set(names)) < len(names):
-        raise InputError(f"each device once, got {', '.join(names)}")
+        raise InputError(f"a device is named twice: {', '.join(names)}; name each once")
     return names
 
 
@@ -123,7 +123,8 @@ def plan_members(
         plan = plan_for(problem, options, device.spec, machine, members=len(names))
         members.append(Member(device.spec.name, device, plan))
     if len({member.name for member in members}) < len(members):
-        raise InputError(f"each device once, got {', '.join(member.name for member in members)}")
+        named = ", ".join(member.name for member in members)
+        raise InputError(f"a device is named twice: {named}; name each once")
     return members
 
 

@@ -13,7 +13,7 @@ import typer
 import hdgemm
 from hdgemm.cli.app import app
 from hdgemm.cli.arguments import complete_device
-from hdgemm.errors import DeviceError, InputError
+from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices import registry
 from hdgemm.pipeline.planjson import from_json
 from tests.cli.commands import command_line
@@ -133,11 +133,30 @@ def test_usage_errors_name_the_help_of_their_command(run):
         (("job", "submit"), "hdgemm job submit --help"),
         (("divide",), "hdgemm --help"),
         (("plan", 1, 2, 3, "--strategy", "guess"), "hdgemm plan --help"),
+        (("profile", "--compare", "a.json"), "hdgemm profile --help"),
     ):
         done = run(*arguments)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == f"see {help_of}"
         assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*PRODUCT, "--out", "D.npy", "--storage", "1GB"), "give --cluster"),
+        (("plan", 3, 4), "three extents M N K or two files A B, got '3 4'"),
+        (
+            ("linpack", "--n", "many", "--device", "host"),
+            "--n is 'many': it must be a whole number",
+        ),
+        (("worker", "--memory", "some"), "--memory is 'some'"),
+    ],
+)
+def test_wrong_values_name_their_option(run, arguments, words):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 def test_devices_are_completed(monkeypatch):
@@ -255,15 +274,15 @@ def test_jobs_are_listed_as_a_table_and_as_json(run, monkeypatch):
 def test_job_ids_are_completed_and_an_absent_service_completes_nothing(monkeypatch):
     from types import SimpleNamespace
 
-    from hdgemm.cli.job import _complete_job
+    from hdgemm.cli.job import _client, _complete_job
+    from hdgemm.client import RemoteError
 
     context = SimpleNamespace(params={"url": "http://127.0.0.1:9", "token": None})
     monkeypatch.setattr("hdgemm.cli.job._client", lambda *_: AService("running"))
     assert _complete_job(context, "ff") == ["f" * 32]
     assert _complete_job(context, "0") == []
 
-    def absent(*_):
-        raise InputError("no service")
-
-    monkeypatch.setattr("hdgemm.cli.job._client", absent)
+    monkeypatch.undo()
     assert _complete_job(context, "") == []
+    with pytest.raises(RemoteError, match="is 'hdgemm serve' running there"):
+        _client("http://127.0.0.1:9", None, 0.0)

@@ -147,7 +147,7 @@ def test_splits_that_make_no_sense_are_refused(machine, split):
 
 def test_a_device_named_twice_is_refused(machine):
     machine["x"] = paced("x", 1.0)
-    with pytest.raises(hdgemm.InputError, match="each device once"):
+    with pytest.raises(hdgemm.InputError, match="named twice"):
         run(("x", "x"), product())
 
 
