@@ -146,10 +146,6 @@ def test_usage_errors_name_the_help_of_their_command(run):
     [
         ((*PRODUCT, "--out", "D.npy", "--storage", "1GB"), "give --cluster"),
         (("plan", 3, 4), "three extents M N K or two files A B, got '3 4'"),
-        (
-            ("linpack", "--n", "many", "--device", "host"),
-            "--n is 'many': it must be a whole number",
-        ),
         (("worker", "--memory", "some"), "--memory is 'some'"),
     ],
 )
