@@ -52,15 +52,20 @@ DeviceMemory = Annotated[
         help="Memory for tiles on each GPU or OpenCL device. Default: what is free there.",
     ),
 ]
-Device = Annotated[
-    list[str] | None,
-    typer.Option(
+
+
+def device_option(default: str) -> Any:
+    """Return the option `--device` of a command that takes `default` without it."""
+    return typer.Option(
         "--device",
         metavar="NAME",
         autocompletion=complete_device,
-        help="host, opencl:0, cuda:0 …; may be given several times. Default: auto.",
-    ),
-]
+        help=f"host, opencl:0, cuda:0 …; may be given several times. Default: {default}.",
+    )
+
+
+Device = Annotated[list[str] | None, device_option("auto")]
+HostOrDevice = Annotated[list[str] | None, device_option("host")]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="Threads for BLAS and copies. Default: all cores.")
 ]

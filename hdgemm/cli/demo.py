@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hdgemm.cli.arguments import Device, DeviceMemory, Json, Threads, make_options
+from hdgemm.cli.arguments import DeviceMemory, HostOrDevice, Json, Threads, make_options
 
 
 def command(
@@ -15,7 +15,7 @@ def command(
     ] = "400MB",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-out"),
     *,
-    device: Device = None,
+    device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
     threads: Threads = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the matrices too.")] = False,

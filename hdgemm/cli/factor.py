@@ -9,11 +9,11 @@ import typer
 
 from hdgemm.cli.arguments import (
     Checkpoint,
-    Device,
     DeviceMemory,
     DryRun,
     GanttFile,
     HostMemory,
+    HostOrDevice,
     Json,
     NoClobber,
     Quiet,
@@ -46,7 +46,7 @@ def cholesky(
         bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
     ] = False,
     host_memory: HostMemory = None,
-    device: Device = None,
+    device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
@@ -74,7 +74,7 @@ def lu(
         bool, typer.Option("--in-place", help="Store the factors over A, instead of --out.")
     ] = False,
     host_memory: HostMemory = None,
-    device: Device = None,
+    device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
@@ -100,7 +100,7 @@ def qr(
         Literal["r", "raw"], typer.Option(help="R, or the reflectors with OUT.tau.npy.")
     ] = "r",
     host_memory: HostMemory = None,
-    device: Device = None,
+    device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,
@@ -132,7 +132,7 @@ def solve(
         bool, typer.Option("--refine", help="Factor in single precision, refine to double.")
     ] = False,
     host_memory: HostMemory = None,
-    device: Device = None,
+    device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
     threads: Threads = None,
     tile: Tile = None,

@@ -125,8 +125,10 @@ def jobs(
     status: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="STATUS",
             autocompletion=lambda: ["accepted", "running", "successful", "failed", "dismissed"],
-            help="Only jobs with this status; may be given several times.",
+            help="Only jobs that are accepted, running, successful, failed or dismissed; may be "
+            "given several times.",
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,

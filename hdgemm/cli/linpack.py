@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdgemm.cli.arguments import Device, Json, Threads, make_options
+from hdgemm.cli.arguments import Json, Threads, device_option, make_options
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def command(
     mxp: Annotated[
         bool, typer.Option("--mxp", help="HPL-MxP: factor in float32, refine to float64.")
     ] = False,
-    device: Device = None,
+    device: Annotated[list[str] | None, device_option("chosen by measurement")] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:

@@ -41,7 +41,7 @@ def command(
         ),
     ] = None,
     compare: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="Two report.json, old and new.")
+        tuple[Path, Path] | None, typer.Option(metavar="OLD NEW", help="Compare two report.json.")
     ] = None,
     as_json: Json = False,
 ) -> None:

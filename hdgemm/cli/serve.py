@@ -17,13 +17,25 @@ DataDir = Annotated[
 ]
 Root = Annotated[
     list[Path] | None,
-    typer.Option(help="A folder whose files jobs may read and write; may be given several times."),
+    typer.Option(
+        metavar="DIR",
+        help="A folder whose files jobs may read and write; may be given several times.",
+    ),
 ]
 Memory = Annotated[
-    str | None, typer.Option(help="Memory that the jobs of a worker may hold together.")
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory that the jobs of a worker may hold together. Default: 60 % of what is free.",
+    ),
 ]
 Device = Annotated[
-    list[str] | None, typer.Option("--device", help="A device of the worker; default: host.")
+    list[str] | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="A device of the worker; may be given several times. Default: host.",
+    ),
 ]
 DatabaseUrl = Annotated[
     str | None,

@@ -27,11 +27,13 @@ def command(
     ] = None,
     read: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder that its jobs may read; default: all roots."),
+        typer.Option(metavar="DIR", help="A folder that its jobs may read; default: all roots."),
     ] = None,
     write: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder that its jobs may read and write; default: none."),
+        typer.Option(
+            metavar="DIR", help="A folder that its jobs may read and write; default: none."
+        ),
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
