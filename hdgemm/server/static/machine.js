@@ -32,7 +32,7 @@ function workerCard(worker, running, series) {
     facts([
       ["Runs", mine.length ? el("span", {}, ...mine.map((one) => el("div", {},
         one.mine ? el("a", { href: `#/job/${one.jobID}` }, one.name || one.jobID.slice(0, 8)) : `a job of ${one.owner}`,
-        ` ${one.processID}, ${Math.floor(one.percent)} %, ${one.eta === null ? "" : `${seconds(one.eta)} left`}`))) : "nothing"],
+        ` ${one.processID}, ${Math.floor(one.percent)} %${one.eta === null ? "" : `, ${seconds(one.eta)} left`}`))) : "nothing"],
       ["Memory for jobs", `${bytes(held)} of ${bytes(worker.memory)} held`],
       ["Up for", seconds(since(worker.started))],
       ["Last seen", `${seconds(worker.seconds_since_seen)} ago`],
@@ -62,13 +62,13 @@ export async function machine(signal, _id, _more, { main, tell }) {
       cards.length ? cards.map(([node]) => node) : el("p", { class: "card" }, "No worker is running: jobs wait until one is started."),
       card("Disk of the service", bar((100 * disk.used) / disk.total, "Disk in use"),
         el("p", { class: "soft" }, `${bytes(disk.used)} used, ${bytes(disk.free)} free`)),
-      card("Folders that jobs may name files in", landing.roots.length
+      card("Folders whose files jobs may name", landing.roots.length
         ? el("ul", {}, ...landing.roots.map((root) => el("li", {}, root)))
         : el("p", {}, "None: start the server with --root.")),
       card("Your account", facts([
         ["Name", account.name],
-        ["Unfinished jobs", `${account.unfinished_jobs}, at most ${account.max_jobs ?? "any number"}`],
-        ["Bytes kept", account.max_bytes === null ? "any number" : `at most ${bytes(account.max_bytes)}`],
+        ["Unfinished jobs", `${account.unfinished_jobs} (${account.max_jobs === null ? "no limit" : `at most ${account.max_jobs}`})`],
+        ["Quota", account.max_bytes === null ? "no limit" : `at most ${bytes(account.max_bytes)}`],
       ])));
     for (const [, drawCharts] of cards) drawCharts();
   }, 5000, signal, tell);
