@@ -235,8 +235,10 @@ class Client:
         transfer: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
         """Return the inputs of a request; operands are uploaded where needed."""
-        body = {name: self.reference(matrix, transfer) for name, matrix in operands.items()
-                if matrix is not None}  # fmt: skip
+        body: dict[str, Any] = {
+            name: self.reference(matrix, transfer)
+            for name, matrix in operands.items() if matrix is not None
+        }  # fmt: skip
         body |= {name: value for name, value in further.items() if value is not None}
         if isinstance(body.get("output"), str):
             body["output"] = {"path": body["output"]}
