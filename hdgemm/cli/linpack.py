@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, Threads, device_option, make_options
+from hdgemm.cli.supervisor import supervise
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def command(
     Runs in one process, or in all processes of mpiexec, as in
     mpiexec -n 4 hdgemm linpack --grid 2x2. The exit code is 1 when a residual fails.
     """
+    supervise()  # before there are threads, and before MPI begins
     from hdgemm.hpl.benchmark import ending_all, threads_of
     from hdgemm.hpl.communicator import world as all_processes
     from hdgemm.hpl.devices import open_devices

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from threadpoolctl import threadpool_limits
 
 from hdgemm.energy import Energy, EnergyMeter
-from hdgemm.errors import HdgemmError
+from hdgemm.errors import CancelledRunError, HdgemmError
 from hdgemm.hpl.communicator import world as all_processes
 from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.machine import check
@@ -245,10 +245,14 @@ def _end_all(world: Communicator, error: BaseException) -> None:
         return
     if isinstance(error, Exception) and not isinstance(error, HdgemmError):
         traceback.print_exception(error)
-    what = str(error) or type(error).__name__
+    what, code = str(error) or type(error).__name__, getattr(error, "exit_code", 1)
+    if isinstance(error, KeyboardInterrupt):
+        what, code = "interrupted", CancelledRunError.exit_code
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):  # by SIGTERM, for example
+        what, code = f"stopped with exit code {error.code}", error.code
     print(f"hdgemm: rank {world.rank} on {platform.node()}: {what}", file=sys.stderr, flush=True)
     time.sleep(1.0)  # an abort makes mpiexec drop output that it has not read yet
-    world.abort(getattr(error, "exit_code", 1))
+    world.abort(code)
 
 
 def _refined(system: System) -> tuple[Vector, int]:

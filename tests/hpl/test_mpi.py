@@ -65,11 +65,12 @@ app(["linpack", "--n", "80", "--nb", "16", "--grid", "2x1", "--threads", "1"])
 """
 
 
-def test_a_rank_that_is_killed_in_an_update_ends_the_command_and_is_named_by_its_process():
+def test_a_rank_that_is_killed_in_an_update_ends_the_command_and_is_named():
     done = mpiexec(2, "-c", DYING)
     assert done.returncode != 0
-    process = re.search(r"hdgemm: rank 1 is process (\d+) on \S+", done.stderr)
-    assert f"PID {process.group(1)} " in done.stdout + done.stderr
+    process = re.search(r"hdgemm: rank 1 is process (\d+) on (\S+)", done.stderr)
+    named = r"rank 1 on {1}: process {0} was ended by SIGKILL|rank 1 with PID {0} on node {1}"
+    assert re.search(named.format(*process.groups()), done.stdout + done.stderr)
 
 
 INJECTED = """
