@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are read at a time to be summed.
 _BLOCK: Final = 32 << 20
+#: Elements at the start of a rectangle whose checksum tells whether it was written to.
+SAMPLE: Final = 512
 
 
 def as_stored(tile: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -37,3 +39,10 @@ def stored_checksum(matrix: Matrix, rect: Rect) -> int:
         matrix.read(rect.row + top, rect.col, block)
         total = checksum(block, total)
     return total
+
+
+def checksum_of_start(matrix: Matrix, rect: Rect) -> int:
+    """Read the first elements of a rectangle's first row and return their checksum."""
+    row = np.empty((1, min(rect.cols, SAMPLE)), matrix.dtype.newbyteorder("="))
+    matrix.read(rect.row, rect.col, row)
+    return checksum(row)

@@ -15,7 +15,7 @@ import stat
 import zlib
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+from hdgemm.errors import InputError, MatrixIOError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 _DIGITS: Final = 8
 #: Beginning of a journal whose first record a crash has torn.
 _TORN: Final = re.compile(rb"[0-9a-f]{0,8}\Z|[0-9a-f]{8} ")
-
-
-class DamagedJournalError(HdgemmError):
-    """A journal has bad records in its middle: `path`, and `lines` by number from 1."""
 
 
 class Journal:

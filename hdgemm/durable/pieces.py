@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from hdgemm.durable.checksums import stored_checksum
+from hdgemm.durable.checksums import SAMPLE, checksum_of_start, stored_checksum
 from hdgemm.durable.redo_log import RedoLog
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.slots import pieces_of
@@ -19,9 +16,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import Plan
 
-#: Slabs whose old content is sampled, spread evenly, and the elements of each sample.
+#: Slabs whose old content is sampled, spread evenly.
 _SAMPLES: Final = 4096
-_SAMPLE: Final = 512
 #: Rows and columns of the sampled grid at most.
 _GRID: Final = 64
 
@@ -77,9 +73,9 @@ def sample_places(plan: Plan, *, shared: bool) -> list[Rect]:
     if not shared:
         return [part for parts in slabs_of(plan) for part in parts]
     m, n = plan.problem.m, plan.problem.n
-    down, across = max(1, -(-m // _GRID)), max(_SAMPLE, -(-n // _GRID))
+    down, across = max(1, -(-m // _GRID)), max(SAMPLE, -(-n // _GRID))
     return [
-        Rect(row, col, 1, min(_SAMPLE, n - col))
+        Rect(row, col, 1, min(SAMPLE, n - col))
         for row in range(0, m, down)
         for col in range(0, n, across)
     ]
@@ -112,7 +108,7 @@ def _overlap(x: Rect, y: Rect) -> bool:
 def sample(matrix: Matrix, rects: Sequence[Rect]) -> list[list[int]]:
     """Return ``[row, col, crc]`` of the first elements of pieces spread over C, as they are now."""
     step = -(-len(rects) // _SAMPLES)
-    return [[rect.row, rect.col, _begins(matrix, rect)] for rect in rects[::step]]
+    return [[rect.row, rect.col, checksum_of_start(matrix, rect)] for rect in rects[::step]]
 
 
 def begins_otherwise(
@@ -123,13 +119,6 @@ def begins_otherwise(
     return [
         rect
         for rect in untouched
-        if (crc := known.get((rect.row, rect.col))) is not None and _begins(matrix, rect) != crc
+        if (crc := known.get((rect.row, rect.col))) is not None
+        and checksum_of_start(matrix, rect) != crc
     ]
-
-
-def _begins(matrix: Matrix, rect: Rect) -> int:
-    row: np.ndarray[Any, Any] = np.empty(
-        (1, min(rect.cols, _SAMPLE)), matrix.dtype.newbyteorder("=")
-    )
-    matrix.read(rect.row, rect.col, row)
-    return zlib.crc32(row.view(np.uint8).data)

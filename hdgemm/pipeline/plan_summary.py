@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 #: Devices whose plans are printed; the others are counted.
 _MOST_DEVICES: Final = 4
-_SUMMED: Final = ("host_bytes", "staging_bytes", "device_bytes", "host_limit")
 
 
 def planned_bytes(plan: Plan) -> dict[Stage, int]:
