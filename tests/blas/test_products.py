@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("operands")
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     extents=st.tuples(EXTENT, EXTENT, EXTENT),
     tile=TILE,

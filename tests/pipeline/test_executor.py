@@ -73,7 +73,7 @@ extents = st.tuples(*[st.sampled_from([1, 2, 3, 5, 7, 11, 13])] * 3)
 tiles = st.tuples(*[st.integers(1, 5)] * 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     extents=extents,
     tile=tiles,

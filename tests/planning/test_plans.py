@@ -38,7 +38,7 @@ def plan_or_none(problem, options, device, members=1):
 
 
 @given(PROBLEMS, DEVICES, OPTIONS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_plan_is_whole_within_limits_and_moves_what_it_says(problem, device, options):
     options = with_few_steps(problem, options)
     plan = plan_or_none(problem, options, device)
@@ -60,7 +60,7 @@ def test_any_plan_is_whole_within_limits_and_moves_what_it_says(problem, device,
 
 
 @given(PROBLEMS, DEVICES, OPTIONS, st.integers(2, 3), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_tiles_that_a_member_draws_form_a_valid_plan(problem, device, options, members, data):
     options = with_few_steps(problem, options)
     plan = plan_or_none(problem, options, device, members)

@@ -18,7 +18,7 @@ members = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     m=st.integers(1, 30),
     n=st.integers(1, 30),
