@@ -6,6 +6,10 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+# BLAS threads that have no work sleep at once: by default they spin for 25 ms, on cores that other
+# tests use. OpenBLAS reads this when NumPy is imported, here and in child processes.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+
 # The same examples each time, none of which has a time limit: a busy machine is no failure.
 # `--hypothesis-profile drawn`, as in `make test-all`, draws others.
 for name, same in (("fixed", True), ("drawn", False)):
