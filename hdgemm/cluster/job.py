@@ -13,7 +13,6 @@ from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.product.product import Product
 from hdgemm.run.compute import compute
-from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, Rect
     from hdgemm.progress import Watch
-    from hdgemm.report import Report
+    from hdgemm.run.session import Session
 
 #: Part of a worker's host memory that a block of C may take.
 _C_PART: Final = 0.5
@@ -56,35 +55,9 @@ class AnyJob(Protocol):
         """Open all operands, and describe the work to the planner."""
 
     def compute(
-        self, number: int, block: Rect, session: WorkerSession, watch: Watch, stack: ExitStack
+        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
     ) -> tuple[Receipt, Recorder]:
         """Compute and store one block of C; return C to make durable, which `stack` closes."""
-
-
-class WorkerSession(Session):
-    """A session for blocks of one product: a block is cut into the tiles of a higher one before.
-
-    The search for a tile takes longer than the rest of a plan.
-    """
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        #: Rows and tile of the highest block, by its columns and the share of the storage.
-        self._highest: dict[tuple[int, float], tuple[int, tuple[int, int, int]]] = {}
-
-    def options_for(self, block: Rect) -> Options:
-        """Return the options of a block's product."""
-        rows, tile = self._highest.get((block.cols, self.disk_share), (0, None))
-        if self.options.tile is not None or block.rows > rows:
-            return self.options
-        return replace(self.options, tile=tile)
-
-    def remember_tile(self, block: Rect, report: Report) -> None:
-        """Keep the tile that one device has chosen for a block."""
-        key = block.cols, self.disk_share
-        if report.split is None and block.rows > self._highest.get(key, (0,))[0]:
-            mb, nb, kb = report.plan["tile"]
-            self._highest[key] = block.rows, (mb, nb, kb)
 
 
 class Described(NamedTuple):
@@ -145,14 +118,13 @@ class Job:
         return Described(product.flops, product.dtype.name, product.problem, product.folder)
 
     def compute(
-        self, number: int, block: Rect, session: WorkerSession, watch: Watch, stack: ExitStack
+        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
     ) -> tuple[Receipt, Recorder]:
         """Compute and store one block of C; return C to make durable, which `stack` closes."""
         product = self.open(stack)
         recorder = self.recorder(product.destination.matrix)
         part = _block_of(product, block, recorder)
-        report = compute(part, session.options_for(block), watch, session=session)
-        session.remember_tile(block, report)
+        report = compute(part, session.options, watch, session=session)
         return Receipt.of(number, block, recorder.pieces(block), report), recorder
 
     def open(self, stack: ExitStack) -> Product:

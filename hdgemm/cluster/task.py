@@ -15,19 +15,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.cluster.job import AnyJob, Described, Extents, WorkerInfo, WorkerSession
+from hdgemm.cluster.job import AnyJob, Described, Extents, WorkerInfo
 from hdgemm.durable.journal import read_journal
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.progress import Watch
 from hdgemm.run.members import names_for
+from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Rect
-    from hdgemm.run.session import Session
 
 #: Part of Dask's memory limit that a run may take where the options name no limit.
 _MEMORY_PART: Final = 0.6
@@ -46,14 +46,14 @@ class _Kept:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._session: WorkerSession | None = None
+        self._session: Session | None = None
         self._key: Any = None
 
-    def session(self, job: AnyJob | Extents, worker: Any) -> WorkerSession:
+    def session(self, job: AnyJob | Extents, worker: Any) -> Session:
         """Return the session of a run, opened at its first block."""
         if self._session is None or self._key != job.run:
             self.close()
-            self._session = WorkerSession(_local_options(job.options, worker))
+            self._session = Session(_local_options(job.options, worker))
             self._key = job.run
         return self._session
 

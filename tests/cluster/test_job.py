@@ -1,38 +1,51 @@
-"""A worker's part of a block: the tiles of its plan, and when C becomes durable."""
+"""A worker's part of a block: its plan, and when C becomes durable."""
 
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 
 import numpy as np
 
-from hdgemm.cluster.job import WorkerSession
+import hdgemm
+from hdgemm.cluster import job
 from hdgemm.cluster.recorder import Recorder
+from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import Rect
+from hdgemm.progress import Watch
+from hdgemm.run.session import Session
+from tests.reference import assert_close_in_eps
 
 
-@dataclass
-class Planned:
-    """The part of a report that a session reads."""
+def test_each_block_has_the_plan_of_a_product_of_its_own(tmp_path, monkeypatch):
+    """The tile of an earlier block would load A in narrow strips, which takes many requests."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((50, 30)), rng.standard_normal((30, 20))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    options = Options(devices="host", host_memory="64MB")
+    planned = []
+    compute = job.compute
 
-    plan: dict = field(default_factory=dict)
-    split: object = None
+    def recorded(product, chosen, *arguments, **named):
+        planned.append(chosen)
+        return compute(product, chosen, *arguments, **named)
 
-
-def test_blocks_take_the_tile_of_a_higher_one_of_their_width():
-    with WorkerSession(Options(host_memory="64MB")) as session:
-        session.remember_tile(Rect(0, 0, 300, 80), Planned({"tile": [100, 80, 20]}))
-        session.remember_tile(Rect(0, 0, 200, 80), Planned({"tile": [50, 80, 40]}))
-        session.remember_tile(Rect(0, 0, 300, 90), Planned({"tile": [1, 1, 1]}, split=object()))
-        tiles = {
-            (rows, cols): session.options_for(Rect(5, 5, rows, cols)).tile
-            for rows, cols in ((300, 80), (10, 80), (301, 80), (10, 90))
-        }
-        assert tiles == {
-            (300, 80): (100, 80, 20), (10, 80): (100, 80, 20), (301, 80): None, (10, 90): None,
-        }  # fmt: skip
-        session.disk_share = 1e9
-        assert session.options_for(Rect(0, 0, 10, 80)).tile is None
+    monkeypatch.setattr(job, "compute", recorded)
+    with (
+        hdgemm.open(tmp_path / "A.npy") as left,
+        hdgemm.open(tmp_path / "B.npy") as right,
+        hdgemm.create(tmp_path / "C.npy", (50, 20)) as c,
+        Session(options) as session,
+    ):
+        references = [Reference.of(each.operand, "matrix") for each in (left, right, c)]
+        work = job.Job("run", "topic", None, *references, None, 1.0, 0.0, a.dtype, options)
+        for block in (Rect(0, 0, 34, 20), Rect(34, 0, 16, 20)):
+            with ExitStack() as stack:
+                receipt, written = work.compute(0, block, session, Watch(), stack)
+                written.sync()
+            assert receipt.block == block
+        assert_close_in_eps(np.asarray(c), a, b)
+    assert planned == [options, options]
 
 
 def test_a_block_becomes_durable_after_its_run():
