@@ -131,7 +131,7 @@ class DurableQr:
     ) -> None:
         """Form the slabs of Q that are not stored yet, from right to left."""
         start = done.done(0)
-        recorder = Recorder(watch, forming.flops)
+        recorder = Recorder(watch, forming.flops, devices=forming.devices)
         with SlabPipeline(
             q.stored, q.stored, forming, recorder, checkpoint=done, stream=reflectors.stored,
             load=identity_slab, products=self._run.products(forming, recorder),

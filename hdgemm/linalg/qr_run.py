@@ -150,7 +150,8 @@ class QrRun:
 
     def recorder(self, *plans: SlabPlan) -> Recorder:
         """Return the recorder of one or more passes."""
-        return Recorder(self.watch, sum(plan.flops for plan in plans))
+        devices = {name for plan in plans for name in plan.devices}
+        return Recorder(self.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
 
     def factor(self, reflectors: Reflectors, r: Destination | None, recorder: Recorder) -> None:
         """Compute the reflectors, and R where there is a place for it."""

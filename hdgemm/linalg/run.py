@@ -221,7 +221,7 @@ def slab_run(
         checkpoint.begin(plan, options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
-    recorder = Recorder(watch, plan.flops, done=before)
+    recorder = Recorder(watch, plan.flops, done=before, devices=plan.devices)
     products = products_of(plan, session, options, recorder)
     pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint, products=products)
     try:

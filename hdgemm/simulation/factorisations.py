@@ -26,6 +26,10 @@ FLOPS: Final = {"cholesky": 1 / 3, "lu": 2 / 3, "qr": 4 / 3}
 #: Tasks that wait on a device beside the one that runs: their tiles are transferred meanwhile.
 _AHEAD: Final = 2
 _ROWS_PER_SECOND: Final = 1e12  # row interchanges are limited by memory, not by operations
+#: Panels of CALU; the fastest count.
+_CALU_WIDTHS: Final = (192, 256)
+#: Panels of MAGMA's LU on Fermi GPUs for n of 10,240 and more, by its own table of block sizes.
+_MAGMA_WIDTHS: Final = (512,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +134,10 @@ def factor_shared(system: HybridSystem, order: int, width: int, share: float) ->
 
 
 def fastest_shared(system: HybridSystem, order: int, share: float) -> Factorisation:
-    """Factor by LU with several widths of panels; return the fastest, as the papers do."""
+    """Factor by LU with the panels of CALU, or with `share` 0 of MAGMA; return the fastest."""
+    widths = _CALU_WIDTHS if share > 0 else _MAGMA_WIDTHS
     return max(
-        (factor_shared(system, order, width, share) for width in (192, 256)),
+        (factor_shared(system, order, width, share) for width in widths),
         key=lambda each: each.gflops,
     )
 
@@ -242,10 +247,10 @@ def _shared(
 
 
 OPTERON_6172: Final = _shared(
-    "opteron-6172", 403.2e9, 504e9, gemm=299e9, device=310e9, magma_panel=14e9, published={}
+    "opteron-6172", 403.2e9, 504e9, gemm=299e9, device=310e9, magma_panel=12e9, published={}
 )
 OPTERON_6180: Final = _shared(
-    "opteron-6180", 480e9, 504e9, gemm=356e9, device=310e9, magma_panel=14e9,
+    "opteron-6180", 480e9, 504e9, gemm=356e9, device=310e9, magma_panel=12e9,
     published={
         "11008": ("CALU over MAGMA, n = 11,008 (Figure 5)", 2.0),
         "calu": ("CALU, n = 18,048, part of the peak (Figure 5)", 503 / 984),

@@ -72,6 +72,11 @@ def cuda():
     assert not machine.leaks()
 
 
+def names_energy(report, device):
+    """Say whether the energy of a device was measured, or why not: GPUs have their own counters."""
+    return device in {*report.energy.joules, *report.energy.missing}
+
+
 def saved(path, a):
     np.save(path, np.asfortranarray(a))
     return path
@@ -92,6 +97,7 @@ def test_lu_is_sound(session, tmp_path, shape, dtype):
     assert report.devices == ("host", device)
     assert all(stage.nbytes == stage.planned_bytes for stage in report.stages.values())
     assert report.stages["load2"].nbytes > 0
+    assert names_energy(report, device) == device.startswith("cuda")
     on_device = [e for e in report.timeline.events if e.device == device]
     assert {event.stage for event in on_device} >= {"load2", "mult1", "store1"}
     # Each operation is counted once, rounded down.
@@ -115,17 +121,19 @@ def test_cholesky_is_sound(session, tmp_path, dtype):
 @pytest.mark.parametrize(("dtype", "shape"), CASES)
 def test_qr_is_sound(session, tmp_path, shape, dtype):
     a = random_matrix(*shape, dtype)
-    path = saved(tmp_path / "A.npy", a)
+    path, reports = saved(tmp_path / "A.npy", a), []
     q, r = (
         widened(np.array(x))
         for x in qr(path, mode="economic", out=(tmp_path / "Q.npy", tmp_path / "R.npy"),
-                    session=session)
+                    session=session, report=reports.append)
     )  # fmt: skip
     assert residual_ratio((q @ r - a).astype(dtype), a) < SOUND
     eye = np.eye(min(shape), dtype=dtype)
     assert residual_ratio((q.conj().T @ q - eye).astype(dtype), eye) < SOUND
     c = random_matrix(shape[0], 5, dtype, 1)
-    cq, _ = qr_multiply(path, c.T, session=session)
+    cq, _ = qr_multiply(path, c.T, session=session, report=reports.append)
+    device = session.options.devices
+    assert [names_energy(x, device) for x in reports] == [device.startswith("cuda")] * 2
     assert residual_ratio((c.T @ q - cq).astype(dtype), c) < SOUND
 
 
