@@ -226,6 +226,8 @@ def hybrid(result: dict[str, Any]) -> list[str]:
         for name, case in result.get(section, {}).items():
             ratio = case.get("of the best alone", case["ratio"]["median"])
             rows.append(f"| {text.format(name)}, n = {case['n']} | {ratio:.3f} |")
+            if handed := case.get("factor ratio"):
+                rows.append(f"| {name}: LAPACK chosen, against LAPACK itself | {handed:.3f} |")
     if empty := result.get("overhead"):
         rows.append(f"| a task that does nothing | {empty['us']['median']:.0f} µs |")
     return rows

@@ -3,12 +3,13 @@
     python -m bench.hybrid_linalg                         # all sections
     python -m bench.hybrid_linalg halves host --n 2048    # some of them
 
-`halves`: two halves of an OpenCL CPU device against the whole. `beside`: one half and one core of
-the host against the faster of both alone. `schedule`: lookahead against none, priorities against
-none, and columns in proportion (HGDD) against uniform ones, on two recording devices that sleep to
-the speeds 1 and 3. `host`: the host alone by tasks against LAPACK of OpenBLAS. `overhead`: tasks
-that do nothing. A ratio above 1 says that the first-named is faster; it is the median over all
-turns, and every factorisation is checked with LAPACK's ratio (below 30).
+`halves`: two halves of an OpenCL CPU device (default: PoCL) against the whole. `beside`: one half
+and one core of the host against the faster of both alone. `schedule`: lookahead against none,
+priorities against none, and columns in proportion (HGDD) against uniform ones, on two recording
+devices that sleep to the speeds 1 and 3. `host`: the host alone by tasks, and as `factor` does it,
+against LAPACK of OpenBLAS. `overhead`: tasks that do nothing. A ratio above 1 says that the
+first-named is faster, or takes less processor time; it is the median over all turns, and every
+factorisation is checked with LAPACK's ratio (below 30).
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from threadpoolctl import threadpool_limits
 from bench.harness import environment, save, spread
 from hdgemm.fortran import getrf, potrf
 from hdgemm.machine.limits import cores
+from hdgemm.pipeline.devices.opencl import list_devices
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.tasks.block_columns import even_widths
-from hdgemm.tasks.capability import Capability
+from hdgemm.tasks.capability import KINDS, UPDATES, Capability
 from hdgemm.tasks.factorise import factor
-from hdgemm.tasks.machine import KINDS, UPDATES, TaskMachine
+from hdgemm.tasks.machine import TaskMachine
 from hdgemm.tasks.measured_rates import measured
 from hdgemm.tasks.runtime import Runtime
 from hdgemm.tasks.task import Kernel, Tile
@@ -78,19 +80,25 @@ def compare(name: str, n: int, calls: Mapping[str, Factor], repeats: int) -> dic
     """Take turns; return seconds of each call, and the ratio of the last one to the first."""
     a = matrix(name, n)
     seconds: dict[str, list[float]] = {label: [] for label in calls}
+    processor: dict[str, list[float]] = {label: [] for label in calls}
     for turn in range(repeats + 1):  # the first turn compiles kernels and touches memory
         for label in list(calls)[:: 1 if turn % 2 else -1]:
             array = a.copy("F")
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             found = calls[label](array)
             seconds[label].append(time.perf_counter() - began)
+            processor[label].append(time.process_time() - used)
             assert check(name, a, array, found) < 30, (name, label)
-    kept = {label: values[1:] for label, values in seconds.items()}
-    first, *_, last = kept
-    ratios = [b / a for a, b in zip(kept[first], kept[last], strict=True)]
-    result = {label: spread(values) for label, values in kept.items()}
-    print(f"{name} n={n}: {first} against {last}: {np.median(ratios):.3f}")
-    return {"n": n, "seconds": result, "ratio": spread(ratios)}
+    first, *_, last = calls
+    ratios, of_processor = (
+        [b / a for a, b in zip(kept[first][1:], kept[last][1:], strict=True)]
+        for kept in (seconds, processor)
+    )
+    result = {label: spread(values[1:]) for label, values in seconds.items()}
+    print(f"{name} n={n}: {first} against {last}: {np.median(ratios):.3f}, "
+          f"{np.median(of_processor):.3f} by processor time")  # fmt: skip
+    return {"n": n, "seconds": result, "ratio": spread(ratios),
+            "processor ratio": spread(of_processor)}  # fmt: skip
 
 
 def by_tasks(machine: TaskMachine, name: str, width: int | None = None) -> Factor:
@@ -105,8 +113,11 @@ def by_tasks(machine: TaskMachine, name: str, width: int | None = None) -> Facto
 
 
 @contextmanager
-def opened(names: list[str], *, threads: int, **how: Any) -> Iterator[Callable[[str], TaskMachine]]:
-    """Yield the machine of the host and some devices, measured for a factorisation."""
+def opened(names: list[str], *, beside: int, **how: Any) -> Iterator[Callable[[str], TaskMachine]]:
+    """Yield the machine of the host and some devices, measured for a factorisation.
+
+    `beside` is the number of the host's threads beside those of the devices.
+    """
     with ExitStack() as stack:
         devices: Any = {}
         for name in names:
@@ -114,7 +125,8 @@ def opened(names: list[str], *, threads: int, **how: Any) -> Iterator[Callable[[
             stack.callback(devices[name].close)
 
         def machine(name: str) -> TaskMachine:
-            made = TaskMachine.of(devices, blas_threads=threads)
+            threads = beside + sum(device.host_cores for device in devices.values())
+            made = replace(TaskMachine.of(devices, threads=threads), threads=max(1, beside))
             return replace(measured(made, name, np.dtype("float64")), **how)
 
         yield machine
@@ -125,8 +137,8 @@ def halves(args: argparse.Namespace) -> dict[str, Any]:
     found = {}
     parts = [f"{args.device}/2:0", f"{args.device}/2:1"]
     with (
-        opened(parts, threads=cores(), dealing="uniform") as two,
-        opened([args.device], threads=cores(), dealing="uniform") as whole,
+        opened(parts, beside=0, dealing="uniform") as two,
+        opened([args.device], beside=0, dealing="uniform") as whole,
     ):
         for name in NAMES:
             calls = {"halves": by_tasks(two(name), name), "whole": by_tasks(whole(name), name)}
@@ -138,7 +150,7 @@ def beside(args: argparse.Namespace) -> dict[str, Any]:
     """Compare half a device and one core of the host with the best of both alone."""
     found = {}
     threads = max(1, cores() // 2)
-    with opened([f"{args.device}/2:0"], threads=threads) as half:
+    with opened([f"{args.device}/2:0"], beside=threads) as half:
         for name in NAMES:
             machine = half(name)
             calls = {
@@ -194,14 +206,19 @@ def schedule(args: argparse.Namespace) -> dict[str, Any]:
 def host(args: argparse.Namespace) -> dict[str, Any]:
     """Compare the host alone by tasks with LAPACK of the same BLAS."""
     found = {}
-    machine = TaskMachine.of({}, lanes=cores())
+    machine = TaskMachine.of({}, threads=cores(), lanes=True)
     for name in NAMES:
         tasks = replace(measured(machine, name, np.dtype("float64")), dealing="dynamic")
         calls = {
             "tasks": by_tasks(tasks, name),
+            "factor": by_tasks(machine, name),
             "LAPACK": lambda array, name=name: lapack(name, array, cores()),
         }
-        found[name] = compare(name, args.host_n, calls, args.repeats)
+        result = found[name] = compare(name, args.host_n, calls, args.repeats)
+        result["factor ratio"] = (
+            result["seconds"]["LAPACK"]["median"] / result["seconds"]["factor"]["median"]
+        )
+        print(f"  factor, which chooses LAPACK, against LAPACK: {result['factor ratio']:.3f}")
     return found
 
 
@@ -239,11 +256,17 @@ SECTIONS: Final = {
 }  # fmt: skip
 
 
+def pocl() -> str:
+    """Return the device of PoCL; the first OpenCL device where there is none."""
+    names = [each.name for each in list_devices() if "Portable" in each.description]
+    return next(iter(names), "opencl:0")
+
+
 def main() -> None:
     """Run the sections and write bench/results/hybrid_linalg.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="default: all")
-    parser.add_argument("--device", default="opencl:0", help="an OpenCL CPU device")
+    parser.add_argument("--device", help="an OpenCL CPU device; default: PoCL's")
     parser.add_argument("--n", type=int, default=4096, help="order on OpenCL devices")
     parser.add_argument("--host-n", type=int, default=8192, help="order on the host alone")
     parser.add_argument("--schedule-n", type=int, default=1024, help="order on slow devices")
@@ -251,6 +274,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--name", default="hybrid_linalg", help="of the result")
     args = parser.parse_args()
+    args.device = args.device or pocl()
     where = environment()
     results = {name: SECTIONS[name](args) for name in args.sections or SECTIONS}
     save(args.name, results, where)

@@ -113,7 +113,6 @@ def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Optio
     key = (name, dtype.name, tuple(devices), threads)
     if key not in session.task_machines:
         # The tasks of a panel that is factored by a tournament run on all cores at once.
-        shares = (threads, 1) if name == "calu" else (1, threads)
-        machine = TaskMachine.of(devices, lanes=shares[0], blas_threads=shares[1])
+        machine = TaskMachine.of(devices, threads=threads, lanes=name == "calu")
         session.task_machines[key] = measured(machine, name, dtype)
     return session.task_machines[key]

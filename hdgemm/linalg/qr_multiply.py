@@ -203,9 +203,7 @@ class _Product:
         applying = plan if isinstance(plan, SlabPlan) else self._plan(run, reflectors)
         done.begin(applying, run.options)
         start = done.done(0)
-        recorder = Recorder(
-            portions.next(applying.flops), applying.flops, devices=applying.devices
-        )
+        recorder = Recorder(portions.next(applying.flops), applying.flops, devices=applying.devices)
         self._apply(run, reflectors, applying, recorder)
         columns = sum(slab.width for slab in applying.slabs[start:]) * applying.itemsize
         streamed = sum(applying.streamed_bytes()[start:])

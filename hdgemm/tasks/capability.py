@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 #: Name of the host, where all tiles lie at first.
 HOST: Final = "host"
+#: Kinds of tasks that every device runs, and those that the host alone runs.
+UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
+KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +60,14 @@ class Capability:
         """Return the time of one kernel call on tiles that are here."""
         work = kernel.flops * (1 + self.depth_half / kernel.depth) / self.rates[kernel.kind]
         return self.latency + work + kernel.nbytes / self.memory
+
+
+def coarse(capability: Capability, group: int) -> Capability:
+    """Return a capability that takes as long for panels `group` times as wide, and fewer tasks."""
+    rates = {
+        kind: rate if kind in UPDATES else group * rate for kind, rate in capability.rates.items()
+    }
+    return replace(
+        capability, rates=rates, latency=group**2 * capability.latency,
+        depth_half=group * capability.depth_half,
+    )  # fmt: skip

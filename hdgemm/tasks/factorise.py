@@ -67,7 +67,8 @@ def factor(
         Of the block columns; None: the model's.
     """
     shape = (array.shape[0], array.shape[1])
-    widths, dealt = machine.choose(name, shape, widths, array.dtype)
+    asked = widths
+    widths, dealt = machine.choose(name, shape, asked, array.dtype)
     if dealt.dealing == "host" and name in LAPACK:
         return _factor_by_lapack(dealt, name, array, observer, cancel)
     cut = dealt.cut(name, shape, widths, array=array)
@@ -78,6 +79,7 @@ def factor(
     ) as runtime:  # fmt: skip
         found: Any = dealt.insert_all(name, cut, runtime)
         timeline = runtime.finish()
+    machine.correct(name, shape, asked, array.dtype, timeline.seconds)
     if isinstance(found, Pivots):
         finish_pivots(cut, found)
         return Factorised(timeline, widths, found.rows, tuple(sorted(found.zeros)))
@@ -105,7 +107,7 @@ def _factor_by_lapack(
     kernel = Kernel("lapack", lapack_flops(name, (m, n)), host=host)
     with Runtime(
         [Capability(name=HOST, rates={"lapack": 1.0})], observer=observer, cancel=cancel,
-        blas_threads=machine.host.lanes * machine.blas_threads,
+        blas_threads=machine.threads,
     ) as runtime:  # fmt: skip
         runtime.insert(kernel)
         timeline = runtime.finish()

@@ -11,7 +11,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns
-from hdgemm.tasks.capability import HOST, Capability
+from hdgemm.tasks.capability import HOST, KINDS, UPDATES, Capability, coarse
 from hdgemm.tasks.dealing import deal, host_share, split_columns, update_weights
 from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.tasks.block_columns import Owner
 
-#: Kinds of tasks that every device runs, and those that the host alone runs.
-UPDATES: Final = ("gemm", "trsm", "laswp", "larfb")
-KINDS: Final = (*UPDATES, "potrf", "panel trsm", "getrf", "geqrt")
 #: Algorithms that LAPACK runs on the host where no device helps.
 LAPACK: Final = ("cholesky", "lu")
 #: Most block columns of a run in virtual time: more are joined, so that it takes about 10 ms.
@@ -50,6 +47,8 @@ class TaskMachine:
         The host, and each of the `devices` by its name.
     blas_threads
         Threads of each BLAS call on the host.
+    threads
+        Threads of LAPACK on the host alone.
     dealing
         ``"proportional"`` deals block columns by capability (HGDD), to the host too;
         ``"devices"`` so but not to the host, ``"uniform"`` in turn to the devices; ``"moving"``,
@@ -67,6 +66,7 @@ class TaskMachine:
     capabilities: tuple[Capability, ...]
     devices: Mapping[str, FactorDevice] = field(default_factory=dict)
     blas_threads: int = 1
+    threads: int = 1
     dealing: str = "model"
     lapack: float = 0.0
     leaf: int = LEAF
@@ -78,16 +78,30 @@ class TaskMachine:
 
     @classmethod
     def of(
-        cls, devices: Mapping[str, FactorDevice], *, lanes: int = 1, blas_threads: int = 1
+        cls, devices: Mapping[str, FactorDevice], *, threads: int = 1, lanes: bool = False
     ) -> TaskMachine:
-        """Return a machine of the host and some devices, with assumed rates."""
-        capabilities = [Capability(name=HOST, rates=dict.fromkeys(KINDS, 1e10), lanes=lanes)]
+        """Return a machine of the host and some devices, with assumed rates.
+
+        Parameters
+        ----------
+        threads
+            Threads of the host. Beside devices that compute on its cores, panels take the others:
+            the threads of a BLAS call wait for each other, and one without a core delays all.
+        lanes
+            The host runs one task on each thread, rather than one task on all of them.
+        """
+        left = max(1, threads - sum(device.host_cores for device in devices.values()))
+        count = left if lanes else 1
+        capabilities = [Capability(name=HOST, rates=dict.fromkeys(KINDS, 1e10), lanes=count)]
         for name, device in devices.items():
             limit = device.spec.limit()
             capabilities.append(
                 Capability(name=name, rates=dict.fromkeys(UPDATES, 1e10), memory_bytes=limit)
             )
-        return cls(capabilities=tuple(capabilities), devices=devices, blas_threads=blas_threads)
+        return cls(
+            capabilities=tuple(capabilities), devices=devices, blas_threads=left // count,
+            threads=threads,
+        )  # fmt: skip
 
     @property
     def host(self) -> Capability:
@@ -143,7 +157,7 @@ class TaskMachine:
         self, name: str, shape: tuple[int, int], widths: Sequence[int] | None, dtype: Any
     ) -> tuple[tuple[int, ...], TaskMachine]:
         """Return the widths (None: the model's) of the panels and `dealt`, both remembered."""
-        key = (name, shape, None if widths is None else tuple(widths), np.dtype(dtype).str)
+        key = _key(name, shape, widths, dtype)
         found = self._choices.get(key)
         if found is None:
             if widths is None:
@@ -154,6 +168,25 @@ class TaskMachine:
             found = tuple(widths), self.dealt(name, shape, widths, dtype)
             self._choices[key] = found
         return found
+
+    def correct(
+        self, name: str, shape: tuple[int, int], widths: Sequence[int] | None, dtype: Any,
+        seconds: float,
+    ) -> None:  # fmt: skip
+        """Leave later matrices of a shape to LAPACK, when a run on devices took longer than that.
+
+        Parameters
+        ----------
+        widths
+            As in `choose`.
+        seconds
+            Measured time of the run.
+        """
+        key = _key(name, shape, widths, dtype)
+        if self.dealing != "model" or not self.lapack or name not in LAPACK:
+            return
+        if key in self._choices and seconds > lapack_flops(name, shape) / self.lapack:
+            self._choices[key] = self._choices[key][0], self._with((), "host")
 
     def dealt(
         self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
@@ -207,7 +240,7 @@ class TaskMachine:
         try:
             capabilities = self.without_workspace(shape[0], widths, dtype)
             run = VirtualRun(
-                [_coarse(each, group) for each in capabilities], priorities=self.priorities
+                [coarse(each, group) for each in capabilities], priorities=self.priorities
             )
             self.insert_all(name, self.cut(name, shape, widths, dtype=dtype), run)
             return run.finish().seconds
@@ -242,18 +275,14 @@ class TaskMachine:
         return found
 
 
+def _key(
+    name: str, shape: tuple[int, int], widths: Sequence[int] | None, dtype: Any
+) -> tuple[Any, ...]:
+    """Return what a remembered choice depends on."""
+    return name, shape, None if widths is None else tuple(widths), np.dtype(dtype).str
+
+
 def lapack_flops(name: str, shape: tuple[int, int]) -> int:
     """Return LAPACK's operation count of a factorisation of reals."""
     pairs = cholesky_pairs(*shape) if name == "cholesky" else elimination_pairs(*shape)
     return int(2 * pairs)
-
-
-def _coarse(capability: Capability, group: int) -> Capability:
-    """Return a capability that takes as long for panels `group` times as wide, and fewer tasks."""
-    rates = {
-        kind: rate if kind in UPDATES else group * rate for kind, rate in capability.rates.items()
-    }
-    return replace(
-        capability, rates=rates, latency=group**2 * capability.latency,
-        depth_half=group * capability.depth_half,
-    )  # fmt: skip

@@ -82,8 +82,7 @@ def _probe(
 def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> float:
     """Return flop/s of LAPACK on all threads of the host: the better of two runs."""
     seconds = []
-    threads = machine.host.lanes * machine.blas_threads
-    with threadpool_limits(threads, user_api="blas"):
+    with threadpool_limits(machine.threads, user_api="blas"):
         for _ in range(2):
             array = _matrix(name, _LAPACK_PROBE, dtype)
             began = time.perf_counter()

@@ -129,7 +129,9 @@ def test_capabilities_are_measured(monkeypatch):
         monkeypatch.setattr(measured_rates, size, 24 if size == "_PROBE_WIDTH" else 96)
     devices = {"d": RecordingDevice(10**8)}
     for name in ("cholesky", "lu", "calu", "qr"):
-        machine = measured(TaskMachine.of(devices, lanes=2), name, np.dtype("float64"))
+        machine = measured(
+            TaskMachine.of(devices, threads=2, lanes=True), name, np.dtype("float64")
+        )
         host, device = machine.capabilities
         update = "larfb" if name == "qr" else "gemm"
         assert host.rates[update] > 0
@@ -178,7 +180,7 @@ def test_workspace_that_does_not_fit():
     devices = {"d": RecordingDevice(1000)}
     machine = TaskMachine.of(devices)
     a = np.asfortranarray(random_matrix(N, N, "float64"))
-    with pytest.raises(DoesNotFitError, match="bytes of workspace, and it has 1,000"):
+    with pytest.raises(DoesNotFitError, match=r"of workspace, and it has 1\.00 kB"):
         factor(replace(machine, dealing="devices"), "lu", a, widths=[10] * 5)
     assert machine.dealt("lu", (N, N), [10] * 5, "float64").dealing == "host"
     devices["d"].close()

@@ -49,7 +49,7 @@ def test_columns_move_to_the_host_from_several_devices():
         devices = {name: RecordingDevice(1 << 20, name=name) for name in ("d", "e")}
         for device in devices.values():
             stack.callback(device.close)
-        machine = replace(TaskMachine.of(devices, lanes=2), dealing="moving", leaf=10)
+        machine = replace(TaskMachine.of(devices, threads=2, lanes=True), dealing="moving", leaf=10)
         array = np.array(a, order="F")
         found = factor(machine, "calu", array, widths=WIDTHS)
         assert ratio("calu", a, (array, found.pivots), WIDTHS) < 30
@@ -74,6 +74,33 @@ def test_a_fast_device_alone_is_chosen_beside_a_slow_one():
     assert machine.dealt("lu", (2000, 2000), [50] * 40, "float64").dealing == "host"
     for device in devices.values():
         device.close()
+
+
+def test_a_choice_of_devices_that_a_run_proves_wrong_is_left_to_lapack(monkeypatch):
+    monkeypatch.setattr("hdgemm.tasks.machine._WORTH_A_CHOICE", 0.0)
+    device = RecordingDevice(1 << 30, name="d")
+    machine = TaskMachine.of({"d": device})
+    host, other = machine.capabilities
+    fast = replace(other, rates=dict.fromkeys(other.rates, 1e15), up=1e12, down=1e12)
+    quick = replace(host, rates=dict.fromkeys(host.rates, 1e12))
+    machine = replace(machine, capabilities=(quick, fast), lapack=1e9)
+    a = matrix_for("lu", (48, 48))
+    assert machine.choose("lu", a.shape, WIDTHS, a.dtype)[1].dealing != "host"
+    machine.correct("lu", a.shape, WIDTHS, a.dtype, 1e-9)
+    assert machine.choose("lu", a.shape, WIDTHS, a.dtype)[1].dealing != "host"
+    factor(machine, "lu", a.copy("F"), widths=WIDTHS)  # takes longer than 74 us
+    assert machine.choose("lu", a.shape, WIDTHS, a.dtype)[1].dealing == "host"
+    device.close()
+
+
+def test_panels_leave_the_cores_of_a_device_to_it():
+    device = RecordingDevice(1 << 30, name="d")
+    for cores, lanes, blas_threads in [(0, 4, 4), (1, 3, 3), (4, 1, 1), (9, 1, 1)]:
+        device.host_cores = cores
+        alone, split = (TaskMachine.of({"d": device}, threads=4, lanes=x) for x in (False, True))
+        assert (alone.host.lanes, alone.blas_threads, alone.threads) == (1, blas_threads, 4)
+        assert (split.host.lanes, split.blas_threads, split.threads) == (lanes, 1, 4)
+    device.close()
 
 
 @pytest.mark.parametrize("name", ["cholesky", "lu"])

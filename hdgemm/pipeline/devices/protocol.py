@@ -185,6 +185,9 @@ class FactorDevice(Device, Protocol):
     tiles of A and B. All operations run in `gemm`'s queue, in the order in which they are enqueued.
     """
 
+    #: Cores of the host that it computes on; 0 for a device with processors of its own.
+    host_cores: int
+
     def trsm(
         self,
         a: Block,

@@ -63,6 +63,7 @@ class CudaDevice:
     """
 
     panel_columns = COLUMNS
+    host_cores = 0
 
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
         self.driver = driver

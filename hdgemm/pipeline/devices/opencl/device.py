@@ -70,6 +70,7 @@ class OpenCLDevice:
         zero_copy: bool = True,
     ) -> None:
         facts = found.facts
+        self.host_cores = facts.compute_units if facts.kind == "cpu" else 0
         self._owner = OwnerProcess(name)
         with driver_errors(f"opening {name}"):
             self._context = cl.Context([found.handle])

@@ -65,6 +65,8 @@ class RecordingDevice(FactorOperations):
         ``corrupt(kind, number, block)`` can change what the n-th upload or gemm (from 0) wrote.
     """
 
+    host_cores = 0
+
     def __init__(
         self,
         memory_bytes: int = 1 << 40,
