@@ -272,7 +272,8 @@ class _bar:  # noqa: N801 - reads as what it does
         from rich.console import Console
         from rich.progress import Progress
 
-        self._progress = Progress(console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=None)
 
     def __enter__(self) -> Callable[[int, int], None]:

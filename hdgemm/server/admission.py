@@ -110,7 +110,7 @@ class Examiner:
         HdgemmError
             What the user can mend: shapes, files, memory.
         ProblemError
-            404 and 409 for references.
+            404 and 409 for references, 422 for a device that no worker has.
         """
         options = self._options(process, job_options(inputs))
         sources = {}
@@ -171,12 +171,23 @@ class Examiner:
         extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype}
         return Demand(_CLIENT_BYTES, {**extents, "strategy": "cluster"})
 
-    def _largest_memory(self, devices: tuple[str, ...]) -> int:
+    def _largest_memory(self, devices: tuple[str, ...], field: str = "device") -> int:
+        """Return the memory of the largest worker; refuse devices that no worker has."""
         with self._database.read() as conn:
+            known = {"auto", *self._settings.devices}
+            known.update(*conn.execute(sa.select(WorkerRow.devices)).scalars())
+            if unknown := sorted(set(devices) - known):
+                what = (
+                    f"{field} names {', '.join(unknown)}, which no worker has;"
+                    f" allowed are {', '.join(sorted(known))}"
+                )
+                raise ProblemError(
+                    422, "no-such-device", what, known=sorted(known), errors=[named(field, what)]
+                )
             return quotas.largest_memory(conn, devices, self._settings)
 
     def _options(self, process: Process, wanted: JobOptions) -> Options:
-        memory = self._largest_memory(_devices(wanted))
+        memory = self._largest_memory(_devices(wanted), "options.devices")
         settings = self._settings.model_copy(update={"memory": memory})
         options = library_options(wanted, settings, process)
         asked = options.host_bytes or 0
@@ -230,19 +241,13 @@ def _devices(options: JobOptions) -> tuple[str, ...]:
     return ("auto",) if options.devices == "auto" else tuple(options.devices)
 
 
-def check_request(
-    conn: sa.Connection,
-    admission: Admission,
-    account: Account,
-    settings: Settings,
-    priority: int,
-) -> None:
-    """Refuse a job by the token's priority and the workers' devices.
+def check_priority(account: Account, priority: int) -> None:
+    """Refuse a priority above the token's.
 
     Raises
     ------
     ProblemError
-        403 for a priority above the token's, 422 for a device that no worker has.
+        403 for such a priority.
     """
     if account.max_priority is not None and priority > account.max_priority:
         raise ProblemError(
@@ -250,19 +255,6 @@ def check_request(
             f"priority {priority} is above {account.max_priority}, the highest for this token",
             requested=priority, limit=account.max_priority,
         )  # fmt: skip
-    known = set(settings.devices) | {"auto"}
-    for devices in conn.execute(sa.select(WorkerRow.devices)).scalars():
-        known |= set(devices)
-    unknown = sorted(set(admission.devices) - known)
-    if unknown:
-        field = "options.devices" if "options" in admission.inputs else "device"
-        what = (
-            f"{field} names {', '.join(unknown)}, which no worker has;"
-            f" allowed are {', '.join(sorted(known))}"
-        )
-        raise ProblemError(
-            422, "no-such-device", what, known=sorted(known), errors=[named(field, what)]
-        )
 
 
 def reserve(

@@ -235,7 +235,11 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     job = get(conn, job_id, owner)
     if job.status in {"successful", "failed"}:
         raise ProblemError(
-            409, "already-finished", f"job {job_id} is {job.status}", job=job_id, state=job.status
+            409,
+            "already-finished",
+            f"job {job_id} has ended: {job.status}",
+            job=job_id,
+            state=job.status,
         )
     return job
 

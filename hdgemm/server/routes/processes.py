@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import JSONResponse
 
 from hdgemm.server import jobs, uploads
-from hdgemm.server.admission import Inputs, check_request, reserve
+from hdgemm.server.admission import Inputs, check_priority, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, Execute, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
@@ -171,7 +171,7 @@ async def _admit(
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-    await to_thread.run_sync(_check, service, admission, account, priority)
+    check_priority(account, priority)
     return admission
 
 
@@ -179,11 +179,6 @@ async def _cancel_on_disconnect(request: Request, cancel: threading.Event) -> No
     while (await request.receive())["type"] != "http.disconnect":
         pass
     cancel.set()
-
-
-def _check(service: Service, admission: Admission, account: Account, priority: int) -> None:
-    with service.database.read() as conn:
-        check_request(conn, admission, account, service.settings, priority)
 
 
 def _submit(
