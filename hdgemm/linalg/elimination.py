@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #: Columns of a chunk: with fewer, gemm is slower; with more, it is hardly faster.
 _NARROWEST: Final = 64
 _WIDEST: Final = 512
-#: Chunks for each core, so that all cores are busy until shortly before the end of a slab.
+#: Chunks for each core that are factored, so that all cores are busy until shortly before the end
+#: of a slab.
 _PER_CORE: Final = 2
 
 
@@ -84,9 +85,12 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk
         return _run_slab(pipeline, slab, method)
     own, rest = _spans(plan, slab.place)
     chunks = [Chunk(pipeline.team, slab, *span) for span in (*own, *rest)]
+    wide = _joined(pipeline.team, slab, chunks)
     for number, block in enumerate(pipeline.earlier(slab), 1):
-        for chunk in chunks:
+        for chunk in wide:
             block.tasks.append(chunk.then(partial(method.update, chunk, block, number)))
+    for chunk in chunks:
+        chunk.latest = next(x.latest for x in wide if chunk.place.first < x.place.last)
     factored: list[tuple[Block, Future[None]]] = []
     for chunk in chunks:
         for block, done in factored:
@@ -96,6 +100,17 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk
             done = chunk.then(partial(method.factor, chunk))
             factored.append((chunk.block(top), done))
     return chunks
+
+
+def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
+    """Join neighbours to chunks of at most `_WIDEST` columns, one for each core at least.
+
+    Earlier columns update these: gemm is faster with more columns. Narrow chunks are factored.
+    """
+    widest = max((chunk.place.width for chunk in chunks), default=1)
+    count = max(1, min(_WIDEST // widest, len(chunks) // cores()))
+    groups = [chunks[at : at + count] for at in range(0, len(chunks), count)]
+    return [Chunk(team, slab, group[0].place.first, group[-1].place.last) for group in groups]
 
 
 def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
