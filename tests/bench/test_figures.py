@@ -20,7 +20,7 @@ def test_the_tables_are_written_again(tmp_path, monkeypatch):
     assert "--data" not in first
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     table = readme.split(figures.BEGIN)[1].split(figures.END)[0]
-    assert len(table.strip().splitlines()) == 2 + figures.HEADLINES
+    assert len(table.strip().splitlines()) == 2 + len(figures.HEADLINES)
 
 
 def test_factorisations_are_rows_of_ratios():
