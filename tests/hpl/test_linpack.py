@@ -156,6 +156,14 @@ def test_single_precision_is_refined_to_double(n, nb):
     assert result.steps <= 5
 
 
+def test_the_matrix_of_hpl_mxp_has_the_absolute_sums_of_its_rows_on_the_diagonal():
+    expected, _ = random_system(30)
+    np.fill_diagonal(expected, np.abs(expected).sum(axis=1))
+    matrix = System(Settings(30, 8), Alone(), mixed=True)._a[:, :30]
+    assert matrix.dtype == np.float32
+    np.testing.assert_allclose(matrix, expected, rtol=1e-6)
+
+
 def test_a_correction_solves_with_the_factors():
     system = factored(Settings(80, 16))
     x = system.solve()

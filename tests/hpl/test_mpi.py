@@ -27,10 +27,9 @@ def mpiexec(count, *arguments, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("grids", [("1x2", "2x1", "1x1"), ("1x3", "3x1"), ("2x2",)])
-def test_every_variant_solves_the_system_on_a_grid(grids):
-    p, q = map(int, grids[0].split("x"))
-    done = mpiexec(p * q, "-m", "mpi4py", "-m", "tests.hpl.mpi_child", *grids)
+def test_every_variant_solves_the_system_on_every_grid():
+    grids = ("1x1", "1x2", "2x1", "1x3", "3x1", "2x2")
+    done = mpiexec(4, "-m", "mpi4py", "-m", "tests.hpl.mpi_child", *grids)
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 
