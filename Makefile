@@ -49,7 +49,8 @@ dist: install
 
 install: $(STAMP)
 
-# Anew when the dependencies may have changed.
+# Anew when the dependencies may have changed; by one process at a time. Modules are compiled when
+# they are first imported: pip would take half a minute for those that nothing imports, too.
 $(STAMP): pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "hdgemm needs Python 3.11 or newer; on Debian: sudo apt install python3 python3-venv" >&2; \
@@ -57,8 +58,9 @@ $(STAMP): pyproject.toml
 	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; \
 		exit 1; }
-	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV)'
+	flock pyproject.toml $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
+		--editable '.[dev]'
 	@touch $@
 
 clean:

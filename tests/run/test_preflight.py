@@ -107,6 +107,7 @@ def test_from_the_call_to_the_executor_are_few_frames(files, tmp_path, monkeypat
 
 def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch):
     monkeypatch.setattr("hdgemm.machine.calibration.WORTH_MEASURING", 0)
+    monkeypatch.setattr("hdgemm.machine.calibration.MOST_SECONDS", 0.3)
     options = hdgemm.Options(devices="host", host_memory="4MB")
     phases = []
 
