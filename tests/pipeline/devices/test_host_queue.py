@@ -47,11 +47,13 @@ class TestCut:
         blocks = cut(m, n, least)
         assert sum(rows * cols for *_, rows, cols in blocks) == m * n
         assert len({(row, col) for row, col, *_ in blocks}) == len(blocks)
-        assert all(0 < rows <= 1024 + 64 and 0 < cols <= 2048 + 64 for *_, rows, cols in blocks)
+        assert all(0 < rows <= 2048 + 64 and 0 < cols <= 4096 + 64 for *_, rows, cols in blocks)
         assert all(row + rows <= m and col + cols <= n for row, col, rows, cols in blocks)
 
     def test_blocks_of_a_step(self):
         assert cut(768, 16384, 8) == [(0, col, 768, 2048) for col in range(0, 16384, 2048)]
+        assert cut(2048, 16384, 4) == [(0, col, 2048, 4096) for col in range(0, 16384, 4096)]
+        assert {(rows, cols) for *_, rows, cols in cut(768, 4096, 4)} == {(384, 2048)}
 
     def test_there_are_enough_blocks_where_they_stay_large(self):
         assert len(cut(2048, 2048, 16)) >= 16
