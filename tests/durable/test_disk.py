@@ -3,8 +3,6 @@
 import errno
 import os
 import random
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -78,17 +76,6 @@ def test_an_input_cut_short_during_the_run(tmp_path_factory, point):
     assert caught.value.offset >= 40 * point
     case.run()
     assert case.sha() == case.expected
-
-
-@pytest.fixture
-def memory_folder(tmp_path):
-    """A folder in memory where there is one: thousands of fsyncs cost nothing there."""
-    shm = Path("/dev/shm")
-    if not os.access(shm, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shm) as folder:
-        yield Path(folder)
 
 
 @pytest.mark.campaign

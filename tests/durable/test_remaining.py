@@ -53,7 +53,7 @@ def plans_and_done(draw):
     return plan, done
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(plans_and_done())
 def test_the_units_left_keep_their_tiles_their_order_and_their_sums(case):
     plan, done = case
@@ -66,7 +66,7 @@ def test_the_units_left_keep_their_tiles_their_order_and_their_sums(case):
     assert from_json(to_json(rest)) == rest
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(plans_and_done())
 def test_what_is_left_twice_is_what_is_left(case):
     plan, done = case
@@ -76,7 +76,7 @@ def test_what_is_left_twice_is_what_is_left(case):
     assert sum(r.rows * r.cols for r in once.done) + once.elements == plan.elements
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(plans_and_done())
 def test_loads_never_grow_in_number_and_only_tiles_left_are_stored(case):
     plan, done = case
