@@ -5,7 +5,8 @@ python -m bench.campaigns.memory_limits [--case TEXT] [--seconds 240] [--go-on] 
 Each product runs in a process of its own. Its anonymous and shared pages are read from outside
 every 2 ms; the pages that the run adds must not exceed the limit. An OpenCL device on the CPU has
 its memory in the process, so that `device_memory` is added to the limit there. The process computes
-small products first: libraries, threads and BLAS's buffers belong to no run.
+small products first: libraries, threads, BLAS's buffers and an OpenCL runtime's compiler belong to
+no run.
 
 Each case is a line on standard error. After `--seconds`, or Ctrl-C, no further case begins;
 `--go-on` measures those that the saved results of the same commit lack.
@@ -46,12 +47,14 @@ import hdgemm
 
 folder, limit, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 options = {"devices": device, "host_memory": limit}
-square = np.ones((1500, 1500))
-hdgemm.multiply(square, square, options=hdgemm.Options(devices=device, tile=(512, 512, 512)))
-np.save(folder + "/small.npy", square[:64, :64])
-del square
+np.save(folder + "/small.npy", np.ones((64, 64)))
 for line in sys.stdin:
     call = eval(line)
+    for dtype in ("float64", "float32") if "x4.npy" in line else ("float64",):
+        square = np.ones((1500, 1500), dtype)
+        tile = (512, 512, 512)
+        hdgemm.multiply(square, square, options=hdgemm.Options(devices=device, tile=tile))
+    del square
     for small in ("small.npy", "small.zarr", "small.h5::/x"):
         if small[5:8] in line:
             small = folder + "/" + small

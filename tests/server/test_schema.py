@@ -21,7 +21,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     try:
         done = run(
             server, secret, 1, 3, tmp_path,
-            "--phases", "examples,fuzzing,stateful", "--max-time", "8",
+            "--phases", "examples,fuzzing,stateful", "--max-time", "4",
         )  # fmt: skip
     finally:
         server.close()

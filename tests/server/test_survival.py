@@ -129,24 +129,24 @@ def test_a_killed_job_process_is_started_again(slow: Live) -> None:
     assert "SIGKILL" in "".join(slow.http.get(f"/v1/jobs/{job_id}/events").text)
 
 
-def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(own: Live) -> None:
-    job_id = submit(own.http, a=A, b=B)
-    process = running_job(own)
-    processes(own.settings, "hdgemm.server.worker")[0].kill()
+def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B)
+    process = running_job(slow)
+    processes(slow.settings, "hdgemm.server.worker")[0].kill()
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 5)
-    assert finished(own.http, job_id, 60)["status"] == "successful"
-    np.testing.assert_allclose(result(own, job_id), expected(own.settings))
+    assert finished(slow.http, job_id, 60)["status"] == "successful"
+    np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
 
 
-def test_a_killed_server_loses_nothing_it_accepted(own: Live) -> None:
-    jobs = [submit(own.http, a=A, b=B, name=str(i)) for i in range(3)]
-    running_job(own)
-    own.kill()
-    own.restart()
-    own.wait()
+def test_a_killed_server_loses_nothing_it_accepted(slow: Live) -> None:
+    jobs = [submit(slow.http, a=A, b=B, name=str(i)) for i in range(3)]
+    running_job(slow)
+    slow.kill()
+    slow.restart()
+    slow.wait()
     for job_id in jobs:
-        assert finished(own.http, job_id)["status"] == "successful"
-        np.testing.assert_allclose(result(own, job_id), expected(own.settings))
+        assert finished(slow.http, job_id)["status"] == "successful"
+        np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
 
 
 def stop(server: Live, process: psutil.Process) -> None:
