@@ -186,7 +186,7 @@ class TaskMachine:
         if self.dealing != "model" or not self.lapack or name not in LAPACK:
             return
         if key in self._choices and seconds > lapack_flops(name, shape) / self.lapack:
-            self._choices[key] = self._choices[key][0], self._with((), "host")
+            self._choices[key] = self._choices[key][0], self.restricted((), "host")
 
     def dealt(
         self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
@@ -197,7 +197,7 @@ class TaskMachine:
         """
         if self.dealing not in ("model", "host"):
             return self
-        alone = self._with((), "host")
+        alone = self.restricted((), "host")
         if self.dealing == "host" or not self.devices:
             return alone
         if self.lapack and name in LAPACK:
@@ -208,11 +208,11 @@ class TaskMachine:
         ways = ("proportional", "devices", *(["moving"] if name in ("lu", "calu") else []))
         candidates = [
             alone,
-            *(self._with(names, way) for names in sets for way in ways),
+            *(self.restricted(names, way) for names in sets for way in ways),
         ]
         return min(candidates, key=lambda each: each.expected_seconds(name, shape, widths, dtype))
 
-    def _with(self, names: tuple[str, ...], dealing: str) -> TaskMachine:
+    def restricted(self, names: Sequence[str], dealing: str) -> TaskMachine:
         """Return the host with some of the devices."""
         return replace(
             self, dealing=dealing, devices={name: self.devices[name] for name in names},

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import getrf, potrf
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns, even_widths
+from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.machine import LAPACK, lapack_flops
 from hdgemm.tasks.runtime import Runtime
 
@@ -33,20 +35,26 @@ def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachi
     """Return a machine with the rates that it reaches on small matrices.
 
     Each device runs all updates of one factorisation, and another one before it, in which its
-    kernels are compiled (Dongarra et al., section 6.2: estimated from the elapsed time).
+    kernels are compiled (Dongarra et al., section 6.2: estimated from the elapsed time). A device
+    that cannot hold the small matrix's panels is left out.
     """
     found = []
     for each in machine.capabilities:
-        weights = {each.name: 1.0}
-        for _ in range(2):
-            rates, copied = _probe(machine, name, dtype, weights)
+        alone = machine.restricted([x for x in machine.devices if x == each.name], machine.dealing)
+        try:
+            for _ in range(2):
+                rates, copied = _probe(alone, name, dtype, {each.name: 1.0})
+        except DoesNotFitError:
+            continue
         own = rates.get(each.name, {})
         memory = own.get("laswp", each.memory)
         up = copied.get((each.name, "load2"), each.up)
         down = copied.get((each.name, "store1"), each.down)
         found.append(replace(each, rates=own, memory=memory, up=up, down=down, latency=_LATENCY))
+    machine = replace(machine, capabilities=tuple(found))
+    machine = machine.restricted([x.name for x in found if x.name != HOST], machine.dealing)
     lapack = _lapack_rate(machine, name, dtype) if machine.devices and name in LAPACK else 0.0
-    return replace(machine, capabilities=tuple(found), lapack=lapack)
+    return replace(machine, lapack=lapack)
 
 
 def _matrix(name: str, n: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -141,6 +141,23 @@ def test_capabilities_are_measured(monkeypatch):
     devices["d"].close()
 
 
+def test_a_device_that_is_too_small_to_be_measured_is_left_out(monkeypatch):
+    monkeypatch.setattr(measured_rates, "_PROBE", 96)
+    monkeypatch.setattr(measured_rates, "_PROBE_WIDTH", 24)
+    monkeypatch.setattr(measured_rates, "_LAPACK_PROBE", 96)
+    devices = {"small": RecordingDevice(1000), "large": RecordingDevice(10**8)}
+    machine = measured(TaskMachine.of(devices), "lu", np.dtype("float64"))
+    assert tuple(machine.devices) == ("large",)
+    assert [each.name for each in machine.capabilities] == ["host", "large"]
+    machine = measured(TaskMachine.of({"small": devices["small"]}), "lu", np.dtype("float64"))
+    a = random_matrix(N, N, "float64")
+    found = factor(machine, "lu", array := np.array(a, order="F"))
+    assert ratio_of(array, found.pivots, a) < SOUND
+    for device in devices.values():
+        assert device.buffers == 0
+        device.close()
+
+
 @pytest.mark.parametrize("shape", [(N, N), (N, 30), (30, N)])
 def test_tournament_pivoting(session, shape):
     a = random_matrix(*shape, "float64")
