@@ -314,6 +314,10 @@ def neighbour(result: dict[str, Any]) -> list[str]:
 SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
     "file_to_file": ("Products from file to file", file_to_file),
     "file_to_file_16384": ("Products from file to file, n = 16384", file_to_file),
+    "file_to_file_neighbour": (
+        "Products from file to file beside a process that burns half a core",
+        file_to_file,
+    ),
     "in_ram": ("Products in RAM", in_ram),
     "neighbour": ("Products beside another process", neighbour),
     "linalg": ("Factorisations from file to file", linalg),
