@@ -116,7 +116,7 @@ def make_settings(
 
     missing = [str(root) for root in roots or [] if not root.is_dir()]
     if missing:
-        raise InputError(f"--root must be a folder: {', '.join(missing)} is none")
+        raise InputError(f"--root takes folders that exist: {', '.join(missing)} is not one")
     given: dict[str, Any] = {
         "data_dir": data_dir,
         "roots": tuple(roots) if roots else None,

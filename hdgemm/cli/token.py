@@ -88,5 +88,7 @@ def _real(folders: list[Path]) -> list[str]:
 
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     if missing:
-        raise InputError(f"--read and --write take folders: {', '.join(missing)} is none")
+        raise InputError(
+            f"--read and --write take folders that exist: {', '.join(missing)} is not one"
+        )
     return [str(folder.resolve()) for folder in folders]

@@ -137,10 +137,11 @@ class Session:
         threads: int | None,
         watch: Watch | None = None,
     ) -> Machine:
-        """Return the rates to plan a problem with, measured where that is worth its time.
+        """Return the rates for the plan of a problem.
 
-        They stay the same for the session, so that the same product has the same plan. `watch`
-        is told of a calibration, and may cancel it.
+        They are measured at first use if the problem is large enough to be worth it, and stay the
+        same for the session, so that the same product has the same plan. `watch` receives the
+        progress of the measurement and may cancel it.
         """
         key = (device, folder, threads, problem.in_place, problem.flops >= WORTH_MEASURING)
         if key not in self._machines:

@@ -41,7 +41,10 @@ class DeviceInfo:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Return every device of this machine, the host first; asks drivers, allocates nothing."""
+    """Return every device of this machine, the host first.
+
+    Asks the drivers, and allocates no memory on devices.
+    """
     from hdgemm.pipeline.devices import cuda, opencl
 
     host = DeviceInfo("host", f"{cores()} cores, its BLAS", available_bytes())
