@@ -114,8 +114,8 @@ class ObjectDestination(Destination):
     """
 
     def journal(self) -> Path:
-        """Return the name of its journal."""
-        name = re.sub(r"\W+", ".", f"{self.where.path.name}.{self.where.item}").strip(".")
+        """Return the name of its journal: that of the array with its bucket."""
+        name = re.sub(r"\W+", ".", str(self.where)).strip(".")[-200:]
         return Path.cwd() / f".{name}.hdgemm-journal"
 
     def part(self, journal: Path) -> Path:  # noqa: ARG002 - there is none aside

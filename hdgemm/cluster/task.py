@@ -91,7 +91,7 @@ def inspect(job: AnyJob | Extents) -> WorkerInfo:
     from distributed import get_worker
 
     worker = get_worker()
-    with _KEPT.lock, ExitStack() as stack:
+    with _errors_without_causes(), _KEPT.lock, ExitStack() as stack:
         session = _KEPT.session(job, worker)
         session.disk_share = math.inf
         rates = _rates(session, job.described(stack))
@@ -151,7 +151,7 @@ def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
     job = _JOBS.get(topic)
     if job is None:
         raise UnknownJobError(f"this process does not know the job {topic}")
-    with ExitStack() as stack:
+    with _errors_without_causes(), ExitStack() as stack:
         with _KEPT.lock, _cancelled_with_task(worker) as cancel:
             clock, began = time.time(), time.perf_counter()
             session = _KEPT.session(job, worker)
@@ -171,6 +171,18 @@ def free_memory(run: str) -> None:
             del _JOBS[topic]
         if _KEPT._key == run:  # noqa: SLF001
             _KEPT.close()
+
+
+@contextmanager
+def _errors_without_causes() -> Iterator[None]:
+    """Remove the causes of errors: the client cannot unpickle those of some libraries, and would
+    get a plain `Exception`.
+    """
+    try:
+        yield
+    except HdgemmError as error:
+        error.__cause__ = error.__context__ = None
+        raise
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.location import Location
+from hdgemm.matrices.objectstore import objects_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -104,6 +106,9 @@ def _state(matrix: Matrix) -> FileState | None:
     if isinstance(matrix, FileMatrix):
         # The run reads the file that it opened; another file may have its name by now.
         return _state_of(matrix.file.status())
+    place = matrix.opened_from[0] if matrix.opened_from is not None else None
+    if isinstance(place, Location) and place.url:
+        return FileState(*objects_state(place), (hash(place),))
     home = home_of(matrix)
     try:
         if matrix.files:

@@ -7,6 +7,7 @@ import pytest
 
 import hdgemm
 from hdgemm.cluster import multiply
+from hdgemm.cluster.connection import ClusterError
 from hdgemm.durable.journal import read_journal
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
@@ -19,6 +20,7 @@ OPTIONS = Options(devices="host", host_memory="128MB")
 def test_a_run_that_is_cut_off_goes_on_and_its_array_appears_at_the_end(
     client,
     bucket,  # noqa: F811
+    endpoint,  # noqa: F811
     tmp_path,
     monkeypatch,
     many_blocks,
@@ -38,6 +40,11 @@ def test_a_run_that_is_cut_off_goes_on_and_its_array_appears_at_the_end(
                  progress=lambda _: cancel.set())  # fmt: skip
     with pytest.raises(InputError):
         hdgemm.open(out)
+    # Workers at another endpoint find no B there.
+    client.run(take_environment, store_environment() | {"AWS_ENDPOINT_URL": f"{endpoint}/else"})
+    with pytest.raises(ClusterError, match=r"tcp://\S+: cannot open s3://.*::B"):
+        multiply(*operands, out=out, client=client, options=OPTIONS)
+    client.run(take_environment, store_environment())
     report = multiply(*operands, out=out, client=client, options=OPTIONS)
     assert report.resumption.kept > 0
     with hdgemm.open(out) as c:

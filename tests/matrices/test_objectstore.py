@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm.cli.app import app
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix
@@ -91,6 +91,20 @@ def test_from_store_to_store(bucket, operands, item):
     with pytest.raises(InputError, match="cannot replace an array"):
         hdgemm.matmul(a, b, out=out, options=TILED)
     assert len(keys(client, name)) > 8
+
+
+def test_a_chunk_that_vanishes_in_the_run_is_an_error(bucket, operands):
+    """The library reads a missing chunk as zeros."""
+    name, client = bucket
+    a, b = operands
+    put(name, "in.zarr", "B", b, chunks=(40, 35))
+
+    def lose(_):
+        client.delete_object(Bucket=name, Key="in.zarr/B/c/2/1")
+
+    with pytest.raises(MatrixIOError, match=r"B \(.*in\.zarr.*\) .* during the run"):
+        hdgemm.multiply(a, f"s3://{name}/in.zarr::B", out=np.empty((90, 70)), options=TILED,
+                        progress=lose)  # fmt: skip
 
 
 def test_a_result_is_there_when_it_is_whole(bucket, operands):
