@@ -127,8 +127,10 @@ def test_leading_dimension_keeps_the_phase_of_the_file():
 
 
 def test_errors_name_the_bytes():
-    with pytest.raises(DoesNotFitError, match="raise it by"):
+    text = r"needs \d+ MB; host_memory is 1\.00 MB: raise it by \d+ MB"
+    with pytest.raises(DoesNotFitError, match=text) as caught:
         plan("lu", 10_000, 10**6, width=5000)
+    assert caught.value.missing == caught.value.requested - 10**6
 
 
 @pytest.mark.parametrize("n", [64, 300, 1000])

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import hdgemm
 from hdgemm.linalg import solve
 from hdgemm.linalg.refinement import NotConvergedError
+from hdgemm.linalg.run import row_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.stored import StoredMatrix
 from tests.linalg.matrices import positive_definite, random_matrix
 
 SLABS = hdgemm.Options(tile=(16, 11, 8), devices="host")
@@ -39,6 +42,16 @@ def count_factors(monkeypatch):
 
         monkeypatch.setattr(module, name, counted)
     return dtypes
+
+
+def test_a_converted_matrix_is_planned_with_the_rows_of_its_file(tmp_path):
+    np.save(tmp_path / "A.npy", np.zeros((6, 10)))
+    operand = open_operand(tmp_path / "A.npy")
+    single = StoredMatrix(
+        replace(operand, matrix=Converted(operand.matrix, np.dtype("f4"))), writable=False
+    )
+    assert row_bytes(single) == row_bytes(single[1:4, 2:]) == 10 * 4
+    assert row_bytes(single.T) == 0
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
