@@ -11,6 +11,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.planning import Storage
+from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE
 from hdgemm.linalg.run import folder_of, host_bytes, host_session, machine_of, row_bytes, slabs_for
@@ -66,8 +67,9 @@ def plan(
     Parameters
     ----------
     routine
-        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors), "solve" (its
-        factorisation and its solution), "lstsq", "trsm" or "solve_triangular", "syrk".
+        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors; with mode="r" TSQR of
+        a tall matrix), "solve" (its factorisation and its solution), "lstsq", "trsm" or
+        "solve_triangular", "syrk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype
@@ -83,7 +85,7 @@ def plan(
         As the routine takes them.
     arguments
         Those of the routine that change its plan: `lower`, `assume_a`, `transposed`, `refine`,
-        `trans`. The plan of ``refine="float32"`` has one step of refinement.
+        `trans`, `mode`. The plan of ``refine="float32"`` has one step of refinement.
 
     Raises
     ------
@@ -111,6 +113,10 @@ def plan(
             return preflight.solution(preflight.triangle())
         if routine == "solve":
             return preflight.system(arguments)
+        if routine == "qr" and arguments.get("mode") == "r":
+            tall = tall_plan(preflight.shape, preflight.dtype, chosen)
+            if tall is not None:
+                return tall
         made = parse_location(out).format if out is not None and is_location(out) else None
         kind, whole = _KINDS[routine], made == "npy"
         upper = kind == "cholesky" and not arguments.get("lower", False)

@@ -145,8 +145,8 @@ def _on_host(
 ) -> tuple[Any, ...]:
     """Factor by TSQR or by slabs."""
     q_out, r_out = out
-    alone = not device_names(run.options)  # TSQR has no products
-    if mode == "r" and alone and (plan := _tall_plan(run)) is not None:
+    plan = tall_plan(run.source.shape, run.dtype, run.options) if mode == "r" else None
+    if plan is not None:
         return (_r_of_tall(run, plan, r_out, command),)
     if mode == "raw" and not with_r:
         return _raw(run, q_out, command), None
@@ -234,16 +234,18 @@ def _rows_of_r(run: QrRun, r_out: Any) -> int:
     return run.k if given else m
 
 
-def _tall_plan(run: QrRun) -> RowPlan | None:
-    """Return the plan of TSQR; None where the matrix is not tall, or R does not fit the memory."""
-    m, n = run.source.shape
-    if m < _TALL * n or not n:
+def tall_plan(shape: tuple[int, int], dtype: np.dtype[Any], options: Options) -> RowPlan | None:
+    """Return the plan of R by TSQR; None with devices, which TSQR has no products for, where the
+    matrix is not tall, and where R does not fit the memory.
+    """
+    m, n = shape
+    if m < _TALL * n or not n or device_names(options):
         return None
-    memory = run.options.host_bytes or default_host_bytes()
+    memory = options.host_bytes or default_host_bytes()
     try:
         return plan_rows(
-            (m, n), 0, run.dtype.name, memory, run.options.threads or cores(),
-            rows=run.options.tile and run.options.tile[0],
+            shape, 0, dtype.name, memory, options.threads or cores(),
+            rows=options.tile and options.tile[0],
         )  # fmt: skip
     except DoesNotFitError:
         return None

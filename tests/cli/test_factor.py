@@ -130,7 +130,7 @@ def test_the_plan_of_a_file_is_the_plan_that_runs(files):
 
 
 def test_the_plan_of_a_triangular_solve_is_the_plan_that_runs(files):
-    rhs, options = np.ones((N, 5)), Options(tile=(1, 2, 30), devices="host")
+    rhs, options = np.ones((N, 5)), Options(host_memory="20MB", tile=(1, 2, 30), devices="host")
     np.save("rhs.npy", rhs)
     for name, call in (
         ("trsm", lambda **how: hdgemm.trsm(1.0, "A.npy", "rhs.npy", **how)),
@@ -188,6 +188,7 @@ def test_plans_of_solves_and_symmetric_products_are_printed(files):
         (["plan", "syrk", "200000", "2000", "--trans-a"], "diagonal block of order 2000"),
         (["plan", "syrk", "50000", "60000", "--host-memory", "1GB"], "in all: bytes read"),
         (["syrk", "T.npy", "--out", "C.npy", "--trans", "--dry-run"], "memory held"),
+        (["qr", "T.npy", "--out", "C.npy", "--dry-run"], "TSQR of a 200 × 8"),
     ):
         printed = invoke(*words)
         assert printed.exit_code == 0, printed.output
