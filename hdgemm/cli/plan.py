@@ -134,13 +134,13 @@ def _of_routine(
     routine, *operands = what
     if not 1 <= len(operands) <= 2:
         raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
-    a, b = operands[0], operands[-1] if len(operands) > 1 else None
+    a, b, out = operands[0], operands[-1] if len(operands) > 1 else None, out or "X.npy"
     arguments: dict[str, Any] = {"trans": trans} if routine == "syrk" else {}
     if not all(text.isdigit() for text in operands):
-        return plan(routine, a, columns=1 if b is None else b, out=out or "X.npy", options=options,
+        return plan(routine, a, columns=1 if b is None else b, out=out, options=options,
                     checkpoint=checkpoint, **arguments)  # fmt: skip
     if routine in ("solve", "trsm", "solve_triangular"):
-        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), out=out or "X.npy",
+        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), out=out,
                     options=options, checkpoint=checkpoint)  # fmt: skip
     return plan(routine, (int(a), int(b or a)), dtype=dtype, out=out, options=options,
                 checkpoint=checkpoint, **arguments)  # fmt: skip

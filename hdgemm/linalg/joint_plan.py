@@ -100,8 +100,10 @@ class JointPlan:
         seconds, held = format_duration(whole["expected_seconds"]), format_size(self.bytes_held)
         read, written = format_size(whole["read_bytes"]), format_size(whole["write_bytes"])
         total = f"in all: bytes read {read}, written {written}"
-        expected = f"memory held {held}, expected: {seconds}"
-        return "\n\n".join([*map(str, self.parts), f"{total}\n{expected}"])
+        # Diagonal blocks of symmetric products have no expected time.
+        known = all(part.get("expected_seconds") is not None for part in whole["parts"])
+        expected = f", expected: {seconds}" if known else ""
+        return "\n\n".join([*map(str, self.parts), f"{total}\nmemory held {held}{expected}"])
 
 
 def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
