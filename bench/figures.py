@@ -243,6 +243,14 @@ def cluster(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def cluster_load(result: dict[str, Any]) -> list[str]:
+    """Return the row of what each block costs the client and the scheduler of a cluster."""
+    return [
+        f"| client and scheduler, {result['blocks']:,} blocks |"
+        f" {result['processor_milliseconds_each']:.2f} ms of processor time a block |"
+    ]
+
+
 def total(result: dict[str, Any], key: str) -> int:
     """Return the sum of a count in a result, at any depth; lists count their members."""
     value = result.get(key)
@@ -330,6 +338,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linpack_large": ("LINPACK, larger systems", linpack),
     "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
     "cluster_efficiency": ("Cluster", cluster),
+    "cluster_load": ("Cluster: what a block costs", cluster_load),
     "formats": ("File formats", formats),
     "formats_large": ("File formats, larger matrices", formats),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
