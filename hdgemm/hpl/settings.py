@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _SWAPS: Final = ("binary-exchange", "long", "long")
 #: What runs beside the update of the trailing matrix (Jo et al., sections 4.1 to 4.4).
 OVERLAPS: Final = ("window", "panel-swap", "shared-panel", "split-swap")
-#: Columns of a strip, the unit in which columns are dealt to devices, where none is given.
-STRIP: Final = 512
+#: Columns of a strip, the unit in which columns are dealt to devices, where none is given. Each
+#: strip packs L anew: N = 16000 runs 7 % faster with 1024 than with 512, and 3 % than with 2048.
+STRIP: Final = 1024
 #: How processes are numbered, in the order of HPL.dat's PMAP.
 MAPPINGS: Final = ("row", "column")
 #: HPL's residual must be below this.
