@@ -182,6 +182,31 @@ def linalg(result: dict[str, Any]) -> list[str]:
     return rows
 
 
+def lstsq(result: dict[str, Any]) -> list[str]:
+    """Return the row of a least-squares solution in one pass over a file."""
+    found = result["lstsq"]
+    return [
+        f"| `lstsq`, {result['host_memory'] / 1e6:.0f} MB | {found['of_slower']['median']:.3f} of"
+        f" its kernel in RAM or of reading, whichever is slower; {found['of_scipy']['median']:.3f}"
+        " of SciPy in RAM |"
+    ]
+
+
+def syrk(result: dict[str, Any]) -> list[str]:
+    """Return the row of A^T·A by `syrk` against `matmul`."""
+    m, n = result["shape"]
+    speedup = result["speedup"]["median"]
+    return [f"| `syrk`, A of {m}×{n} | {speedup:.2f} times as fast as `matmul(A.T, A)` |"]
+
+
+def cluster_virtual(result: dict[str, Any]) -> list[str]:
+    """Return the row of a large cluster in virtual time."""
+    return [
+        f"| 1,000 workers in virtual time, 5 % lost, n = {result['n']} |"
+        f" {result['median']:.3f} of perfect balance |"
+    ]
+
+
 def linpack(result: dict[str, Any]) -> list[str]:
     """Return the rows of LINPACK against hpcc, on devices, and with and without overlaps."""
     rows = [
@@ -330,6 +355,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "neighbour": ("Products beside another process", neighbour),
     "linalg": ("Factorisations from file to file", linalg),
     "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
+    "linalg_lstsq": ("Least squares from a file of 2,000,000×500", lstsq),
+    "linalg_syrk": ("Symmetric products from files", syrk),
     "hybrid_linalg": ("Factorisations by tasks: devices", hybrid),
     "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", hybrid),
     "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
@@ -339,6 +366,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
     "cluster_efficiency": ("Cluster", cluster),
     "cluster_load": ("Cluster: what a block costs", cluster_load),
+    "cluster_virtual": ("Cluster of 1,000 workers, simulated", cluster_virtual),
     "formats": ("File formats", formats),
     "formats_large": ("File formats, larger matrices", formats),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
