@@ -186,9 +186,11 @@ def lstsq(result: dict[str, Any]) -> list[str]:
     """Return the row of a least-squares solution in one pass over a file."""
     found = result["lstsq"]
     return [
-        f"| `lstsq`, {result['host_memory'] / 1e6:.0f} MB | {found['of_slower']['median']:.3f} of"
-        f" its kernel in RAM or of reading, whichever is slower; {found['of_scipy']['median']:.3f}"
-        " of SciPy in RAM |"
+        (
+            f"| `lstsq`, {result['host_memory'] / 1e6:.0f} MB | {found['of_slower']['median']:.3f} of"
+            f" its kernel in RAM or of reading, whichever is slower; {found['of_scipy']['median']:.3f}"
+            " of SciPy in RAM |"
+        )
     ]
 
 
@@ -202,8 +204,10 @@ def syrk(result: dict[str, Any]) -> list[str]:
 def cluster_virtual(result: dict[str, Any]) -> list[str]:
     """Return the row of a large cluster in virtual time."""
     return [
-        f"| 1,000 workers in virtual time, 5 % lost, n = {result['n']} |"
-        f" {result['median']:.3f} of perfect balance |"
+        (
+            f"| 1,000 workers in virtual time, 5 % lost, n = {result['n']} |"
+            f" {result['median']:.3f} of perfect balance |"
+        )
     ]
 
 
@@ -271,8 +275,10 @@ def cluster(result: dict[str, Any]) -> list[str]:
 def cluster_load(result: dict[str, Any]) -> list[str]:
     """Return the row of what each block costs the client and the scheduler of a cluster."""
     return [
-        f"| client and scheduler, {result['blocks']:,} blocks |"
-        f" {result['processor_milliseconds_each']:.2f} ms of processor time a block |"
+        (
+            f"| client and scheduler, {result['blocks']:,} blocks |"
+            f" {result['processor_milliseconds_each']:.2f} ms of processor time a block |"
+        )
     ]
 
 
