@@ -184,12 +184,12 @@ def linalg(result: dict[str, Any]) -> list[str]:
 
 def lstsq(result: dict[str, Any]) -> list[str]:
     """Return the row of a least-squares solution in one pass over a file."""
-    found = result["lstsq"]
+    found, limit = result["lstsq"], result["host_memory"] / 1e6
+    slower, scipy = (found[key]["median"] for key in ("of_slower", "of_scipy"))
     return [
         (
-            f"| `lstsq`, {result['host_memory'] / 1e6:.0f} MB | {found['of_slower']['median']:.3f} of"
-            f" its kernel in RAM or of reading, whichever is slower; {found['of_scipy']['median']:.3f}"
-            " of SciPy in RAM |"
+            f"| `lstsq`, {limit:.0f} MB | {slower:.3f} of its kernel in RAM or of reading,"
+            f" whichever is slower; {scipy:.3f} of SciPy in RAM |"
         )
     ]
 
