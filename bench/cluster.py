@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Bare submits that are measured beside the blocks.
 _BARE_SUBMITS = 5000
-#: Columns of C whose rows are whole pages.
+#: Columns of C, so that each of its rows takes whole pages.
 _COLUMNS = 512
 
 

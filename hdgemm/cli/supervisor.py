@@ -12,7 +12,7 @@ from typing import Final
 
 from hdgemm.server.watchdog import die_with_parent
 
-#: Seconds that mpiexec has to pass a message on: it drops what it has not read when ranks end.
+#: Seconds before the rank ends, in which mpiexec reads its message: it drops unread output.
 _MESSAGE_SECONDS: Final = 1.0
 
 

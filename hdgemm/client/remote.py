@@ -118,7 +118,7 @@ class Client:
         return self._execute("gemm", self._inputs({"a": a, "b": b, "c": c}, further, transfer))
 
     def plan(self, a: Operand, b: Operand, **inputs: Any) -> dict[str, Any]:
-        """Return the plan of a product and what it would reserve; arguments as of `submit`."""
+        """Return the plan of a product and the memory that it would reserve, as for `submit`."""
         body = self._inputs({"a": a, "b": b, "c": inputs.pop("c", None)}, inputs)
         at = "/v1/processes/gemm/execution"
         answer = self._connection.request("POST", at, json={"inputs": body, "dry_run": True})

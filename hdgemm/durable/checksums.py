@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Bytes that are read at a time to be summed.
 _BLOCK: Final = 32 << 20
-#: Elements at the start of a rectangle whose checksum tells whether it was written to.
+#: Elements at the start of a rectangle: a change of their checksum shows that it was written to.
 SAMPLE: Final = 512
 
 

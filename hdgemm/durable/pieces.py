@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import Plan
 
-#: Slabs whose old content is sampled, spread evenly.
+#: Most slabs whose old content is sampled; they are spread evenly over C.
 _SAMPLES: Final = 4096
 #: Rows and columns of the sampled grid at most.
 _GRID: Final = 64

@@ -162,8 +162,10 @@ class _Preflight:
         cls, a: Any, dtype: str, columns: Any, out: Any, options: Options, session: Session,
         *, checkpoint: bool,
     ) -> _Preflight:  # fmt: skip
-        shape = _described(a)
-        matrix = open_matrix(a) if shape is None else None
+        shape, matrix = _described(a), None
+        if shape is None:
+            matrix = open_matrix(a)
+            shape = matrix.shape
         found = np.dtype(dtype) if matrix is None else matrix.dtype.newbyteorder("=")
         if not isinstance(columns, int):
             b, _ = open_columns(columns)
@@ -172,9 +174,7 @@ class _Preflight:
                     f"b has {b.shape[0]} rows, a {matrix.shape[0]}: they must be as many"
                 )
             columns, found = b.shape[1], result_dtype(found, b.dtype)
-        return cls(
-            shape or open_matrix(a).shape, matrix, found, columns, out, options, session, checkpoint
-        )
+        return cls(shape, matrix, found, columns, out, options, session, checkpoint)
 
     @property
     def folder(self) -> Path | None:

@@ -13,13 +13,13 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.run import folder_of, host_session
+from hdgemm.linalg.run import folder_of, host_bytes, host_session
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction, plan_rows
-from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.machine.limits import cores
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
@@ -241,10 +241,9 @@ def tall_plan(shape: tuple[int, int], dtype: np.dtype[Any], options: Options) ->
     m, n = shape
     if m < _TALL * n or not n or device_names(options):
         return None
-    memory = options.host_bytes or default_host_bytes()
     try:
         return plan_rows(
-            shape, 0, dtype.name, memory, options.threads or cores(),
+            shape, 0, dtype.name, host_bytes(options), options.threads or cores(),
             rows=options.tile and options.tile[0],
         )  # fmt: skip
     except DoesNotFitError:
