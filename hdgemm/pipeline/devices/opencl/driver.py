@@ -48,16 +48,14 @@ class OwnerProcess:
     whatever state they were. Calls with these objects block or crash, so they are refused.
     """
 
-    __slots__ = ("_name", "_pid")
+    __slots__ = ("__weakref__", "_name", "_pid", "forked")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._pid = os.getpid()
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a forked child of the owner."""
-        return os.getpid() != self._pid
+        #: Whether this process is a forked child of the owner.
+        self.forked = False
+        _OWNERS.add(self)
 
     def check(self) -> None:
         """Refuse to continue in a forked child.
@@ -80,18 +78,26 @@ class OwnerProcess:
         _PROTECTED.add(holder)
 
 
+_OWNERS: Final[weakref.WeakSet[OwnerProcess]] = weakref.WeakSet()
 _PROTECTED: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 _LIBC: Final = ctypes.CDLL(None)
 #: Registration of exit handlers; only in glibc.
 _ON_EXIT: Final = getattr(_LIBC, "on_exit", None)
 
 
+def never_release(holder: object) -> None:
+    """Keep an object, and the driver's objects in it, until the process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
+
+
 def _isolate_child() -> None:
     """Keep a forked child from the driver's destructors, which wait for threads it lacks."""
+    for owner in _OWNERS:
+        owner.forked = True
     if not _PROTECTED:
         return
     for holder in _PROTECTED:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
+        never_release(holder)
     if _ON_EXIT is not None:
         # Handlers run last registered first: flush C's streams, then end the process before
         # those of the driver run.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError
-from hdgemm.pipeline.devices.opencl.driver import driver_errors
+from hdgemm.pipeline.devices.opencl.driver import driver_errors, never_release
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
@@ -54,6 +54,13 @@ class EventCompletion:
         self.queue = queue
         self._what = what
         self._first = first
+
+    def __del__(self) -> None:
+        # The driver locks an event to release it. A thread that the child lacks may have held
+        # the lock at the time of the fork.
+        if self.queue.owner.forked:
+            never_release(self._first)
+            never_release(self.last)
 
     def until(self, what: str, last: EventCompletion) -> EventCompletion:
         """Return all commands of the queue from these to `last` as one completion."""

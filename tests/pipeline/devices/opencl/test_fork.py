@@ -10,7 +10,7 @@ pytest.importorskip("pyopencl")
 from hdgemm.pipeline.devices.opencl import list_devices
 
 SCRIPT = """
-import os, signal, sys, threading
+import faulthandler, os, sys
 import numpy as np
 from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
@@ -45,7 +45,7 @@ calls = {
 }
 child = os.fork()
 if child == 0:
-    signal.alarm(20)  # a child that blocks is killed, and its status tells
+    faulthandler.dump_traceback_later(60, exit=True)  # where a child blocks
     for what, call in calls.items():
         try:
             call()
@@ -56,7 +56,10 @@ if child == 0:
             sys.exit(f"{what} was not refused")
     assert not list_devices()[0].usable
     device.close()
+    event = (pending or [product])[-1].last
+    held = sys.getrefcount(event)
     del device, a, b, c, staging, loaded, product, pending, calls
+    assert sys.getrefcount(event) == held, "a driver's event was released"
     sys.exit(0)
 status = os.waitpid(child, 0)[1]
 assert status == 0, status
@@ -80,7 +83,7 @@ def test_a_forked_child_refuses_by_name_and_ends(name, state):
 
 
 PRODUCTS = """
-import os, signal, sys
+import faulthandler, os, sys
 import numpy as np
 import hdgemm
 from hdgemm.errors import DeviceError
@@ -91,7 +94,7 @@ with hdgemm.Session(options) as session:
     hdgemm.matmul(x, x, session=session)
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        faulthandler.dump_traceback_later(60, exit=True)
         for arguments in ({"session": session}, {"options": options}):
             try:
                 hdgemm.matmul(x, x, **arguments)
