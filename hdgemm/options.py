@@ -161,7 +161,7 @@ class Options:
         if not isinstance(self.verify, bool) and self.verify != "tiles":
             raise InputError(f"verify must be True, False or 'tiles', got {self.verify!r}")
         if self.threads is not None:
-            object.__setattr__(self, "threads", _count(self.threads, "threads"))
+            object.__setattr__(self, "threads", whole_number(self.threads, "threads"))
         if self.tile is not None:
             object.__setattr__(self, "tile", _tile(self.tile))
         _check_split(self.split)
@@ -204,14 +204,15 @@ def _names(devices: Any) -> str | tuple[str, ...]:
     return names
 
 
-def _count(value: Any, what: str) -> int:
-    """Return a positive whole number."""
+def whole_number(value: Any, what: str) -> int:
+    """Return a count or an extent that a caller gave, which C code may keep in 32 or 64 bits."""
     try:
         number = operator.index(value)
     except TypeError:
         raise InputError(f"{what} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or number < 1:
-        raise InputError(f"{what} must be at least 1, got {value!r}")
+    bits = 31 if what == "threads" else 62
+    if isinstance(value, bool) or not 1 <= number < 1 << bits:
+        raise InputError(f"{what} must be at least 1 and less than 2**{bits}, got {value!r}")
     return number
 
 
@@ -219,7 +220,7 @@ def _tile(value: Any) -> tuple[int, int, int]:
     extents = value if isinstance(value, list | tuple) else ()
     if len(extents) != 3:
         raise InputError(f"tile must be three extents (mb, nb, kb), got {value!r}")
-    mb, nb, kb = (_count(extent, "each extent of tile") for extent in extents)
+    mb, nb, kb = (whole_number(extent, "each extent of tile") for extent in extents)
     return mb, nb, kb
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.errors import InputTypeError
 from hdgemm.options import Options
+from hdgemm.pipeline.plan import Plan
 from hdgemm.pipeline.plan_summary import Plans
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
@@ -16,7 +18,6 @@ from hdgemm.run.session import session_for
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.pipeline.plan import Plan
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
@@ -129,6 +130,8 @@ def execute(
     Report
         What was measured.
     """
+    if not isinstance(plan, Plan):
+        raise InputTypeError(f"plan must be a plan of hdgemm.plan_gemm, got {type(plan).__name__}")
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=None if beta == 0 else c,
         trans_a=trans_a, trans_b=trans_b, out=c,

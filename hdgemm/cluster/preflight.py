@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hdgemm.cluster.blocks import Costs
 from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
 from hdgemm.cluster.job import Extents
@@ -21,6 +19,7 @@ from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
 from hdgemm.matrices.layout import check_dtype
+from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.product import Product
 from hdgemm.run.session import check_options
@@ -92,10 +91,8 @@ def plan_shape(
     The matrices are row-major files that the workers need not have yet. Errors are those of `plan`.
     """
     check_client(client)
-    kind = np.dtype(dtype)
-    check_dtype(kind, "the product")
-    if min(m, n, k) < 1:
-        raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
+    m, n, k = (whole_number(extent, "each of m, n and k") for extent in (m, n, k))
+    kind = check_dtype(dtype, "the product")
     extents = Extents(secrets.token_hex(8), m, n, k, kind.name, check_options(options))
     infos = ask(client, extents).values()
     return plan_cluster(

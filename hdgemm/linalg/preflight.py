@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.errors import InputError
 from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.planning import Storage
@@ -23,6 +21,7 @@ from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.tsqr import plan_rows
 from hdgemm.machine.limits import cores
+from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix
@@ -33,6 +32,8 @@ from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    import numpy as np
 
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.tsqr import RowPlan
@@ -166,7 +167,7 @@ class _Preflight:
         if shape is None:
             matrix = open_matrix(a)
             shape = matrix.shape
-        found = np.dtype(dtype) if matrix is None else matrix.dtype.newbyteorder("=")
+        found = check_dtype(dtype, "a") if matrix is None else matrix.dtype.newbyteorder("=")
         if not isinstance(columns, int):
             b, _ = open_columns(columns)
             if matrix is not None and b.shape[0] != matrix.shape[0]:

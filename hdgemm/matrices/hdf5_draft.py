@@ -6,8 +6,6 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hdgemm.errors import InputError
 from hdgemm.matrices.draft import Draft, allocate, aside, no_space, real_path, require_space
 from hdgemm.matrices.filematrix import FileMatrix
@@ -17,6 +15,7 @@ from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import DTypeLike
 
 
@@ -63,8 +62,7 @@ def create_hdf5(
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes).
     """
-    stored = np.dtype(dtype)
-    check_dtype(stored, f"{path}::{item}")
+    stored = check_dtype(dtype, f"{path}::{item}")
     path = real_path(path)
     item = "/" + item.strip("/")
     if not path.parent.is_dir():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+import numpy as np
+
 from hdgemm.errors import InputTypeError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
 SUPPORTED: Final = ("float32", "float64", "complex64", "complex128")
 _ADVICE: Final = {
@@ -22,16 +23,22 @@ _ADVICE: Final = {
 }
 
 
-def check_dtype(dtype: np.dtype[Any], what: str) -> None:
-    """Raise unless `dtype`, in whatever byte order, is one of BLAS's four.
+def check_dtype(wanted: DTypeLike, what: str) -> np.dtype[Any]:
+    """Return a dtype that, in whatever byte order, is one of BLAS's four.
 
     Raises
     ------
     InputTypeError
         With the dtype of `what` and a way to convert it.
     """
+    try:
+        dtype = np.dtype(wanted)
+    except TypeError as error:
+        raise InputTypeError(
+            f"{what} cannot have the dtype {wanted!r}; it must be one of {', '.join(SUPPORTED)}"
+        ) from error
     if dtype.newbyteorder("=").name in SUPPORTED and dtype.kind in "fc":
-        return
+        return dtype
     advice = _ADVICE.get(dtype.kind, "a matrix holds numbers")
     raise InputTypeError(
         f"{what} has dtype {dtype}; it must be one of {', '.join(SUPPORTED)}: {advice}",

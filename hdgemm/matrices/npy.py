@@ -196,8 +196,7 @@ def create_npy(
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes) or refuses.
     """
-    stored = np.dtype(dtype)
-    check_dtype(stored, str(path))
+    stored = check_dtype(dtype, str(path))
     text = repr({"descr": stored.str, "fortran_order": order == "F", "shape": tuple(shape)})
     packed = _MAGIC + bytes((1, 0)) + struct.pack("<H", ALIGNMENT - 10)
     header = packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import check_dtype
@@ -101,8 +99,7 @@ def create_objects(place: Location, shape: tuple[int, int], dtype: DTypeLike) ->
         When the name is taken: the old array could not be kept until the new one is complete.
     """
     zarr = load_zarr()
-    stored = np.dtype(dtype)
-    check_dtype(stored, str(place))
+    stored = check_dtype(dtype, str(place))
     objects = _connect(place.url)
     if _there(objects, place):
         raise InputError(

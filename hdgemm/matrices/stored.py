@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -181,6 +181,13 @@ class StoredMatrix:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would hold the same descriptors: it would close them, or find other files in them.
+        raise InputTypeError(
+            f"{self._operand.matrix.name} is opened and cannot be copied or pickled: pass its "
+            "location, and open it again there"
+        )
 
     def __len__(self) -> int:
         return self.shape[0]

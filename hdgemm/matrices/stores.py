@@ -169,10 +169,11 @@ def create_matrix(
         return create_objects(place, shape, dtype)
     if place.format == "raw":
         layout = _layout(place)
-        if layout.shape != tuple(shape) or np.dtype(layout.dtype) != np.dtype(dtype):
+        wanted = check_dtype(dtype, str(place))
+        if layout.shape != tuple(shape) or np.dtype(layout.dtype) != wanted:
             raise InputError(
                 f"{place} is described as {layout.shape} {layout.dtype}, but holds a {shape} "
-                f"{np.dtype(dtype)} matrix"
+                f"{wanted} matrix"
             )
         return create_raw(place.path, layout, part, sparse=sparse)
     if place.format == "hdf5":

@@ -90,8 +90,7 @@ def create_zarr(
         When the disk is too full. Nothing is left behind.
     """
     zarr = load_zarr()
-    stored = np.dtype(dtype)
-    check_dtype(stored, f"{root}::{item}")
+    stored = check_dtype(dtype, f"{root}::{item}")
     root = real_path(root)
     target, parts = root / item, Path(item).parts
     if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):

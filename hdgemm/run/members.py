@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.layout import check_dtype
+from hdgemm.options import whole_number
 from hdgemm.pipeline.devices.registry import first_accelerator, parts_of
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.planning.planner import plan_for
@@ -160,11 +159,8 @@ def plan_extents(
     InputError
         For extents below 1 or a dtype that BLAS does not have.
     """
-    m, n, k = extents
-    if min(m, n, k) < 1:
-        raise InputError(f"m, n and k must be at least 1, got {m}, {n} and {k}")
-    kind = np.dtype(dtype)
-    check_dtype(kind, "the product")
+    m, n, k = (whole_number(extent, "each of m, n and k") for extent in extents)
+    kind = check_dtype(dtype, "the product")
     nbytes = (m * k + k * n + m * n) * kind.itemsize
     in_memory = nbytes <= (options.host_bytes or default_host_bytes())
 

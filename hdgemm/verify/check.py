@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.options import whole_number
 from hdgemm.product.arguments import check_shape
 from hdgemm.product.product import check_product
 from hdgemm.verify.freivalds import Check, CheckSettings
@@ -101,8 +101,7 @@ def prepare(product: Product, c: Operand, settings: CheckSettings = DEFAULTS) ->
 
     Where C will overwrite C₀, call its `remember_old` before.
     """
-    if settings.rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {settings.rounds}")
+    whole_number(settings.rounds, "rounds")
     check_shape(c.shape, (product.m, product.n), "c")
     return Check(product, c, settings)
 

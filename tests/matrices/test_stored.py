@@ -1,7 +1,9 @@
 """`hdgemm.open`, `hdgemm.create` and views, against the same indexing of NumPy arrays."""
 
+import copy
 import io
 import os
+import pickle
 
 import h5py
 import numpy as np
@@ -367,3 +369,15 @@ def test_modes_shapes_and_orders(tmp_path):
     with pytest.raises(InputError, match="order must be"):
         hdgemm.create(tmp_path / "y.npy", (5, 5), order="K")
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+@pytest.mark.parametrize("kind", ["npy", "h5", "zarr", "array"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_opened_matrix_is_not_copied(stored, kind, copied):
+    """A copy would close the descriptors of the original, or read those of another process."""
+    x = numbers()
+    matrix = stored(kind, x, "r")
+    for each in (matrix, matrix[:3].T):
+        with pytest.raises(InputTypeError, match="pass its location"):
+            copied(each)
+    np.testing.assert_array_equal(np.asarray(matrix), x)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.pipeline.plan_summary import summarize, summarize_all
 from hdgemm.pipeline.planjson import from_json
 
@@ -121,3 +122,26 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
     assert phases[-1] == "multiplying"
     assert first.phases["calibrating"] > 0
     assert product().phases["calibrating"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (InputError, "m, n and k must be a whole", lambda: hdgemm.plan_gemm(float("nan"), 3, 3)),
+        (InputError, "m, n and k must be a whole", lambda: hdgemm.plan_gemm(3, "3", 3)),
+        (InputError, r"less than 2\*\*62", lambda: hdgemm.plan_gemm(3, 3, 10**30)),
+        (InputError, r"threads .* less than 2\*\*31", lambda: hdgemm.Options(threads=1 << 40)),
+        (InputError, "rounds", lambda: hdgemm.verify(*[np.eye(2)] * 3, rounds="x")),
+        (InputTypeError, "'gray8'", lambda: hdgemm.plan_gemm(3, 3, 3, "gray8")),
+        (InputTypeError, "'gray8'", lambda: hdgemm.create("x.npy", (3, 3), "gray8")),
+        (InputTypeError, "'gray8'", lambda: hdgemm.create("x.bin::3x3:float64", (3, 3), "gray8")),
+        (InputTypeError, "'gray8'", lambda: hdgemm.linalg.plan("lu", 10, dtype="gray8")),
+        (InputTypeError, "int8", lambda: hdgemm.linalg.plan("lu", 10, dtype="int8")),
+        (InputTypeError, "got int", lambda: hdgemm.execute(3, *[np.eye(2)] * 3)),
+    ],
+)
+def test_wrong_extents_dtypes_and_plans_are_refused(error, match, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=match):
+        call()
+    assert not list(tmp_path.glob("x.*"))
