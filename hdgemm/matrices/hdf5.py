@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The HDF5 library serves one thread at a time, for all files together.
 LIBRARY_LOCK: Final = threading.RLock()
+# A thread that a forked child lacks may hold it. h5py's own lock keeps HDF5 whole.
+os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def load_h5py() -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -73,6 +75,7 @@ class Session:
         self.task_machines: dict[tuple[object, ...], TaskMachine] = {}
         #: Seconds that this session has spent on measuring rates.
         self.calibration_seconds = 0.0
+        _SESSIONS.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +170,18 @@ class Session:
                 cache.clear()
         finally:
             device.close()
+
+
+_SESSIONS: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+
+
+def _unlock_sessions() -> None:
+    """Make the locks anew in a forked child: a thread that it lacks may hold them."""
+    for session in _SESSIONS:
+        session._running = threading.RLock()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_unlock_sessions)
 
 
 def check_options(options: Any) -> Options:

@@ -1,4 +1,6 @@
-"""After a fork the host goes on, and devices with a driver refuse; neither blocks."""
+"""In a forked child the host goes on, and devices with a driver refuse; neither blocks, also where
+another thread computes.
+"""
 
 import subprocess
 import sys
@@ -9,9 +11,10 @@ import pytest
 from hdgemm.pipeline.devices.registry import list_devices
 
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, threading
 import numpy as np
 import hdgemm
+from hdgemm.matrices.hdf5 import LIBRARY_LOCK
 
 a, out, device = sys.argv[1:]
 options = hdgemm.Options(devices=device, host_memory="4MB", tile=(100, 100, 100))
@@ -19,6 +22,20 @@ session = hdgemm.Session(options)
 hdgemm.multiply(a, a, out=out, session=session)
 hdgemm.multiply(a, a, out=out, options=options)
 expected = np.load(out)
+hdgemm.create(f"{out}.h5::A", (3, 3)).close()
+started, over = threading.Event(), threading.Event()
+
+def observe(event):
+    started.set()
+    over.wait()
+
+def work():  # holds the locks that the child inherits
+    with LIBRARY_LOCK:
+        hdgemm.multiply(a, a, out=out, session=session, observer=observe)
+
+worker = threading.Thread(target=work)
+worker.start()
+started.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(60)  # ends a child that blocks
@@ -30,8 +47,11 @@ if child == 0:
         else:
             assert device == "host" and np.array_equal(np.load(out), expected)
     session.close()
+    assert hdgemm.open(f"{out}.h5::A").shape == (3, 3)
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
+over.set()
+worker.join()
 session.close()
 """
 

@@ -221,6 +221,8 @@ class GemmQueue:
 
     def stop(self) -> None:
         """Let the threads end when all products are done."""
+        if not self.usable:  # a thread that a forked child lacks may hold the lock
+            return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
