@@ -18,6 +18,7 @@ from hdgemm.machine.limits import thread_limit
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
+from hdgemm.pipeline.sync import Worker
 from hdgemm.progress import CalibrationMeter, Watch
 
 if TYPE_CHECKING:
@@ -85,15 +86,29 @@ class Session:
 
     def close(self) -> None:
         """Free all slots and close all devices; further calls are refused."""
-        with self._running:
+        with self._turn():
             self._closed = True
             while self._devices:
                 self._close_device(next(iter(self._devices)))
 
     @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other call runs; a stage of a run would wait for itself."""
+        within_a_run = isinstance(threading.current_thread(), Worker)
+        if not self._running.acquire(blocking=not within_a_run):
+            raise InputError(
+                "the session computes what this observer or progress function was called for: use "
+                "another session there, or none"
+            )
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    @contextmanager
     def running(self, options: Options) -> Iterator[None]:
         """Hold the session for one call, with the BLAS threads of its options."""
-        with self._running, thread_limit():
+        with self._turn(), thread_limit():
             if self._closed:
                 raise InputError("the session is closed: open a new one")
             if options.threads is None:
@@ -121,7 +136,7 @@ class Session:
 
     def free_slots(self) -> None:
         """Free the slots that are kept on all devices, before memory is used for something else."""
-        with self._running:
+        with self._turn():
             for cache in self._slots.values():
                 cache.clear()
 

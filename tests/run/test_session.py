@@ -110,6 +110,16 @@ def test_calls_from_several_threads_take_turns(opened):
     assert len(opened) == 1
 
 
+@pytest.mark.parametrize(
+    "call", [lambda s: hdgemm.matmul(A, B, session=s), lambda s: s.close()], ids=["matmul", "close"]
+)
+def test_an_observer_cannot_wait_for_its_own_session(opened, call):
+    with hdgemm.Session(OPTIONS) as session:
+        with pytest.raises(hdgemm.InputError, match="another session"):
+            hdgemm.matmul(A, B, session=session, observer=lambda _: call(session))
+        assert_close_in_eps(hdgemm.matmul(A, B, session=session), A, B)
+
+
 @pytest.mark.parametrize(("gemm", "kept"), [(1.0, False), (1e17, True)])
 def test_a_run_deletes_figures_that_it_shows_to_be_too_low(tmp_path, monkeypatch, gemm, kept):
     figures = Figures(gemm, 1.0, 1e9, 1e9, 1e9, 1e9, 1e-5, 1.0)
