@@ -240,15 +240,10 @@ def fetch(
         typer.echo(str(out))
 
 
-def _client(url: str, token: str | None, patience: float = _FIRST_CONTACT) -> Client:
-    """Return a client of a service that answers."""
+def _client(url: str, token: str | None, first_contact: float = _FIRST_CONTACT) -> Client:
     from hdgemm.client import Client
-    from hdgemm.client.connection import Connection
 
-    probe = Connection(url, None, 10.0, patience)
-    probe.request("GET", "/healthz")
-    probe.close()
-    return Client(url, token)
+    return Client(url, token, first_contact=first_contact)
 
 
 def _operand(client: Client, text: str) -> Any:

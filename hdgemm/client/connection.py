@@ -32,12 +32,17 @@ class Connection:
         Address of the service, like ``"http://127.0.0.1:8000"``.
     patience
         Seconds during which a safe request is repeated.
+    first_contact
+        The same, until the service has answered for the first time.
     """
 
-    def __init__(self, url: str, token: str | None, timeout: float, patience: float) -> None:
+    def __init__(
+        self, url: str, token: str | None, timeout: float, patience: float, first_contact: float
+    ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self._patience = patience
+        self._until_answered = first_contact
         self.url = url
 
     def close(self) -> None:
@@ -62,7 +67,7 @@ class Connection:
         RemoteError
             For a 5xx, and for a service that cannot be reached.
         """
-        until = time.monotonic() + self._patience
+        began = time.monotonic()
         wait = _FIRST_WAIT
         while True:
             asked = 0.0
@@ -70,17 +75,18 @@ class Connection:
                 answer = self._http.request(method, path, **options)
             except httpx.TransportError as error:
                 safe = repeatable or isinstance(error, httpx.ConnectError)
-                if not safe or time.monotonic() + wait > until:
+                if not safe or time.monotonic() + wait > began + self._until_answered:
                     raise RemoteError(
                         f"cannot reach {self.url}: {error}; is 'hdgemm serve' running there?",
                         status=0,
                     ) from error
             else:
+                self._until_answered = self._patience
                 if answer.is_success or answer.status_code == 304:
                     return answer
                 in_flight = repeatable and "part-in-flight" in answer.text
                 busy = answer.status_code in _BUSY or in_flight
-                if not busy or time.monotonic() + wait > until:
+                if not busy or time.monotonic() + wait > began + self._patience:
                     raise error_of(answer)
                 asked = _seconds(answer.headers.get("retry-after"))
             # Random waits keep clients from asking a restarted server all at once.

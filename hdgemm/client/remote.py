@@ -39,13 +39,22 @@ class Client:
         Seconds until an unanswered request fails.
     patience
         Seconds during which a request is repeated while the server is busy or unreachable.
+    first_contact
+        Seconds to wait for a server that has not answered yet; None: `patience`.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, *, timeout: float = 60.0, patience: float = 60.0
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = 60.0,
+        patience: float = 60.0,
+        first_contact: float | None = None,
     ) -> None:
         token = os.environ.get("HDGEMM_TOKEN") if token is None else token
-        self._connection = Connection(url, token, timeout, patience)
+        first = patience if first_contact is None else first_contact
+        self._connection = Connection(url, token, timeout, patience, first)
 
     def multiply(
         self,

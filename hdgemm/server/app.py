@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
@@ -26,7 +26,6 @@ from hdgemm.server.routes import files, jobs, matrices, processes, queue, result
 from hdgemm.server.validation import describe_errors, show
 
 if TYPE_CHECKING:
-    from fastapi import Request
     from starlette.responses import Response
 
     from hdgemm.server.service import Service
@@ -50,8 +49,9 @@ problem document (RFC 9457).
 def create_app(service: Service) -> FastAPI:
     """Return the ASGI application of one service, which the caller opens and closes."""
     app = FastAPI(
-        title="hdgemm", version="1", description=_DESCRIPTION, docs_url=None, redoc_url=None
-    )
+        title="hdgemm", version="1", description=_DESCRIPTION, openapi_url=None,
+        dependencies=[Depends(_refuse_unknown_parameters)],
+    )  # fmt: skip
     app.state.service = service
     app.state.metrics = Metrics(service.settings, service.database)
     for router in _ROUTERS:
@@ -69,6 +69,24 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(error, handler)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that the OpenAPI document does not name for this route."""
+    if not request.query_params:
+        return
+    path, method = request.scope["route"].path, request.method.lower()
+    operations = request.app.openapi()["paths"].get(path, {})
+    described = operations.get("get" if method == "head" else method, {}).get("parameters", ())
+    accepted = [one["name"] for one in described if one["in"] == "query"]
+    for name in request.query_params:
+        if name not in accepted:
+            raise ProblemError(
+                400, "unknown-parameter",
+                f"{show(name)} is no query parameter of {request.method} {path}; "
+                f"it takes {', '.join(accepted) or 'none'}",
+                parameter=name, accepted=accepted,
+            )  # fmt: skip
 
 
 async def _problem(_: Request, error: Any) -> Response:

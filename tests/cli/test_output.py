@@ -281,4 +281,4 @@ def test_job_ids_are_completed_and_an_absent_service_completes_nothing(monkeypat
     monkeypatch.undo()
     assert _complete_job(context, "") == []
     with pytest.raises(RemoteError, match="is 'hdgemm serve' running there"):
-        _client("http://127.0.0.1:9", None, 0.0)
+        _client("http://127.0.0.1:9", None, 0.0).job("0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,28 @@ def test_dry_run_plans_and_accepts_nothing(client: InProcess, root: Path) -> Non
     assert answer.status_code == 200
     assert answer.json()["plan"]["m"] == 3
     assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_every_route_refuses_query_parameters_that_it_does_not_have(
+    client: InProcess, root: Path
+) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    routes = [(method, path, op) for path, ops in paths.items() for method, op in ops.items()]
+    hidden = [("get", path, {}) for path in ("/", "/static/app.js", "/openapi.json")]
+    for method, path, operation in [*routes, *hidden]:
+        at = re.sub(r"\{\w+_id\}", "0" * 32, path).replace("{array}", "piv")
+        known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+        found = problem(client.request(method.upper(), f"{at}?limits=1"), 400)
+        assert found["type"] == "/problems/unknown-parameter", at
+        assert (found["parameter"], set(found["accepted"])) == ("limits", known)
+        assert "limits" in found["detail"]
+        assert all(name in found["detail"] for name in known)
+    body = {"inputs": {"a": A, "b": B}}
+    problem(client.post("/v1/processes/gemm/execution?dry_run=true", json=body), 400)
+    assert client.get("/v1/jobs").json()["jobs"] == []
+    absent = f"/v1/jobs/{'0' * 32}/results/c"
+    assert client.request("HEAD", f"{absent}?rows=0:1").status_code == 404
+    assert client.request("HEAD", f"{absent}?row=0:1").status_code == 400
 
 
 def test_idempotency_key_replays_and_refuses_another_body(client: InProcess, root: Path) -> None:

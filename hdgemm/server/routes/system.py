@@ -56,6 +56,13 @@ def static(name: str) -> Response:
     return Response((_FOLDER / name).read_bytes(), headers=headers, media_type=_TYPES[name])
 
 
+@router.get("/openapi.json", include_in_schema=False)
+def describe_api(request: Request) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    document: dict[str, Any] = request.app.openapi()
+    return document
+
+
 @router.get("/v1", responses=responses())
 async def landing(service: TheService, account: TheAccount) -> dict[str, Any]:
     """Link to all resources, and name the folders that this token's jobs may read and write."""
