@@ -20,8 +20,8 @@ import numpy as np
 
 from bench.campaigns.service_queue import bare_server
 from bench.campaigns.service_sockets import closed_after, half_open
-from hdgemm.server.numpy_backend import DELAY
 from tests.server.harness import Live, make_settings, submit, wait_until
+from tests.server.numpy_library import DELAY
 
 _REAL = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
 

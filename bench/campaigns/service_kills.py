@@ -23,8 +23,8 @@ import psutil
 
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.client import Client, RemoteError
-from hdgemm.server.numpy_backend import DELAY
 from tests.server.harness import Live, make_settings, start
+from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

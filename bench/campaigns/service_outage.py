@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
-from hdgemm.server.numpy_backend import DELAY
 from tests.server import postgres
 from tests.server.harness import finished, live, make_settings, submit, wait_until
+from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,26 +11,19 @@ import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.server import jobs, paths, quotas
-from hdgemm.server.backend import Demand, LinpackCall, Problem
+from hdgemm.server.backend import ROUTINES, Demand
 from hdgemm.server.computations import (
+    OPERANDS,
     job_options,
     library_options,
     on_cluster,
-    product_of,
-    routine_of,
+    parameters_of,
+    problem_of,
 )
 from hdgemm.server.jobs import Admission
-from hdgemm.server.models import (
-    GemmInputs,
-    JobOptions,
-    LinalgInputs,
-    LinpackInputs,
-    ProfileInputs,
-    VerifyInputs,
-)
 from hdgemm.server.problems import ProblemError, caused_by, named
 from hdgemm.server.publication import COMPANIONS
-from hdgemm.server.references import Source, look_up
+from hdgemm.server.references import look_up
 from hdgemm.server.tables import WorkerRow
 
 if TYPE_CHECKING:
@@ -38,14 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.options import Options
-    from hdgemm.server.backend import Library, RoutineProblem
+    from hdgemm.server.backend import Library, Problem, Source
     from hdgemm.server.database import Database
-    from hdgemm.server.models import Output
+    from hdgemm.server.models import Common, JobOptions, Output
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Process
     from hdgemm.server.tokens import Account
 
-Inputs = GemmInputs | VerifyInputs | ProfileInputs | LinpackInputs | LinalgInputs
 #: Room for a result's header.
 _HEADER = 4096
 #: Memory of a job whose product a cluster computes: Python, Dask's client and receipts.
@@ -54,15 +46,11 @@ _CLIENT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Candidate:
-    """A product or a routine with checked files and shapes, before it is planned."""
+    """A product or a routine with checked files and shapes, and its admission but for the plan."""
 
-    process: Process
-    inputs: GemmInputs | VerifyInputs | LinalgInputs
-    sources: Mapping[str, Source]
-    problem: Problem | RoutineProblem
+    problem: Problem
     options: Options
-    output: dict[str, Any] | None
-    volume: str | None
+    admission: Admission
 
 
 class Examiner:
@@ -73,36 +61,29 @@ class Examiner:
         self._database = database
         self._library = library
 
-    def profile(self, inputs: ProfileInputs) -> Admission:
-        """Admit a profile, which takes all memory of the largest worker with its device."""
-        return Admission(
-            process="profile", inputs=_kept(inputs),
-            host_bytes=self._largest_memory((inputs.device,)), devices=(inputs.device,),
-        )  # fmt: skip
-
-    def linpack(self, inputs: LinpackInputs) -> Admission:
-        """Admit a run of HPL's benchmark, whose matrix lies in memory.
+    def measurement(self, process: Process, inputs: Common) -> Admission:
+        """Admit a profile, which takes all memory of its worker, or a run of HPL's benchmark.
 
         Raises
         ------
         DoesNotFitError
-            When no worker has the memory.
+            When no worker has the memory for the benchmark's matrix.
         """
-        needed = self._library.linpack_bytes(LinpackCall.of(_kept(inputs)))
-        available = self._largest_memory((inputs.device,))
+        kept = _kept(inputs)
+        devices = (kept["device"],)
+        available = self._largest_memory(devices)
+        needed = available
+        if process == "linpack":
+            needed = self._library.linpack_bytes(parameters_of(kept))
         if needed > available:
             raise DoesNotFitError(
-                f"N = {inputs.n} needs {needed} bytes; the largest worker has {available}, "
+                f"N = {kept['n']} needs {needed} bytes; the largest worker has {available}, "
                 f"{needed - available} are missing; lower N",
                 requested=needed, available=available, missing=needed - available,
             )  # fmt: skip
-        return Admission(
-            process="linpack", inputs=_kept(inputs), host_bytes=needed, devices=(inputs.device,)
-        )
+        return Admission(process=process, inputs=kept, host_bytes=needed, devices=devices)
 
-    def look_up(
-        self, process: Process, inputs: GemmInputs | VerifyInputs | LinalgInputs, account: Account
-    ) -> Candidate:
+    def look_up(self, process: Process, inputs: Any, account: Account) -> Candidate:
         """Check files, shapes and options. Blocks for as long as a file system does.
 
         Raises
@@ -112,63 +93,55 @@ class Examiner:
         ProblemError
             404 and 409 for references, 422 for a device that no worker has.
         """
-        options = self._options(process, job_options(inputs))
+        kept = _kept(inputs)
+        wanted = job_options(process, kept)
+        options = self._options(process, wanted)
         sources = {}
-        for name in ("a", "b", "c"):
+        for name in OPERANDS:
             if (reference := getattr(inputs, name, None)) is not None:
                 with caused_by(name, reference.model_dump()):
                     sources[name] = look_up(self._database, reference, account, self._settings)
         path = None
-        if not isinstance(inputs, VerifyInputs):
+        if process != "verify":
             with caused_by("output.path", inputs.output.path):
                 path = self._output_path(inputs.output, sources, account)
         folder = self._settings.data_dir if path is None else path.parent
-        problem: Problem | RoutineProblem
-        if isinstance(inputs, LinalgInputs):
-            self._refuse_companions(path, overwrite=inputs.output.overwrite)
-            problem = routine_of(process, inputs, sources, folder)
-        else:
-            problem = product_of(inputs, sources, folder)
-        if isinstance(inputs, VerifyInputs):
-            return Candidate(process, inputs, sources, problem, options, None, None)
-        output = {
-            **inputs.output.model_dump(), "path": None if path is None else str(path),
-            "shape": [problem.m, problem.n], "dtype": problem.dtype,
-        }  # fmt: skip
-        volume = None if path is None else str(paths.mount_point(folder))
-        return Candidate(process, inputs, sources, problem, options, output, volume)
+        if path is not None and process in ROUTINES and not inputs.output.overwrite:
+            _refuse_companions(path)
+        problem = problem_of(process, kept, sources, folder)
+        output, disk = None, 0
+        if process != "verify":
+            output = {**kept["output"], "path": None if path is None else str(path),
+                      "shape": [problem.m, problem.n], "dtype": problem.dtype}  # fmt: skip
+            disk = _disk_bytes(problem)
+        kept |= {name: dict(source.stored) for name, source in sources.items()}
+        admission = Admission(
+            process=process, inputs=kept, output=output, disk_bytes=disk, host_bytes=0,
+            volume=None if path is None else str(paths.mount_point(folder)),
+            devices=_devices(wanted),
+            reads=frozenset(source.reads for source in sources.values() if source.reads),
+        )  # fmt: skip
+        return Candidate(problem, options, admission)
 
     def plan(self, candidate: Candidate, cancel: threading.Event) -> Admission:
-        """Plan a product; setting `cancel` ends the planning.
+        """Plan a computation; setting `cancel` ends the planning.
 
         Raises
         ------
         HdgemmError
             What does not fit, and a cancelled planning.
         """
-        inputs, problem = candidate.inputs, candidate.problem
         demand = self._demand(candidate, cancel)
-        sources = candidate.sources.items()
-        itemsize = np.dtype(problem.dtype).itemsize
-        disk = 0 if candidate.output is None else problem.m * problem.n * itemsize + _HEADER
-        if candidate.process == "solve":  # the factors go to a scratch file
-            rows, cols = candidate.sources["a"].shape
-            disk += rows * cols * itemsize
-        return Admission(
-            process=candidate.process,
-            inputs={**_kept(inputs), **{name: dict(source.stored) for name, source in sources}},
-            plan=demand.plan, units=demand.units, output=candidate.output,
-            volume=candidate.volume, host_bytes=demand.host_bytes, disk_bytes=disk,
-            devices=_devices(job_options(inputs)),
-            reads=frozenset(source.reads for _, source in sources if source.reads),
-        )  # fmt: skip
+        return replace(
+            candidate.admission, plan=demand.plan, units=demand.units, host_bytes=demand.host_bytes
+        )
 
     def _demand(self, candidate: Candidate, cancel: threading.Event) -> Demand:
         """Return what a job takes of its worker's machine: of a cluster's job, its client."""
-        product = candidate.problem
-        if not isinstance(product, Problem) or not on_cluster(self._settings, candidate.process):
-            return self._library.plan(product, candidate.options, cancel)
-        extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype}
+        problem = candidate.problem
+        if not on_cluster(self._settings, problem.process):
+            return self._library.plan(problem, candidate.options, cancel)
+        extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
         return Demand(_CLIENT_BYTES, {**extents, "strategy": "cluster"})
 
     def _largest_memory(self, devices: tuple[str, ...], field: str = "device") -> int:
@@ -198,18 +171,6 @@ class Examiner:
             )  # fmt: skip
         return options
 
-    def _refuse_companions(self, path: Path | None, *, overwrite: bool) -> None:
-        """Refuse to replace files that a factorisation stores beside its result."""
-        if path is None or overwrite:
-            return
-        for suffix in COMPANIONS:
-            if (other := path.with_suffix(suffix)).exists():
-                raise ProblemError(
-                    409,
-                    "exists",
-                    f"{other} exists; set output.overwrite (--overwrite) to replace it",
-                )
-
     def _output_path(
         self, wanted: Output, sources: Mapping[str, Source], account: Account
     ) -> Path | None:
@@ -227,13 +188,31 @@ class Examiner:
         ):
             raise InputError("this file is an input of the same job")
         if path.exists() and not (wanted.overwrite and path.is_file()):
-            raise ProblemError(
-                409, "exists", f"{path} exists; set output.overwrite (--overwrite) to replace it"
-            )
+            raise _exists(path)
         return path
 
 
-def _kept(inputs: Inputs) -> dict[str, Any]:
+def _disk_bytes(problem: Problem) -> int:
+    """Return the bytes of the result's file; of a solve, of the factors' scratch file too."""
+    itemsize = np.dtype(problem.dtype).itemsize
+    rows, cols = problem.operands["a"].shape if problem.process == "solve" else (0, 0)
+    return (problem.m * problem.n + rows * cols) * itemsize + _HEADER
+
+
+def _refuse_companions(path: Path) -> None:
+    """Refuse to replace files that a factorisation stores beside its result."""
+    for suffix in COMPANIONS:
+        if (other := path.with_suffix(suffix)).exists():
+            raise _exists(other)
+
+
+def _exists(path: Path) -> ProblemError:
+    what = f"{path} exists; set output.overwrite (--overwrite) to replace it"
+    return ProblemError(409, "exists", what)
+
+
+def _kept(inputs: Common) -> dict[str, Any]:
+    """Return the inputs as a job keeps them."""
     return inputs.model_dump(mode="json", exclude={"name", "priority"})
 
 

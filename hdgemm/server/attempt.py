@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import paths, references
-from hdgemm.server.backend import (
-    ROUTINES,
-    GemmCall,
-    Library,
-    LinpackCall,
-    Outcome,
-    ProfileCall,
-    RoutineCall,
-    Watch,
+from hdgemm.server.backend import ROUTINES, Call, Outcome, Watch
+from hdgemm.server.computations import (
+    OPERANDS,
+    job_options,
+    library_options,
+    on_cluster,
+    parameters_of,
 )
-from hdgemm.server.computations import given_options, host_options, library_options, on_cluster
 from hdgemm.server.documents import finite
-from hdgemm.server.models import JobOptions
-from hdgemm.server.operand_files import OperandFiles
 from hdgemm.server.publication import (
     CHUNK,
     JOURNAL,
@@ -37,18 +32,21 @@ from hdgemm.server.publication import (
     remove_leftovers,
     temporary_name,
 )
+from hdgemm.server.references import OperandFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hdgemm.options import Options
+    from hdgemm.server.backend import Library
     from hdgemm.server.database import Database
     from hdgemm.server.heartbeat import Heartbeat
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
+#: The phase in which a job of a process computes; of the others, of routines, "factoring".
+_PHASES: Final = {"gemm": "multiplying", "verify": "verifying", "profile": "profiling"}
 #: Speed in flop/s that tells a long job where its plan has no expectation.
 _ASSUMED_FLOPS: Final = 1e11
 
@@ -91,54 +89,21 @@ class Attempt:
         """
         if self._job.publication is not None and self._finish_publication():
             return
+        process, inputs = self._job.process, self._job.inputs
+        options = library_options(job_options(process, inputs), self._settings, process)
+        watch = Watch(self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add)
         with ExitStack() as stack:
-            given = given_options(self._job.process, self._job.inputs)
-            routine = self._job.process in ROUTINES
-            wanted = host_options(given) if routine else JobOptions.model_validate(given)
-            options = library_options(wanted, self._settings, self._job.process)
-            watch = Watch(
-                self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add
-            )
-            if self._job.process == "profile":
-                self._enter("profiling")
-                self._succeed(self._profile(options, watch), None)
-                return
-            if self._job.process == "linpack":
-                self._enter("factoring")
-                linpack = LinpackCall.of(self._job.inputs)
-                self._succeed(self._library.linpack(linpack, options, watch), None)
-                return
-            self._enter("opening")
-            if routine:
-                self._run_routine(self._open_routine(stack), options, watch)
-                return
+            if "a" in inputs:
+                self._enter("opening")
             call = self._open(stack)
-            self._enter("verifying" if self._job.process == "verify" else "multiplying")
-            if self._job.process == "verify":
-                self._succeed(self._library.verify(call, options, watch), None)
-                return
-            compute = partial(self._library.multiply, call, options, watch)
-            self._publish(call.out, self._compute(call, compute))
+            self._enter(_PHASES.get(process, "factoring"))
+            compute = partial(self._library.run, call, options, watch)
+            if self._job.output is None:
+                self._succeed(compute(), None)
+            else:
+                self._publish(call.out, self._compute(call, compute))
 
-    def _run_routine(self, call: RoutineCall, options: Options, watch: Watch) -> None:
-        self._enter("factoring")
-        compute = partial(self._library.compute, call, options, watch)
-        self._publish(call.out, self._compute(call, compute))
-
-    def _profile(self, options: Options, watch: Watch) -> Outcome:
-        inputs, folder = self._job.inputs, self._folder / "profiling"
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed attempt
-        folder.mkdir()
-        call = ProfileCall(
-            device=inputs["device"], simulate=inputs["simulate"], quick=inputs["quick"],
-            folder=folder,
-        )  # fmt: skip
-        try:
-            return self._library.profile(call, options, watch)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _compute(self, call: GemmCall | RoutineCall, compute: Callable[[], Outcome]) -> Outcome:
+    def _compute(self, call: Call, compute: Callable[[], Outcome]) -> Outcome:
         """Compute the result; continue an earlier attempt's where its journal allows that."""
         if call.journal is None or not call.journal.exists():
             return compute()
@@ -173,6 +138,8 @@ class Attempt:
         """Whether the job has a journal: on a cluster, of a long product, of a durable routine."""
         if self._cluster:
             return True
+        if self._job.output is None:
+            return False
         if self._job.process in ROUTINES:
             return ROUTINES[self._job.process]
         plan = self._job.plan or {}
@@ -182,33 +149,25 @@ class Attempt:
         reads_product = self._job.inputs.get("alpha") != 0 and plan.get("k") != 0
         return reads_product and expected >= self._settings.journal_seconds
 
-    def _open(self, stack: ExitStack) -> GemmCall:
-        inputs = self._job.inputs
+    def _open(self, stack: ExitStack) -> Call:
+        inputs, out = self._job.inputs, self._folder
         operands = {
             name: self._files.open(stack, name, inputs[name])
-            for name in ("a", "b", "c")
+            for name in OPERANDS
             if inputs.get(name) is not None
         }
-        checks = self._job.process == "verify"
-        out = operands.pop("c") if checks else self._begin_output(stack)
-        return GemmCall(
-            a=operands["a"], b=operands["b"], c=operands.get("c"), out=out,
-            alpha=inputs["alpha"], beta=inputs.get("beta", 0.0),
-            trans_a=inputs["trans_a"], trans_b=inputs["trans_b"],
-            journal=self._journal if self._durable and not checks else None, cluster=self._cluster,
-        )  # fmt: skip
-
-    def _open_routine(self, stack: ExitStack) -> RoutineCall:
-        inputs = self._job.inputs
-        names = [name for name in ("a", "b") if inputs.get(name) is not None]
-        shared = {"a", "b", "output", "options", "name", "priority"}
-        return RoutineCall(
-            routine=self._job.process,
-            operands=tuple(self._files.open(stack, name, inputs[name]) for name in names),
-            out=self._begin_output(stack),
-            parameters={name: value for name, value in inputs.items() if name not in shared},
+        if self._job.output is not None:
+            out = self._begin_output(stack)
+        elif self._job.process == "profile":
+            out = self._folder / "profiling"
+            shutil.rmtree(out, ignore_errors=True)  # left by a killed attempt
+            out.mkdir()
+            stack.callback(shutil.rmtree, out, ignore_errors=True)
+        return Call(
+            process=self._job.process, operands=operands, out=out,
+            parameters=parameters_of(inputs), cluster=self._cluster,
             journal=self._journal if self._durable else None,
-        )
+        )  # fmt: skip
 
     def _target(self) -> Path:
         output = self._job.output

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event
-
 
 #: Factorisations and solves, and whether each keeps a journal. `linalg.routines` has the same
 #: names, and takes half a second to import.
@@ -42,124 +41,75 @@ class Demand:
     units: Sequence[Sequence[int]] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedOperand:
-    """A stored matrix; `path` is None for the result of a job that has not run yet."""
+@dataclass(frozen=True)
+class Source:
+    """A stored matrix: its shape and dtype, and the reference to it as a job keeps it.
+
+    `path` is None for the result of a job that has not run yet; `reads` names the uploaded matrix
+    or the job that it comes from.
+    """
 
     shape: tuple[int, int]
     dtype: str
     path: Path | None = None
+    stored: Mapping[str, str] = field(default_factory=dict)
+    reads: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """C (m×n) := alpha·op(A)·op(B) + beta·C, as far as its plan depends on it.
+    """A product, a factorisation or a solve, as far as its plan depends on it.
 
     Parameters
     ----------
-    operands
-        A, B and, where it is read, C, by small letter.
-    folder
-        Where the result goes.
-    """
-
-    m: int
-    n: int
-    k: int
-    dtype: str = "float64"
-    operands: Mapping[str, PlannedOperand]
-    alpha: float = 1.0
-    beta: float = 0.0
-    trans_a: bool = False
-    trans_b: bool = False
-    folder: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoutineProblem:
-    """A factorisation or a solve, as far as its plan depends on it.
-
-    Parameters
-    ----------
+    process
+        The service's process: gemm, verify, or one of `ROUTINES`.
     m, n, dtype
         Of the result.
+    k
+        The common extent of a product's factors.
     operands
-        A and, where there is one, B, by small letter.
+        A, B and C, where they are given, by small letter.
     parameters
-        The routine's own arguments.
+        The process's other inputs, such as alpha.
     folder
         Where the result goes.
     """
 
-    routine: str
+    process: str
     m: int
     n: int
-    dtype: str
-    operands: Mapping[str, PlannedOperand]
+    k: int = 0
+    dtype: str = "float64"
+    operands: Mapping[str, Source]
     parameters: Mapping[str, Any]
     folder: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoutineCall:
-    """A factorisation or a solve of .npy files, and the path of its result.
+class Call:
+    """A computation on .npy files.
 
-    With a `journal` the run is durable: a later call with the same journal continues it.
+    Parameters
+    ----------
+    process, parameters
+        As in `Problem`; the process may be profile or linpack, too.
+    operands
+        Files by small letter.
+    out
+        Path of the result; of a profile a folder on the disk that is measured.
+    journal
+        With it the run is durable: a later call with the same journal continues it.
+    cluster
+        Its workers compute the product; a journal is needed then.
     """
 
-    routine: str
-    operands: tuple[Path, ...]
-    out: Path
+    process: str
     parameters: Mapping[str, Any]
-    journal: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GemmCall:
-    """A product of .npy files, and the path of its result.
-
-    With a `journal` the run is durable: a later call with the same journal continues it. With a
-    `cluster` its workers compute the product; a journal is needed then.
-    """
-
-    a: Path
-    b: Path
-    c: Path | None
-    out: Path
-    alpha: float = 1.0
-    beta: float = 0.0
-    trans_a: bool = False
-    trans_b: bool = False
+    operands: Mapping[str, Path] = field(default_factory=dict)
+    out: Path = Path()
     journal: Path | None = None
     cluster: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileCall:
-    """A profile of a device of this machine, or of a simulated system.
-
-    `folder` lies on the disk that is measured; large files are written to it.
-    """
-
-    device: str = "host"
-    simulate: str | None = None
-    quick: bool = True
-    folder: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinpackCall:
-    """A run of HPL's benchmark in one process."""
-
-    n: int
-    nb: int
-    depth: int
-    mixed: bool
-
-    @classmethod
-    def of(cls, inputs: Mapping[str, Any]) -> LinpackCall:
-        """Return the run that a request's inputs describe."""
-        return cls(n=inputs["n"], nb=inputs["nb"], depth=inputs["depth"], mixed=inputs["mxp"])
 
 
 @dataclass(frozen=True)
@@ -189,28 +139,14 @@ class Outcome:
 class Library(Protocol):
     """The part of the library that the service calls; its errors are `HdgemmError`."""
 
-    def plan(
-        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
-    ) -> Demand:
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a computation; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
 
-    def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Compute a product; raise `CancelledRunError` once `watch.cancel` is set."""
+    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+        """Compute, check or measure; raise `CancelledRunError` once `watch.cancel` is set."""
 
-    def compute(self, call: RoutineCall, options: Options, watch: Watch) -> Outcome:
-        """Factor or solve; raise `CancelledRunError` once `watch.cancel` is set."""
-
-    def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Check that the file `call.out` holds the product."""
-
-    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:
-        """Measure a device's contention, or simulate a system's."""
-
-    def linpack_bytes(self, call: LinpackCall) -> int:
+    def linpack_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the bytes that a run of HPL's benchmark holds."""
-
-    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:
-        """Run HPL's benchmark; raise `CancelledRunError` once `watch.cancel` is set."""
 
 
 def load_library(name: str) -> Library:

@@ -8,108 +8,84 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.options import Options
-from hdgemm.server.backend import PlannedOperand, Problem, RoutineProblem
-from hdgemm.server.models import (
-    GemmInputs,
-    JobOptions,
-    LinalgInputs,
-    QrInputs,
-    SyrkInputs,
-    VerifyInputs,
-)
+from hdgemm.server.backend import ROUTINES, Problem
+from hdgemm.server.models import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from hdgemm.server.references import Source
+    from hdgemm.server.backend import Source
     from hdgemm.server.settings import Settings
 
+OPERANDS: Final = ("a", "b", "c")
+#: Inputs of a job that are no parameters of its process.
+_OTHERS: Final = frozenset({*OPERANDS, "output", "options"})
 #: The processes whose jobs a service with a cluster runs there.
 _ON_CLUSTER: Final = frozenset({"gemm"})
 
 
-def product_of(
-    inputs: GemmInputs | VerifyInputs, sources: Mapping[str, Source], folder: Path
+def parameters_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the process's own parameters among a job's inputs."""
+    return {name: value for name, value in inputs.items() if name not in _OTHERS}
+
+
+def problem_of(
+    process: str, inputs: Mapping[str, Any], sources: Mapping[str, Source], folder: Path
 ) -> Problem:
-    """Check that shapes agree and return the product."""
-    a, b = sources["a"].shape, sources["b"].shape
-    m, k = a[::-1] if inputs.trans_a else a
-    kb, n = b[::-1] if inputs.trans_b else b
+    """Check that shapes agree and return the product, the factorisation or the solve."""
+    parameters = parameters_of(inputs)
+    shapes = {name: source.shape for name, source in sources.items()}
+    extents = (_of_routine if process in ROUTINES else _of_product)(process, parameters, shapes)
+    dtype = np.result_type(*(source.dtype for source in sources.values())).name
+    return Problem(
+        process=process, **extents, dtype=dtype, operands=sources, parameters=parameters,
+        folder=folder,
+    )  # fmt: skip
+
+
+def _of_product(
+    _: str, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
+) -> dict[str, int]:
+    m, k = shapes["a"][::-1] if parameters["trans_a"] else shapes["a"]
+    kb, n = shapes["b"][::-1] if parameters["trans_b"] else shapes["b"]
     if k != kb:
         raise InputError(f"op(A) is {m}×{k} and op(B) is {kb}×{n}: {k} columns meet {kb} rows")
-    if "c" in sources and sources["c"].shape != (m, n):
-        raise InputError(f"C is {'×'.join(map(str, sources['c'].shape))}; the product is {m}×{n}")
-    beta = inputs.beta if isinstance(inputs, GemmInputs) else 0.0
-    if beta != 0.0 and "c" not in sources:
+    if shapes.get("c", (m, n)) != (m, n):
+        raise InputError(f"C is {'×'.join(map(str, shapes['c']))}; the product is {m}×{n}")
+    beta = parameters.get("beta", 0.0)
+    if beta != 0.0 and "c" not in shapes:
         raise InputError(f"beta is {beta}, and there is no C to scale by it")
-    dtype = np.result_type(*(source.dtype for source in sources.values())).name
-    read = ("a", "b", "c") if beta != 0.0 else ("a", "b")
-    operands = {
-        name: PlannedOperand(shape=source.shape, dtype=source.dtype, path=source.path)
-        for name, source in sources.items()
-        if name in read
-    }
-    return Problem(
-        m=m, n=n, k=k, dtype=dtype, operands=operands, alpha=inputs.alpha, beta=beta,
-        trans_a=inputs.trans_a, trans_b=inputs.trans_b, folder=folder,
-    )  # fmt: skip
+    return {"m": m, "n": n, "k": k}
 
 
-def routine_of(
-    process: str, inputs: LinalgInputs, sources: Mapping[str, Source], folder: Path
-) -> RoutineProblem:
-    """Check that shapes agree and return the factorisation or the solve."""
-    a = sources["a"].shape
-    b = sources["b"].shape if "b" in sources else None
-    if process in ("cholesky", "solve") and a[0] != a[1]:
-        raise InputError(f"A is {a[0]}×{a[1]}: {process} takes square matrices")
-    if process == "lstsq" and a[0] < a[1]:
-        raise InputError(f"A is {a[0]}×{a[1]}: lstsq takes at least as many rows as columns")
-    if b is not None and b[0] != a[0]:
-        raise InputError(f"A has {a[0]} rows, and B {b[0]}: they must be as many")
-    rows, cols = result_shape(inputs, a, b)
-    return RoutineProblem(
-        routine=process, m=rows, n=cols, parameters=inputs.parameters(), folder=folder,
-        dtype=np.result_type(*(source.dtype for source in sources.values())).name,
-        operands={
-            name: PlannedOperand(shape=source.shape, dtype=source.dtype, path=source.path)
-            for name, source in sources.items()
-        },
-    )  # fmt: skip
+def _of_routine(
+    process: str, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
+) -> dict[str, int]:
+    rows, cols = shapes["a"]
+    if process in {"cholesky", "solve"} and rows != cols:
+        raise InputError(f"A is {rows}×{cols}: {process} takes square matrices")
+    if process == "lstsq" and rows < cols:
+        raise InputError(f"A is {rows}×{cols}: lstsq takes at least as many rows as columns")
+    if "b" in shapes:
+        if shapes["b"][0] != rows:
+            raise InputError(f"A has {rows} rows, and B {shapes['b'][0]}: they must be as many")
+        return {"m": cols, "n": shapes["b"][1]}
+    if parameters.get("mode") == "r":
+        return {"m": min(rows, cols), "n": cols}
+    if process == "syrk":
+        return dict.fromkeys("mn", cols if parameters["trans"] else rows)
+    return {"m": rows, "n": cols}
 
 
-def result_shape(
-    inputs: LinalgInputs, a: tuple[int, int], b: tuple[int, int] | None
-) -> tuple[int, int]:
-    """Return the extents of the result."""
-    if b is not None:
-        return a[1], b[1]
-    if isinstance(inputs, QrInputs) and inputs.mode == "r":
-        return min(a), a[1]
-    if isinstance(inputs, SyrkInputs):
-        return (a[1], a[1]) if inputs.trans else (a[0], a[0])
-    return a
-
-
-def job_options(inputs: GemmInputs | VerifyInputs | LinalgInputs) -> JobOptions:
-    """Return the options as those of products."""
-    if isinstance(inputs, LinalgInputs):
-        return host_options(inputs.options.model_dump())
-    return inputs.options
-
-
-def given_options(process: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a job's inputs; LINPACK's device and threads are inputs themselves."""
+def job_options(process: str, inputs: Mapping[str, Any]) -> JobOptions:
+    """Return the options of a job's inputs: of a routine and of LINPACK, as those of products."""
+    given = inputs.get("options", {})
     if process == "linpack":
-        return {"devices": [inputs["device"]], "threads": inputs["threads"]}
-    given: Mapping[str, Any] = inputs.get("options", {})
-    return given
-
-
-def host_options(options: Mapping[str, Any]) -> JobOptions:
-    """Return the options of a routine, which runs on the host."""
-    return JobOptions.model_validate({**options, "devices": ["host"]})
+        given = {"devices": [inputs["device"]], "threads": inputs["threads"]}
+    elif process in ROUTINES:
+        given = {**given, "devices": ["host"]}
+    return JobOptions.model_validate(given)
 
 
 def on_cluster(settings: Settings, process: str) -> str:

@@ -10,135 +10,60 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.server.backend import Demand, Outcome, RoutineProblem
+from hdgemm.server.backend import ROUTINES, Demand, Outcome
 from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Mapping
 
     from hdgemm.hpl.settings import Settings as LinpackSettings
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
     from hdgemm.progress import Progress
     from hdgemm.report import Report
-    from hdgemm.server.backend import (
-        GemmCall,
-        LinpackCall,
-        PlannedOperand,
-        Problem,
-        ProfileCall,
-        RoutineCall,
-        Watch,
-    )
-
+    from hdgemm.server.backend import Call, Problem, Source, Watch
 
 #: A map of more work units than this shows nothing that a percentage does not.
 _MOST_MAPPED: Final = 2500
 
 
 class HdgemmLibrary:
-    """Plans, multiplies, verifies and profiles with the library."""
+    """Plans and computes with the library."""
 
     def __init__(self) -> None:
         self._planner = Planner()
 
-    def plan(
-        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
-    ) -> Demand:
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a product or a routine of files in a child process, which `cancel` ends."""
         return self._planner.plan(problem, options, cancel)
 
-    def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Compute a product, file to file."""
-        if call.cluster:
-            return _multiply_on_cluster(call, options, watch)
-        from hdgemm.blas import multiply
+    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+        """Compute a product or a routine file to file, check a product, or measure."""
+        own = {"gemm": _multiply, "verify": _verify, "profile": _profile, "linpack": _linpack}
+        return own.get(call.process, _run_routine)(call, options, watch)
 
-        def progress(snapshot: Progress) -> None:
-            watch.progress(asdict(snapshot))
-
-        report = multiply(
-            call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
-            trans_b=call.trans_b, out=call.out, options=options, progress=progress,
-            observer=watch.observer, cancel=watch.cancel, checkpoint=call.journal or False,
-        )  # fmt: skip
-        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
-
-    def compute(self, call: RoutineCall, options: Options, watch: Watch) -> Outcome:
-        """Factor or solve, file to file."""
-        from hdgemm import progress
-        from hdgemm.linalg.routines import run_routine
-
-        report = run_routine(
-            call.routine, call.operands, call.out, parameters=call.parameters, options=options,
-            watch=progress.Watch(
-                lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
-            ),
-            checkpoint=call.journal or False,
-        )  # fmt: skip
-        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
-
-    def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Check a product by Freivalds' method."""
-        from hdgemm.verify import verify
-
-        memory: dict[str, Any] = {} if options.host_bytes is None else {
-            "memory": options.host_bytes
-        }  # fmt: skip
-        check = verify(
-            call.a, call.b, call.out, alpha=call.alpha, trans_a=call.trans_a,
-            trans_b=call.trans_b, cancel=watch.cancel, **memory,
-        )  # fmt: skip
-        watch.progress({"percent": 100.0})
-        return Outcome(check.to_dict())
-
-    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Measure a device's contention, or simulate a system's."""
-        from hdgemm import profiling
-
-        def progress(part: float, what: str) -> None:
-            if watch.cancel.is_set():
-                raise CancelledRunError("the profile was cancelled")
-            watch.progress({"percent": 100.0 * part, "doing": what})
-
-        if call.simulate is not None:
-            result = profiling.simulate_profile(call.simulate, progress=progress)
-        else:
-            result = profiling.profile(
-                device=call.device, quick=call.quick, folder=call.folder, progress=progress
-            )
-        return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
-
-    def linpack_bytes(self, call: LinpackCall) -> int:
+    def linpack_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the bytes of the matrix, the panels and the rows of U."""
         from hdgemm.hpl.machine import needed_bytes
 
-        return needed_bytes(_linpack_settings(call), mixed=call.mixed)
-
-    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:
-        """Run HPL's benchmark in this process."""
-        from hdgemm.hpl.benchmark import linpack
-        from hdgemm.hpl.communicator import Alone
-
-        def progress(part: float) -> None:
-            if watch.cancel.is_set():
-                raise CancelledRunError("the benchmark was cancelled")
-            watch.progress({"percent": 100.0 * part})
-
-        result = linpack(
-            _linpack_settings(call), Alone(), options=options, mixed=call.mixed, progress=progress
-        )
-        return Outcome({} if result is None else result.to_dict())
+        return needed_bytes(_linpack_settings(parameters), mixed=parameters["mxp"])
 
 
-def _linpack_settings(call: LinpackCall) -> LinpackSettings:
-    from hdgemm.hpl.settings import Settings
+def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
+    product: dict[str, Any] = {
+        **call.operands, **call.parameters, "out": call.out, "options": options,
+        "observer": watch.observer, "cancel": watch.cancel,
+    }  # fmt: skip
+    if not call.cluster:
+        from hdgemm.blas import multiply
 
-    return Settings(call.n, call.nb, depth=call.depth)
-
-
-def _multiply_on_cluster(call: GemmCall, options: Options, watch: Watch) -> Outcome:
-    from hdgemm.cluster import multiply
+        report = multiply(
+            **product, checkpoint=call.journal or False,
+            progress=lambda snapshot: watch.progress(asdict(snapshot)),
+        )  # fmt: skip
+        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
+    from hdgemm import cluster
     from hdgemm.cluster.connection import open_cluster
 
     def progress(snapshot: Progress) -> None:
@@ -146,57 +71,118 @@ def _multiply_on_cluster(call: GemmCall, options: Options, watch: Watch) -> Outc
         watch.progress(shown | {"workers": len(shown["workers"]), "blocks": len(shown["blocks"])})
 
     with open_cluster(call.cluster) as client:
-        report = multiply(
-            call.a, call.b, alpha=call.alpha, beta=call.beta, c=call.c, trans_a=call.trans_a,
-            trans_b=call.trans_b, out=call.out, options=options, progress=progress,
-            observer=watch.observer, cancel=watch.cancel, checkpoint=call.journal or True,
-            client=client,
-        )  # fmt: skip
+        joint = cluster.multiply(
+            **product, checkpoint=call.journal or True, progress=progress, client=client
+        )
+    return Outcome(joint.to_dict(), lambda folder: _draw(joint, folder))
+
+
+def _run_routine(call: Call, options: Options, watch: Watch) -> Outcome:
+    from hdgemm import progress
+    from hdgemm.linalg.routines import run_routine
+
+    report = run_routine(
+        call.process, tuple(call.operands.values()), call.out, parameters=call.parameters,
+        options=options, checkpoint=call.journal or False,
+        watch=progress.Watch(
+            lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
+        ),
+    )  # fmt: skip
     return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 
-def plan_problem(problem: Problem | RoutineProblem, options: Options) -> Demand:
+def _verify(call: Call, options: Options, watch: Watch) -> Outcome:
+    """Check a product by Freivalds' method."""
+    from hdgemm.verify import verify
+
+    product: dict[str, Any] = {**call.operands, **call.parameters}
+    if options.host_bytes is not None:
+        product["memory"] = options.host_bytes
+    check = verify(**product, cancel=watch.cancel)
+    watch.progress({"percent": 100.0})
+    return Outcome(check.to_dict())
+
+
+def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
+    """Measure a device's contention, or simulate a system's."""
+    from hdgemm import profiling
+
+    def progress(part: float, what: str) -> None:
+        if watch.cancel.is_set():
+            raise CancelledRunError("the profile was cancelled")
+        watch.progress({"percent": 100.0 * part, "doing": what})
+
+    wanted = call.parameters
+    if wanted["simulate"] is not None:
+        result = profiling.simulate_profile(wanted["simulate"], progress=progress)
+    else:
+        result = profiling.profile(
+            device=wanted["device"], quick=wanted["quick"], folder=call.out, progress=progress
+        )
+    return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
+
+
+def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
+    """Run HPL's benchmark in this process."""
+    from hdgemm.hpl.benchmark import linpack
+    from hdgemm.hpl.communicator import Alone
+
+    def progress(part: float) -> None:
+        if watch.cancel.is_set():
+            raise CancelledRunError("the benchmark was cancelled")
+        watch.progress({"percent": 100.0 * part})
+
+    result = linpack(
+        _linpack_settings(call.parameters), Alone(), options=options,
+        mixed=call.parameters["mxp"], progress=progress,
+    )  # fmt: skip
+    return Outcome({} if result is None else result.to_dict())
+
+
+def _linpack_settings(parameters: Mapping[str, Any]) -> LinpackSettings:
+    from hdgemm.hpl.settings import Settings
+
+    return Settings(parameters["n"], parameters["nb"], depth=parameters["depth"])
+
+
+def plan_problem(problem: Problem, options: Options) -> Demand:
     """Plan a product or a routine as it will run; the children of `Planner` call it."""
-    if isinstance(problem, RoutineProblem):
-        return _plan_routine(problem, options)
-    return _plan_product(problem, options)
+    with TemporaryDirectory(prefix="hdgemm-plan-") as scratch:
+        folder = Path(scratch)
+        paths = {
+            name: operand.path or _stand_in(folder / f"{name}.npy", operand)
+            for name, operand in problem.operands.items()
+        }
+        out = (problem.folder or folder) / ".hdgemm-plan.npy"
+        if problem.process in ROUTINES:
+            return _plan_routine(problem, paths, out, options)
+        return _plan_product(problem, paths, out, options)
 
 
-def _paths(problem: Problem | RoutineProblem, folder: str) -> dict[str, Path]:
-    """Return the operands' files; sparse ones for results of jobs that have not run yet."""
-    return {
-        name: operand.path or _stand_in(Path(folder) / f"{name}.npy", operand)
-        for name, operand in problem.operands.items()
-    }
+def _plan_routine(
+    problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
+) -> Demand:
+    from hdgemm.linalg.routines import plan_routine
 
-
-def _plan_routine(problem: RoutineProblem, options: Options) -> Demand:
-    from hdgemm.linalg.routines import ROUTINES, plan_routine
-
-    with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
-        plan = plan_routine(
-            problem.routine, tuple(_paths(problem, folder).values()),
-            (problem.folder or Path(folder)) / ".hdgemm-plan.npy", options=options,
-            parameters=problem.parameters, checkpoint=ROUTINES[problem.routine].durable,
-        )  # fmt: skip
+    plan = plan_routine(
+        problem.process, tuple(paths.values()), out, options=options,
+        parameters=problem.parameters, checkpoint=ROUTINES[problem.process],
+    )  # fmt: skip
     # Solutions with the factors take all memory that is allowed, for columns of B.
-    solves = problem.routine == "solve" and options.host_bytes is not None
-    held = options.host_bytes if solves and options.host_bytes else plan.bytes_held
-    return Demand(held, plan.summary())
+    whole = options.host_bytes if problem.process == "solve" else None
+    return Demand(whole or plan.bytes_held, plan.summary())
 
 
-def _plan_product(problem: Problem, options: Options) -> Demand:
+def _plan_product(
+    problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
+) -> Demand:
     import hdgemm
     from hdgemm.pipeline.plan_summary import summarize_all
 
-    with TemporaryDirectory(prefix="hdgemm-plan-") as folder:
-        paths = _paths(problem, folder)
-        c = paths.get("c")
-        plans = hdgemm.plan(
-            paths["a"], paths["b"], alpha=problem.alpha, beta=0.0 if c is None else problem.beta,
-            c=c, trans_a=problem.trans_a, trans_b=problem.trans_b,
-            out=(problem.folder or Path(folder)) / ".hdgemm-plan.npy", options=options,
-        )  # fmt: skip
+    product: dict[str, Any] = {**paths, **problem.parameters}
+    if not product.get("beta"):
+        product.pop("c", None)  # a check has a C that is no input of the product
+    plans = hdgemm.plan(**product, out=out, options=options)
     if not plans:
         extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
         return Demand(0, extents)
@@ -206,7 +192,7 @@ def _plan_product(problem: Problem, options: Options) -> Demand:
     return Demand(summary["host_bytes"], summary, [[*u.rect] for u in units] if drawn else [])
 
 
-def _stand_in(path: Path, operand: PlannedOperand) -> Path:
+def _stand_in(path: Path, operand: Source) -> Path:
     """Make a sparse file for the result of a job that has not run yet."""
     rows, cols = operand.shape
     dtype = np.dtype(operand.dtype)

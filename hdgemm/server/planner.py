@@ -1,32 +1,47 @@
 """Planning in child processes, which have a memory limit and can be killed.
 
-`python -m hdgemm.server.planner` is such a child: it reads pickled requests from standard input and
-writes pickled answers to standard output, each after its length in eight bytes.
+`python -m hdgemm.server.planner FD BYTES` is such a child: it answers the requests of a pipe.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import resource
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
-    from hdgemm.server.backend import Demand, Problem, RoutineProblem
+    from hdgemm.server.backend import Demand, Problem
 
 _SECONDS: Final = 20.0
 _MEMORY: Final = 2 << 30
 _IDLE: Final = 2
 _LOOK_SECONDS: Final = 0.05
+
+
+class _Child:
+    """A planning process and the pipe to it; the process ends when the pipe is closed."""
+
+    def __init__(self, memory: int) -> None:
+        self.pipe, theirs = Pipe()
+        with theirs:
+            fd = theirs.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hdgemm.server.planner", str(fd), str(memory)],
+                stdin=subprocess.DEVNULL, pass_fds=(fd,),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.wait()
 
 
 class Planner:
@@ -42,12 +57,10 @@ class Planner:
 
     def __init__(self, seconds: float = _SECONDS, memory: int = _MEMORY) -> None:
         self._seconds, self._memory = seconds, memory
-        self._idle: list[subprocess.Popen[bytes]] = []
+        self._idle: list[_Child] = []
         self._lock = threading.Lock()
 
-    def plan(
-        self, problem: Problem | RoutineProblem, options: Options, cancel: threading.Event
-    ) -> Demand:
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Return the plan's demand.
 
         Raises
@@ -58,12 +71,17 @@ class Planner:
         """
         child = self._take()
         try:
-            answer = self._ask(child, (problem, options), cancel)
+            answer = self._ask(child.pipe, (problem, options), cancel)
         except BaseException:
-            child.kill()
-            child.communicate()
+            child.process.kill()
+            child.close()
             raise
-        self._give_back(child)
+        with self._lock:
+            keep = len(self._idle) < _IDLE
+            if keep:
+                self._idle.append(child)
+        if not keep:
+            child.close()
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -73,36 +91,24 @@ class Planner:
         with self._lock:
             idle, self._idle = self._idle, []
         for child in idle:
-            child.communicate()
+            child.close()
 
-    def _take(self) -> subprocess.Popen[bytes]:
+    def _take(self) -> _Child:
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
-                if child.poll() is None:
+                if child.process.poll() is None:
                     return child
-                child.communicate()
-        return subprocess.Popen(
-            [sys.executable, "-m", "hdgemm.server.planner", str(self._memory)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-
-    def _give_back(self, child: subprocess.Popen[bytes]) -> None:
-        with self._lock:
-            if len(self._idle) < _IDLE:
-                self._idle.append(child)
-                return
-        child.communicate()
+                child.close()
+        return _Child(self._memory)
 
     def _ask(
-        self, child: subprocess.Popen[bytes], request: object, cancel: threading.Event
+        self, pipe: Connection[Any, Any], request: object, cancel: threading.Event
     ) -> Demand | BaseException:
         until = time.monotonic() + self._seconds
-        assert child.stdin is not None  # noqa: S101 - both are pipes
-        assert child.stdout is not None  # noqa: S101
         try:
-            _write(child.stdin, request)
-            while not select.select([child.stdout], [], [], _LOOK_SECONDS)[0]:
+            pipe.send(request)
+            while not pipe.poll(_LOOK_SECONDS):
                 if cancel.is_set():
                     raise CancelledRunError("planning was cancelled: the client disconnected")
                 if time.monotonic() > until:
@@ -111,8 +117,8 @@ class Planner:
                         "or none, or try again when the machine is less busy",
                         seconds=self._seconds,
                     )
-            answer: Demand | BaseException = _read(child.stdout)
-        except (EOFError, BrokenPipeError):
+            answer: Demand | BaseException = pipe.recv()
+        except (EOFError, ConnectionError):
             raise InputError(
                 f"the planner ended before it had a plan, within {self._memory} bytes of memory: "
                 "choose a larger tile, or none",
@@ -121,50 +127,36 @@ class Planner:
         return answer
 
 
-def _write(stream: BinaryIO | Any, value: object) -> None:
-    data = pickle.dumps(value)
-    stream.write(len(data).to_bytes(8, "little") + data)
-    stream.flush()
+def _answer(problem: Problem, options: Options, memory: int) -> Demand | Exception:
+    """Return a plan's demand, or the error that the server raises."""
+    from hdgemm.server.hdgemm_backend import plan_problem
 
-
-def _read(stream: BinaryIO | Any) -> Any:
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    return pickle.loads(stream.read(int.from_bytes(header, "little")))  # noqa: S301 - our own child
+    try:
+        return plan_problem(problem, options)
+    except HdgemmError as error:  # a DoesNotFitError is a MemoryError, too
+        return error
+    except MemoryError:
+        return InputError(
+            f"the plan needs more than {memory} bytes of memory to make: choose a larger tile, "
+            "or none",
+            memory=memory,
+        )
+    except Exception as error:  # noqa: BLE001 - it is raised again by the server
+        return RuntimeError(repr(error))
 
 
 def main() -> None:
-    """Plan until standard input ends."""
+    """Plan until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    memory = int(sys.argv[1])
+    pipe: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    memory = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    # Drivers may print to standard output.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    from hdgemm.server.hdgemm_backend import plan_problem
-
     while True:
         try:
-            problem, options = _read(sys.stdin.buffer)
+            problem, options = pipe.recv()
         except EOFError:
             return
-        answer: object
-        try:
-            answer = plan_problem(problem, options)
-        except MemoryError as error:
-            # The library's DoesNotFitError is one, with its numbers.
-            answer = error if isinstance(error, HdgemmError) else _out_of_memory(memory)
-        except Exception as error:  # noqa: BLE001 - it is raised again by the server
-            answer = error if isinstance(error, HdgemmError) else RuntimeError(repr(error))
-        _write(answers, answer)
-
-
-def _out_of_memory(memory: int) -> InputError:
-    return InputError(
-        f"the plan needs more than {memory} bytes of memory to make: choose a larger tile, or none",
-        memory=memory,
-    )
+        pipe.send(_answer(problem, options, memory))
 
 
 if __name__ == "__main__":

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, uploads
+from hdgemm.server.backend import Source
 from hdgemm.server.models import JobReference, MatrixReference, PathReference, Reference
 from hdgemm.server.problems import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
 
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
     from hdgemm.server.tokens import Account
-
-
-@dataclass(frozen=True)
-class Source:
-    """A matrix as stored: its shape and dtype, and the reference as a job keeps it.
-
-    `reads` names the uploaded matrix or the job it comes from; `path` is None for the result of a
-    job that has not run yet.
-    """
-
-    shape: tuple[int, int]
-    dtype: str
-    stored: Mapping[str, str]
-    path: Path | None
-    reads: tuple[str, str] | None = None
 
 
 def look_up(
@@ -53,7 +39,7 @@ def look_up(
         roots = account.readable(settings.roots)
         real = paths.resolve(reference.path, roots)
         shape, dtype = describe_file(real, roots)
-        return Source(shape, dtype, {"path": str(real)}, real)
+        return Source(shape, dtype, real, {"path": str(real)})
     with database.read() as conn:
         match reference:
             case MatrixReference(matrix=matrix_id):
@@ -62,14 +48,14 @@ def look_up(
                 shape = (matrix.rows, matrix.cols)
                 content = uploads.content_path(matrix.id, settings)
                 reads = ("matrix", matrix.id)
-                return Source(shape, matrix.dtype, {"matrix": matrix.id}, content, reads)
+                return Source(shape, matrix.dtype, content, {"matrix": matrix.id}, reads)
             case JobReference(job=job_id):
                 job = jobs.get(conn, job_id, account.id)
                 output = _output_of(job)
                 (rows, cols), dtype = output["shape"], output["dtype"]
                 done = job.status == "successful"
                 path = result_path(job_id, output, settings) if done else None
-                return Source((rows, cols), dtype, {"job": job_id}, path, ("job", job_id))
+                return Source((rows, cols), dtype, path, {"job": job_id}, ("job", job_id))
 
 
 def describe_file(path: Path, roots: Sequence[Path]) -> tuple[tuple[int, int], str]:
@@ -106,3 +92,58 @@ def is_result(fd: int, output: Mapping[str, Any]) -> bool:
 def result_path(job_id: str, output: Mapping[str, Any], settings: Settings) -> Path:
     """Return the path of a job's result."""
     return Path(output["path"]) if output["path"] else settings.job_dir(job_id) / "c.npy"
+
+
+class OperandFiles:
+    """Opens the matrices that a job refers to.
+
+    Parameters
+    ----------
+    folder
+        The job's own.
+    shared
+        Name files by their real paths, which processes on other machines can open; otherwise by
+        links to the open files, which no change of a folder can exchange.
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, folder: Path, *, shared: bool = False
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._folder = folder
+        self._shared = shared
+
+    def open(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
+        """Open a reference's file, and return a name for the open file itself."""
+        roots = (*self._settings.roots, self._folder)
+        if "path" in reference:
+            path = Path(reference["path"])
+        elif "matrix" in reference:
+            path = uploads.content_path(reference["matrix"], self._settings)
+            roots = (self._settings.matrices_dir,)
+        else:
+            return self.name(f"{name}.npy", self._result_of(stack, reference["job"]))
+        fd = stack.enter_context(paths.opened(path, roots))
+        return self.name(f"{name}.npy", fd)
+
+    def _result_of(self, stack: ExitStack, job_id: str) -> int:
+        with self._database.read() as conn:
+            job = jobs.find(conn, job_id)
+        if job is None or job.output is None:
+            raise HdgemmError(f"its input, job {job_id}, was deleted")
+        path = result_path(job_id, job.output, self._settings)
+        roots = (*self._settings.roots, self._settings.job_dir(job_id))
+        fd = stack.enter_context(paths.opened(path, roots))
+        if not is_result(fd, job.output):
+            raise InputError(f"{path} was changed since job {job_id} wrote it", path=str(path))
+        return fd
+
+    def name(self, name: str, fd: int) -> Path:
+        """Give an open file a name in the job's folder, or return its real path."""
+        if self._shared:
+            return Path(f"/proc/self/fd/{fd}").readlink()
+        link = self._folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/proc/self/fd/{fd}")
+        return link

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.server.numpy_backend import NumpyLibrary
+from tests.server.numpy_library import NumpyLibrary
 
 if TYPE_CHECKING:
     from hdgemm.options import Options

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from numpy.typing import NDArray
 
-FAKE = "hdgemm.server.numpy_backend:NumpyLibrary"
+FAKE = "tests.server.numpy_library:NumpyLibrary"
 REPOSITORY = Path(hdgemm.__file__).parent.parent
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 from typing import TYPE_CHECKING
 
 import httpx
@@ -17,7 +18,7 @@ import pytest
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
 from hdgemm.server import paths
-from hdgemm.server.backend import PlannedOperand, Problem
+from hdgemm.server.backend import Problem, Source
 from hdgemm.server.planner import Planner
 from tests.server.blocked_library import MARK
 from tests.server.harness import InProcess, application, live, make_settings, wait_until
@@ -90,8 +91,10 @@ def test_planning_is_cancelled_when_the_client_disconnects(tmp_path: Path) -> No
 
 
 def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:
-    square = PlannedOperand(shape=(4000, 4000), dtype="float64")
-    big = Problem(m=4000, n=4000, k=4000, operands={"a": square, "b": square})
+    square = Source((4000, 4000), "float64")
+    big = Problem(
+        process="gemm", m=4000, n=4000, k=4000, operands={"a": square, "b": square}, parameters={}
+    )
     gone = threading.Event()
     steps = Options(devices="host", host_memory="1GB", tile=(4, 4, 4))
     gone.set()
@@ -112,9 +115,11 @@ def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:
 
 
 def test_a_planner_ends_with_its_parent() -> None:
+    ours, theirs = Pipe()
     with subprocess.Popen(
-        [sys.executable, "-m", "hdgemm.server.planner", str(1 << 30)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as child:  # fmt: skip
-        child.communicate(timeout=60)
-        assert child.returncode == 0
+        [sys.executable, "-m", "hdgemm.server.planner", str(theirs.fileno()), str(1 << 30)],
+        pass_fds=(theirs.fileno(),),
+    ) as child:
+        theirs.close()
+        ours.close()
+        assert child.wait(60) == 0

@@ -16,8 +16,8 @@ from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
-from hdgemm.server.numpy_backend import DELAY
 from tests.server.harness import Live, free_port, live, make_settings
+from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import pytest
 from hdgemm.errors import CancelledRunError
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
-from hdgemm.server.backend import LinpackCall, ProfileCall, Watch
+from hdgemm.server.backend import Call, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from tests.server.harness import Live, finished, live, make_settings, submit
 
@@ -124,7 +124,7 @@ def test_linpack_is_a_job_with_a_report(server: Live) -> None:
 
 def test_a_system_in_single_precision_needs_half_of_the_bytes() -> None:
     double, single = (
-        HdgemmLibrary().linpack_bytes(LinpackCall(n=10_000, nb=64, depth=1, mixed=mixed))
+        HdgemmLibrary().linpack_bytes({"n": 10_000, "nb": 64, "depth": 1, "mxp": mixed})
         for mixed in (False, True)
     )
     assert 0.5 < single / double < 0.51
@@ -174,13 +174,13 @@ def test_a_profile_tells_its_progress_and_can_be_cancelled(
         return Profile(kind=f"simulated {name}", complete=True, setting={})
 
     monkeypatch.setattr("hdgemm.profiling.simulate_profile", simulate, raising=False)
-    call = ProfileCall(simulate="hd5970")
-    outcome = HdgemmLibrary().profile(call, Options(), watch)
+    call = Call(process="profile", parameters={"simulate": "hd5970"})
+    outcome = HdgemmLibrary().run(call, Options(), watch)
     assert outcome.report["kind"] == "simulated hd5970"
     assert seen == [{"percent": 50.0, "doing": "ladder"}]
     watch.cancel.set()
     with pytest.raises(CancelledRunError):
-        HdgemmLibrary().profile(call, Options(), watch)
+        HdgemmLibrary().run(call, Options(), watch)
 
 
 def test_empty_products(server: Live) -> None:

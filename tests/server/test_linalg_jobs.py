@@ -12,7 +12,7 @@ from hdgemm import linalg
 from hdgemm.client import Client
 from hdgemm.linalg import routines
 from hdgemm.options import Options
-from hdgemm.server.backend import ROUTINES, PlannedOperand, RoutineCall, RoutineProblem, Watch
+from hdgemm.server.backend import ROUTINES, Call, Problem, Source, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary, plan_problem
 from hdgemm.server.runner import describe
 from tests.server.harness import InProcess, Live, application, finished, live, make_settings, submit
@@ -88,13 +88,13 @@ def test_the_client_downloads_factors_and_pivots(server: Live) -> None:
 
 def computed(folder: Path, routine: str, *operands: str, **parameters: Any) -> Any:
     """Run a routine as a job's process does."""
-    call = RoutineCall(
-        routine=routine, operands=tuple(folder / name for name in operands),
+    call = Call(
+        process=routine, operands={name: folder / name for name in operands},
         out=folder / f"{routine}.npy", parameters=parameters,
     )  # fmt: skip
     seen: list[Any] = []
     watch = Watch(seen.append, threading.Event())
-    outcome = HdgemmLibrary().compute(call, Options(host_memory="30MB", devices="host"), watch)
+    outcome = HdgemmLibrary().run(call, Options(host_memory="30MB", devices="host"), watch)
     assert outcome.report["stages"]["mult1"]["operations"] > 0
     return np.load(call.out)
 
@@ -146,9 +146,9 @@ def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> Non
         inputs = {"a": tall, "trans": trans, "options": {"host_memory": "30MB"}}
         planned = execute(client, "syrk", inputs=inputs, dry_run=True).json()
         assert planned["output"]["shape"] == [order, order]
-        problem = RoutineProblem(
-            routine="syrk", m=order, n=order, dtype="float64", parameters={"trans": trans},
-            operands={"a": PlannedOperand(shape=(3 * N, 7), dtype="float64")},
+        problem = Problem(
+            process="syrk", m=order, n=order, dtype="float64", parameters={"trans": trans},
+            operands={"a": Source((3 * N, 7), "float64")},
         )  # fmt: skip
         demand = plan_problem(problem, Options(host_memory="30MB"))
         assert 0 < demand.host_bytes <= 30_000_000

@@ -23,7 +23,6 @@ from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.migrations import versions
-from hdgemm.server.numpy_backend import DELAY
 from tests.server import postgres
 from tests.server.harness import (
     REPOSITORY,
@@ -38,6 +37,7 @@ from tests.server.harness import (
     upload,
     wait_until,
 )
+from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.server.database import Database
-from hdgemm.server.numpy_backend import DELAY, HOLD
 from hdgemm.server.tables import Job
 from tests.server.harness import Live, finished, live, make_settings, submit, wait_until
+from tests.server.numpy_library import DELAY, HOLD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

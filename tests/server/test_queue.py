@@ -14,7 +14,6 @@ from hdgemm.pipeline.timeline import Event
 from hdgemm.server import load, tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.history import History, RecentOperations
-from hdgemm.server.numpy_backend import DELAY
 from hdgemm.server.tables import Job, LoadSample, WorkerRow
 from tests.server.harness import (
     InProcess,
@@ -25,6 +24,7 @@ from tests.server.harness import (
     submit,
     wait_until,
 )
+from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 
-from hdgemm.server.numpy_backend import DELAY, MODE
 from tests.server.harness import (
     Live,
     finished,
@@ -23,6 +22,7 @@ from tests.server.harness import (
     upload,
     wait_until,
 )
+from tests.server.numpy_library import DELAY, MODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,10 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import JSONResponse
 
 from hdgemm.server import jobs, uploads
-from hdgemm.server.admission import Inputs, check_priority, reserve
+from hdgemm.server.admission import check_priority, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, Execute, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
-from hdgemm.server.models import LinpackInputs, ProfileInputs
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from hdgemm.server.models import Common
     from hdgemm.server.service import Service
     from hdgemm.server.tables import Job, Process
     from hdgemm.server.tokens import Account
@@ -153,14 +153,12 @@ def _response(execute: Execute) -> dict[str, Any]:
 
 
 async def _admit(
-    request: Request, service: Service, account: Account, process: Process, inputs: Inputs
+    request: Request, service: Service, account: Account, process: Process, inputs: Common
 ) -> Admission:
     """Check and plan a job; ends when the client disconnects."""
-    examiner, priority = service.examiner, inputs.priority
-    if isinstance(inputs, ProfileInputs):
-        admission = await to_thread.run_sync(examiner.profile, inputs)
-    elif isinstance(inputs, LinpackInputs):
-        admission = await to_thread.run_sync(examiner.linpack, inputs)
+    examiner = service.examiner
+    if process in {"profile", "linpack"}:
+        admission = await to_thread.run_sync(examiner.measurement, process, inputs)
     else:
         candidate = await service.files.run(examiner.look_up, process, inputs, account)
         cancel = threading.Event()
@@ -171,7 +169,7 @@ async def _admit(
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-    check_priority(account, priority)
+    check_priority(account, inputs.priority)
     return admission
 
 

@@ -1,4 +1,4 @@
-"""A `Library` for the service's own tests: NumPy in steps, each with a chosen delay."""
+"""A `Library` for the service's tests: NumPy in steps, each with a chosen delay."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.pipeline.timeline import Event
-from hdgemm.server.backend import Demand, Outcome, RoutineProblem
+from hdgemm.server.backend import Demand, Outcome
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from hdgemm.options import Options
-    from hdgemm.server.backend import (
-        GemmCall,
-        LinpackCall,
-        Problem,
-        ProfileCall,
-        RoutineCall,
-        Watch,
-    )
+    from hdgemm.server.backend import Call, Problem, Watch
 
 #: Seconds that each of the `STEPS` steps takes at least, times the job's `threads`; names that
 #: choose an odd behaviour.
@@ -43,15 +36,10 @@ _VERIFIED = {"passed": True, "summary": "C is the product"}
 class NumpyLibrary:
     """The whole `Library`, in plain NumPy."""
 
-    def plan(
-        self,
-        problem: Problem | RoutineProblem,
-        options: Options,
-        cancel: threading.Event,  # noqa: ARG002
-    ) -> Demand:
+    def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Ask for the bytes of all three matrices."""
         m, n = problem.m, problem.n
-        k = n if isinstance(problem, RoutineProblem) else problem.k
+        k = problem.k or n
         needed = (m * k + k * n + m * n) * np.dtype(problem.dtype).itemsize
         limit = options.host_bytes
         if limit is not None and needed > limit:
@@ -64,18 +52,40 @@ class NumpyLibrary:
         bars = [[row, 0, min(height, m - row), n] for row in range(0, m, height)]
         return Demand(needed, plan, bars)
 
-    def multiply(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:
-        """Multiply bar by bar."""
-        a, b, c = (_operand(path) for path in (call.a, call.b, call.c))
-        a, b = (x.T if trans else x for x, trans in ((a, call.trans_a), (b, call.trans_b)))
+    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+        """Multiply bar by bar; of the other processes, take as many steps."""
+        if call.process == "gemm":
+            return self._multiply(call, options, watch)
+        if call.process == "verify":
+            return _verify(call)
+        began = time.monotonic()
+        for step in range(STEPS):
+            self._step(step + 1, watch, began)
+        if call.process == "profile":
+            report = {"device": call.parameters["device"], "kind": "measured"}
+            return Outcome(report, _draw_profile)
+        if call.process == "linpack":
+            return Outcome({"n": call.parameters["n"], "nb": call.parameters["nb"], "passed": True})
+        with call.out.open("wb") as stream:  # A, as if it were the result
+            np.save(stream, np.load(list(call.operands.values())[-1]))
+        return Outcome({"seconds": 0.0, "gflops": 1.0, "stages": {}}, _draw)
+
+    def linpack_bytes(self, parameters: Mapping[str, Any]) -> int:
+        """Return the bytes of the matrix."""
+        return 8 * parameters["n"] * (parameters["n"] + 1)
+
+    def _multiply(self, call: Call, options: Options, watch: Watch) -> Outcome:
+        a, b, c = (_operand(call.operands.get(name)) for name in ("a", "b", "c"))
+        wanted = call.parameters
+        a, b = (x.T if wanted[trans] else x for x, trans in ((a, "trans_a"), (b, "trans_b")))
         if a.shape[1] != b.shape[0]:
             raise InputError(f"op(A) is {a.shape}, op(B) is {b.shape}")
         began = time.monotonic()
         out = np.zeros((a.shape[0], b.shape[1]), np.result_type(a, b))
         for step, bar in enumerate(np.array_split(np.arange(a.shape[0]), STEPS)):
-            out[bar] = call.alpha * (a[bar] @ b)
-            if call.beta:
-                out[bar] += call.beta * c[bar]
+            out[bar] = wanted["alpha"] * (a[bar] @ b)
+            if wanted["beta"]:
+                out[bar] += wanted["beta"] * c[bar]
             several = options.strategy == "hybrid"
             self._step(step + 1, watch, began, options.threads or 1, several=several)
         with call.out.open("wb") as stream:
@@ -85,40 +95,6 @@ class NumpyLibrary:
         report = {"seconds": time.monotonic() - began, "gflops": 1.0, "stages": {},
                   "verification": _VERIFIED if options.checks_product else None}  # fmt: skip
         return Outcome(report, _draw)
-
-    def compute(self, call: RoutineCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Store A, as if it were the result."""
-        began = time.monotonic()
-        for step in range(STEPS):
-            self._step(step + 1, watch, began)
-        with call.out.open("wb") as stream:
-            np.save(stream, np.load(call.operands[-1]))
-        return Outcome({"seconds": 0.0, "gflops": 1.0, "stages": {}}, _draw)
-
-    def verify(self, call: GemmCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Compare with NumPy's product; ignores cancellation, as the library's own check does."""
-        time.sleep(STEPS * float(os.environ.get(DELAY, "0")))
-        product = call.alpha * (np.load(call.a) @ np.load(call.b))
-        passed = bool(np.allclose(product, np.load(call.out)))
-        return Outcome({"passed": passed, "summary": f"C is {'' if passed else 'not '}the product"})
-
-    def profile(self, call: ProfileCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Measure nothing, in steps."""
-        began = time.monotonic()
-        for step in range(STEPS):
-            self._step(step + 1, watch, began)
-        return Outcome({"device": call.device, "kind": "measured"}, _draw_profile)
-
-    def linpack_bytes(self, call: LinpackCall) -> int:
-        """Return the bytes of the matrix."""
-        return 8 * call.n * (call.n + 1)
-
-    def linpack(self, call: LinpackCall, options: Options, watch: Watch) -> Outcome:  # noqa: ARG002
-        """Solve nothing, in steps."""
-        began = time.monotonic()
-        for step in range(STEPS):
-            self._step(step + 1, watch, began)
-        return Outcome({"n": call.n, "nb": call.nb, "passed": True})
 
     def _step(
         self, step: int, watch: Watch, began: float, slower: int = 1, *, several: bool = False
@@ -147,6 +123,14 @@ class NumpyLibrary:
             if watch.cancel.is_set():
                 raise CancelledRunError("cancelled")
             time.sleep(0.01)
+
+
+def _verify(call: Call) -> Outcome:
+    """Compare with NumPy's product; ignores cancellation, as the library's own check does."""
+    time.sleep(STEPS * float(os.environ.get(DELAY, "0")))
+    a, b, c = (np.load(call.operands[name]) for name in "abc")
+    passed = bool(np.allclose(call.parameters["alpha"] * (a @ b), c))
+    return Outcome({"passed": passed, "summary": f"C is {'' if passed else 'not '}the product"})
 
 
 def _operand(path: Path | None) -> NDArray[np.float64]:
