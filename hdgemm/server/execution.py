@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hdgemm.server.models import (
     CholeskyInputs,
@@ -89,130 +89,62 @@ class Execute(Strict):
         return sorted(named) if named else None
 
 
-_GEMM_EXAMPLE: Final[JsonDict] = {
-    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "alpha": 2.0, "name": "night run"}
-}
-_VERIFY_EXAMPLE: Final[JsonDict] = {
-    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "c": {"path": "c.npy"}}
-}
-_PROFILE_EXAMPLE: Final[JsonDict] = {"inputs": {"device": "host", "quick": True}}
-
-
-class ExecuteGemm(Execute):
-    """An execute request for `gemm`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_GEMM_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: GemmInputs
-
-
-class ExecuteVerify(Execute):
-    """An execute request for `verify`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_VERIFY_EXAMPLE]})
-    inputs: VerifyInputs
-
-
-class ExecuteProfile(Execute):
-    """An execute request for `profile`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_PROFILE_EXAMPLE]})
-    inputs: ProfileInputs = ProfileInputs()
-
-
-_LINPACK_EXAMPLE: Final[JsonDict] = {"inputs": {"n": 5000, "nb": 192, "name": "this machine"}}
-
-
-class ExecuteLinpack(Execute):
-    """An execute request for `linpack`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_LINPACK_EXAMPLE]})
-    inputs: LinpackInputs = LinpackInputs()
-
-
-_FACTOR_EXAMPLE: Final[JsonDict] = {"inputs": {"a": {"path": "a.npy"}, "name": "night run"}}
-_SOLVE_EXAMPLE: Final[JsonDict] = {
-    "inputs": {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}, "output": {"path": "x.npy"}}
-}
-
-
-class ExecuteCholesky(Execute):
-    """An execute request for `cholesky`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: CholeskyInputs
-
-
-class ExecuteLu(Execute):
-    """An execute request for `lu`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: LuInputs
-
-
-class ExecuteQr(Execute):
-    """An execute request for `qr`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: QrInputs
-
-
-class ExecuteSolve(Execute):
-    """An execute request for `solve`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_SOLVE_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: SolveInputs
-
-
-class ExecuteLstsq(Execute):
-    """An execute request for `lstsq`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_SOLVE_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: LstsqInputs
-
-
-class ExecuteSyrk(Execute):
-    """An execute request for `syrk`."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_FACTOR_EXAMPLE]})
-    outputs: GemmOutputs | None = None
-    inputs: SyrkInputs
-
-
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A process: its request, a sentence, its outputs."""
+    """A process: the model of its inputs, a sentence, an example, the outputs."""
 
-    execute: type[Execute]
+    inputs: type[Common]
     title: str
+    example: JsonDict
     outputs: tuple[str, ...] = ("c", "report")
 
-    @property
-    def inputs(self) -> type[Common]:
-        """The model of its inputs."""
-        model: type[Common] = self.execute.model_fields["inputs"].annotation  # type: ignore[assignment]
-        return model
+    def request(self, process: Process) -> type[Execute]:
+        """Return the model of its execute requests."""
+        example: JsonDict = {"examples": [{"inputs": self.example}]}
+
+        class Base(Execute):
+            model_config = ConfigDict(json_schema_extra=example)
+
+        outputs: Any = GemmOutputs if "c" in self.outputs else ReportOutputs
+        needed = any(field.is_required() for field in self.inputs.model_fields.values())
+        return create_model(
+            f"Execute{process.capitalize()}",
+            __doc__=f"An execute request for `{process}`.",
+            __base__=Base,
+            outputs=(outputs | None, None),
+            inputs=(self.inputs, ... if needed else self.inputs()),
+        )
 
 
+_A: Final[JsonDict] = {"a": {"path": "a.npy"}}
+_AB: Final[JsonDict] = {**_A, "b": {"path": "b.npy"}}
+_FACTOR: Final[JsonDict] = {**_A, "name": "night run"}
+_SOLVE: Final[JsonDict] = {**_AB, "output": {"path": "x.npy"}}
 PROCESSES: Final[Mapping[Process, Description]] = {
-    "gemm": Description(ExecuteGemm, "C := alpha·op(A)·op(B) + beta·C"),
-    "cholesky": Description(ExecuteCholesky, "Cholesky factor of a positive definite matrix"),
-    "lu": Description(ExecuteLu, "LU factors with partial pivoting"),
-    "qr": Description(ExecuteQr, "QR factorisation: R, or the reflectors"),
-    "solve": Description(ExecuteSolve, "Solution X of A·X = B"),
-    "lstsq": Description(ExecuteLstsq, "Least-squares solution of a tall A·X = B"),
-    "syrk": Description(ExecuteSyrk, "One triangle of A·A^T or A^T·A"),
-    "verify": Description(ExecuteVerify, "Freivalds' check of a finished product", ("report",)),
-    "profile": Description(
-        ExecuteProfile, "Contention between the resources of a device", ("report",)
+    "gemm": Description(
+        GemmInputs, "C := alpha·op(A)·op(B) + beta·C", {**_AB, "alpha": 2.0, "name": "night run"}
     ),
-    "linpack": Description(ExecuteLinpack, "HPL's benchmark on one machine", ("report",)),
-}
+    "cholesky": Description(
+        CholeskyInputs, "Cholesky factor of a positive definite matrix", _FACTOR
+    ),
+    "lu": Description(LuInputs, "LU factors with partial pivoting", _FACTOR),
+    "qr": Description(QrInputs, "QR factorisation: R, or the reflectors", _FACTOR),
+    "solve": Description(SolveInputs, "Solution X of A·X = B", _SOLVE),
+    "lstsq": Description(LstsqInputs, "Least-squares solution of a tall A·X = B", _SOLVE),
+    "syrk": Description(SyrkInputs, "One triangle of A·A^T or A^T·A", _FACTOR),
+    "verify": Description(
+        VerifyInputs, "Freivalds' check of a finished product",
+        {**_AB, "c": {"path": "c.npy"}}, ("report",),
+    ),
+    "profile": Description(
+        ProfileInputs, "Contention between the resources of a device",
+        {"device": "host", "quick": True}, ("report",),
+    ),
+    "linpack": Description(
+        LinpackInputs, "HPL's benchmark on one machine",
+        {"n": 5000, "nb": 192, "name": "this machine"}, ("report",),
+    ),
+}  # fmt: skip
 
 
 def describe_inputs(model: type[BaseModel]) -> dict[str, Any]:

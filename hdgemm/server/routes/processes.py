@@ -102,7 +102,7 @@ def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
     ) -> JSONResponse:
         return await _execute(request, service, account, process, body, idempotency_key)
 
-    execute.__annotations__["body"] = described.execute
+    execute.__annotations__["body"] = described.request(process)
     execute.__doc__ = f"{described.title}."
     return execute
 
