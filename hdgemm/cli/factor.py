@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -27,7 +29,7 @@ from hdgemm.cli.arguments import (
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hdgemm.report import Report
 
@@ -35,16 +37,12 @@ A = Annotated[Path, typer.Argument(metavar="A", help="A: a file, or FILE::NAME."
 B = Annotated[Path, typer.Argument(metavar="B", help="B: a file, or FILE::NAME.")]
 Lower = Annotated[bool, typer.Option("--lower", help="The lower triangle instead of the upper.")]
 Assume = Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"]
+#: Arguments of the commands that are no parameters of the routines.
+_FILES: Final = frozenset({"a", "b", "out", "in_place"})
 
 
-def cholesky(
-    a: A,
-    out: Annotated[Path | None, typer.Option(help="Where the factor goes.")] = None,
+def _shared(
     *,
-    lower: Lower = False,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
-    ] = False,
     host_memory: HostMemory = None,
     device: HostOrDevice = None,
     device_memory: DeviceMemory = None,
@@ -60,10 +58,51 @@ def cholesky(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
+    """Options that routines share."""
+
+
+def _routine(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that declares a routine's operands and own options.
+
+    Parameters
+    ----------
+    absent
+        The shared options that the routine does not have.
+    """
+
+    def make(declared: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(declared, eval_str=True)
+        shared = dict(inspect.signature(_shared, eval_str=True).parameters)
+        for name in absent:
+            del shared[name]
+
+        @functools.wraps(declared)
+        def command(**given: Any) -> None:
+            parameters = {name: given[name] for name in own.parameters if name not in _FILES}
+            _run(declared.__name__, given, parameters)
+
+        command.__signature__ = own.replace(  # type: ignore[attr-defined] # typer reads it
+            parameters=[*own.parameters.values(), *shared.values()]
+        )
+        return command
+
+    return make
+
+
+@_routine()
+def cholesky(
+    a: A,
+    out: Annotated[Path | None, typer.Option(help="Where the factor goes.")] = None,
+    *,
+    lower: Lower = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
+    ] = False,
+) -> None:
     """Factor a Hermitian positive definite matrix: A = U^H·U, or L·L^H."""
-    _run("cholesky", locals(), {"lower": lower})
 
 
+@_routine()
 def lu(
     a: A,
     out: Annotated[
@@ -73,25 +112,11 @@ def lu(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Store the factors over A, instead of --out.")
     ] = False,
-    host_memory: HostMemory = None,
-    device: HostOrDevice = None,
-    device_memory: DeviceMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Factor a matrix with partial pivoting: P·A = L·U."""
-    _run("lu", locals(), {})
 
 
+@_routine()
 def qr(
     a: A,
     out: Annotated[Path, typer.Option(help="Where R goes; for raw, the reflectors.")],
@@ -99,25 +124,11 @@ def qr(
     mode: Annotated[
         Literal["r", "raw"], typer.Option(help="R, or the reflectors with OUT.tau.npy.")
     ] = "r",
-    host_memory: HostMemory = None,
-    device: HostOrDevice = None,
-    device_memory: DeviceMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Factor a matrix by Householder reflectors: A = Q·R."""
-    _run("qr", locals(), {"mode": mode})
 
 
+@_routine()
 def solve(
     a: A,
     b: B,
@@ -131,67 +142,24 @@ def solve(
     refine: Annotated[
         bool, typer.Option("--refine", help="Factor in single precision, refine to double.")
     ] = False,
-    host_memory: HostMemory = None,
-    device: HostOrDevice = None,
-    device_memory: DeviceMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Solve A·X = B for a square matrix A."""
-    own = {"assume_a": assume_a, "lower": lower, "transposed": transposed}
-    _run("solve", locals(), own | {"refine": "float32" if refine else None})
 
 
-def lstsq(
-    a: A,
-    b: B,
-    out: Annotated[Path, typer.Option(help="Where X goes.")],
-    *,
-    host_memory: HostMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
+@_routine("device", "device_memory")
+def lstsq(a: A, b: B, out: Annotated[Path, typer.Option(help="Where X goes.")]) -> None:
     """Minimise the 2-norm of A·X − B for a tall A, in one pass."""
-    _run("lstsq", locals(), {})
 
 
+@_routine("device", "device_memory", "checkpoint", "restart")
 def syrk(
     a: A,
     out: Annotated[Path, typer.Option(help="Where C goes.")],
     *,
     lower: Lower = False,
     trans: Annotated[bool, typer.Option("--trans", help="A^T·A instead of A·A^T.")] = False,
-    host_memory: HostMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Compute one triangle of A·A^T or A^T·A: half of the work."""
-    _run("syrk", locals(), {"lower": lower, "trans": trans})
 
 
 def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> None:
@@ -205,6 +173,8 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
         raise InputError("give --out, or --in-place to overwrite A")
     if in_place:
         parameters["overwrite_a"] = True
+    if "refine" in parameters:
+        parameters["refine"] = "float32" if parameters["refine"] else None
     if given["no_clobber"]:
         refuse_existing(out)
     operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
