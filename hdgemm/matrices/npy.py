@@ -197,12 +197,17 @@ def create_npy(
         When the disk is too full (`requested` and `available` in bytes) or refuses.
     """
     stored = check_dtype(dtype, str(path))
-    text = repr({"descr": stored.str, "fortran_order": order == "F", "shape": tuple(shape)})
-    packed = _MAGIC + bytes((1, 0)) + struct.pack("<H", ALIGNMENT - 10)
-    header = packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"
+    header = npy_header(shape, stored, order)
     rows, cols = shape if order == "C" else shape[::-1]
 
     path = real_path(path)  # a link keeps its name, its target is replaced
     file = reserve(path, header, ALIGNMENT + rows * cols * stored.itemsize, part, sparse=sparse)
     matrix = FileMatrix(file, (rows, cols), stored, ALIGNMENT)
     return FileDraft(path, file.path, matrix, trans=order == "F")
+
+
+def npy_header(shape: tuple[int, int], dtype: np.dtype[Any], order: str) -> bytes:
+    """Return the header of a .npy file whose data starts at byte 4096."""
+    text = repr({"descr": dtype.str, "fortran_order": order == "F", "shape": tuple(shape)})
+    packed = _MAGIC + bytes((1, 0)) + struct.pack("<H", ALIGNMENT - 10)
+    return packed + text.ljust(ALIGNMENT - 11).encode("latin1") + b"\n"

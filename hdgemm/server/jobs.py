@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from hdgemm.server import events
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, Status, UnitMap, Use, new_id
+from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, UnitMap, Use, new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,59 +122,12 @@ def by_key(conn: sa.Connection, owner: str, key: str) -> Job | None:
     return None if row is None else Job.of(row)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which jobs a list shows; empty fields do not restrict.
-
-    Parameters
-    ----------
-    before
-        Only jobs below this sequence number.
-    created
-        First and last time of creation, each may be None.
-    search
-        A part of the name, or the beginning of the identifier.
-    min_seconds, max_seconds
-        Bounds of the time that the job ran, or has run until now.
-    """
-
-    statuses: tuple[Status, ...] = ()
-    processes: tuple[Process, ...] = ()
-    name: str | None = None
-    search: str | None = None
-    before: int | None = None
-    created: tuple[float | None, float | None] = (None, None)
-    min_seconds: float | None = None
-    max_seconds: float | None = None
-
-    def conditions(self, now: float) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions of a query."""
-        ran = sa.func.coalesce(Job.finished, now) - Job.started
-        first, last = self.created
-        wanted: list[tuple[Any, Callable[[Any], sa.ColumnElement[bool]]]] = [
-            (self.statuses or None, Job.status.in_),
-            (self.processes or None, Job.process.in_),
-            (self.name, Job.name.__eq__),
-            (self.search, _matches),
-            (self.before, Job.seq.__lt__),
-            (first, Job.created.__ge__),
-            (last, Job.created.__le__),
-            (self.min_seconds, ran.__ge__),
-            (self.max_seconds, ran.__le__),
-        ]
-        return [condition(value) for value, condition in wanted if value is not None]
-
-
-def _matches(text: str) -> sa.ColumnElement[bool]:
-    return sa.or_(
-        Job.name.icontains(text, autoescape=True), Job.id.startswith(text, autoescape=True)
-    )
-
-
-def page(conn: sa.Connection, owner: str, chosen: Filter, limit: int, now: float) -> list[Job]:
-    """Return an owner's jobs, newest first."""
-    query = sa.select(Job).where(Job.owner == owner, *chosen.conditions(now))
-    return [Job.of(row) for row in conn.execute(query.order_by(Job.seq.desc()).limit(limit))]
+def page(
+    conn: sa.Connection, owner: str, wanted: Sequence[sa.ColumnElement[bool]], limit: int
+) -> list[Job]:
+    """Return an owner's jobs that meet all conditions, newest first."""
+    query = sa.select(Job).where(Job.owner == owner, *wanted).order_by(Job.seq.desc())
+    return [Job.of(row) for row in conn.execute(query.limit(limit))]
 
 
 @dataclass(frozen=True)

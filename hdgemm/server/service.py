@@ -78,7 +78,7 @@ class ThreadLimit:
 
     def __init__(self, most: int, wait_seconds: float, what: str) -> None:
         self._most, self._wait_seconds, self._what = most, wait_seconds, what
-        self._running = 0
+        self._free = asyncio.Semaphore(most)
 
     async def run(self, call: Callable[..., Result], *arguments: object) -> Result:
         """Run a call when a thread is free.
@@ -88,19 +88,18 @@ class ThreadLimit:
         ProblemError
             503 when none gets free in time.
         """
-        until = time.monotonic() + self._wait_seconds
-        while self._running >= self._most:
-            if time.monotonic() >= until:
-                raise ProblemError(
-                    503, "busy", f"{self._most} requests wait for {self._what} already",
-                    headers={"Retry-After": "5"},
-                )  # fmt: skip
-            await anyio.sleep(0.02)
-        self._running += 1
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise ProblemError(
+                503, "busy", f"{self._most} requests wait for {self._what} already",
+                headers={"Retry-After": "5"},
+            ) from None  # fmt: skip
         try:
             return await to_thread.run_sync(call, *arguments, limiter=anyio.CapacityLimiter(1))
         finally:
-            self._running -= 1
+            self._free.release()
 
 
 class Service:

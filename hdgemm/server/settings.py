@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - pydantic reads it
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import platformdirs
-import psutil
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from hdgemm.machine.limits import default_host_bytes
 from hdgemm.options import parse_size
-
-
-def default_memory() -> int:
-    """Return 60 % of the memory that is free now, in bytes, at most the container's limit."""
-    free = psutil.virtual_memory().available
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit():
-        free = min(free, int(limit))
-    return free * 6 // 10
 
 
 class Settings(BaseSettings):
@@ -77,7 +65,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default_factory=lambda: platformdirs.user_data_path("hdgemm") / "server")
     database_url: str = ""
     roots: Annotated[tuple[Path, ...], NoDecode] = ()
-    memory: int = Field(default_factory=default_memory, ge=1 << 20)
+    memory: int = Field(default_factory=default_host_bytes, ge=1 << 20)
     devices: Annotated[tuple[str, ...], NoDecode] = ("host",)
     cluster: str = ""
     library: str = "hdgemm.server.hdgemm_backend:HdgemmLibrary"

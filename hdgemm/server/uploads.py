@@ -14,7 +14,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.npy import read_header
+from hdgemm.matrices.npy import npy_header, read_header
+from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.server import jobs
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.tables import Part, StoredMatrix, new_id
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from hdgemm.server.models import NewMatrix
     from hdgemm.server.settings import Settings
 
-#: Raw elements begin here in the file: the alignment that direct reads want.
-RAW_OFFSET: Final = 4096
 _CHUNK: Final = 1 << 22
 
 
@@ -55,7 +54,7 @@ def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> Store
         .values(
             id=new_id(), owner=owner, name=new.name, rows=new.shape[0], cols=new.shape[1],
             dtype=new.dtype, order=new.order, format=new.format, size=content_size(new),
-            offset=RAW_OFFSET if new.format == "raw" else 0, sha256=new.sha256, created=now,
+            offset=ALIGNMENT if new.format == "raw" else 0, sha256=new.sha256, created=now,
         )
         .returning(StoredMatrix)
     ).one()  # fmt: skip
@@ -75,7 +74,8 @@ def create_file(matrix: StoredMatrix, path: Path) -> None:
         if matrix.file_size:
             os.posix_fallocate(fd, 0, matrix.file_size)
         if matrix.format == "raw":
-            os.pwrite(fd, raw_header(matrix), 0)
+            shape, dtype = (matrix.rows, matrix.cols), np.dtype(matrix.dtype).newbyteorder("<")
+            os.pwrite(fd, npy_header(shape, dtype, matrix.order), 0)
         os.fsync(fd)
     except OSError as error:
         path.unlink()
@@ -85,22 +85,6 @@ def create_file(matrix: StoredMatrix, path: Path) -> None:
         ) from error  # fmt: skip
     finally:
         os.close(fd)
-
-
-def raw_header(matrix: StoredMatrix) -> bytes:
-    """Return a .npy header of `RAW_OFFSET` bytes."""
-    fields = {
-        "descr": np.dtype(matrix.dtype).newbyteorder("<").str,
-        "fortran_order": matrix.order == "F",
-        "shape": (matrix.rows, matrix.cols),
-    }
-    length = RAW_OFFSET - 10
-    return (
-        b"\x93NUMPY\x01\x00"
-        + length.to_bytes(2, "little")
-        + repr(fields).encode("ascii").ljust(length - 1)
-        + b"\n"
-    )
 
 
 def get(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:

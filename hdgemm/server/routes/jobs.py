@@ -8,9 +8,10 @@ import json
 import shutil
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
+import sqlalchemy as sa
 from anyio import to_thread
 from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, Field
@@ -21,11 +22,12 @@ from hdgemm.server.documents import JobList, StatusInfo
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
-from hdgemm.server.tables import FINISHED, Process, Status
+from hdgemm.server.tables import FINISHED, Job, Process, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hdgemm.server.service import Service
-    from hdgemm.server.tables import Job
     from hdgemm.server.tokens import Account
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -114,14 +116,28 @@ class JobQuery(BaseModel):
     cursor: Cursor = None
     limit: Limit = 50
 
-    def filter(self) -> jobs.Filter:
-        """Return the restriction that the parameters make."""
-        return jobs.Filter(
-            statuses=tuple(self.status or ()), processes=tuple(self.processID or ()),
-            name=self.name, search=self.search, before=read_cursor(self.cursor),
-            created=_interval(self.datetime), min_seconds=self.minDuration,
-            max_seconds=self.maxDuration,
-        )  # fmt: skip
+    def conditions(self, now: float) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions of a query; a parameter that was not given makes none."""
+        ran = sa.func.coalesce(Job.finished, now) - Job.started
+        first, last = _interval(self.datetime)
+        wanted: list[tuple[Any, Callable[[Any], sa.ColumnElement[bool]]]] = [
+            (self.status, Job.status.in_),
+            (self.processID, Job.process.in_),
+            (self.name, Job.name.__eq__),
+            (self.search, _matches),
+            (read_cursor(self.cursor), Job.seq.__lt__),
+            (first, Job.created.__ge__),
+            (last, Job.created.__le__),
+            (self.minDuration, ran.__ge__),
+            (self.maxDuration, ran.__le__),
+        ]
+        return [condition(value) for value, condition in wanted if value is not None]
+
+
+def _matches(text: str) -> sa.ColumnElement[bool]:
+    return sa.or_(
+        Job.name.icontains(text, autoescape=True), Job.id.startswith(text, autoescape=True)
+    )
 
 
 @router.get("", response_model=None, responses={200: {"model": JobList}, **responses()})
@@ -135,7 +151,7 @@ def list_jobs(
     documents, limit = service.documents, min(query.limit, MOST_LISTED)
     with service.database.read() as conn:
         now = service.database.now(conn)
-        found = jobs.page(conn, account.id, query.filter(), limit + 1, now)
+        found = jobs.page(conn, account.id, query.conditions(now), limit + 1)
     links = [documents.link("/v1/jobs", "self")]
     if len(found) > limit:
         same = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.server import jobs, quotas, uploads
 from hdgemm.server.content import stream_file
 from hdgemm.server.documents import MatrixInfo, MatrixList
@@ -43,7 +44,7 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
     settings = service.settings
     size = uploads.content_size(new)
     with service.database.queue() as conn:
-        needed = size + uploads.RAW_OFFSET
+        needed = size + ALIGNMENT
         quotas.check_disk(jobs.reserved(conn), settings.matrices_dir, needed, settings)
         quotas.check_quota(conn, account, size)
         matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
