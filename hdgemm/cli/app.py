@@ -7,14 +7,17 @@ import logging
 import signal
 import sys
 from importlib import import_module
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 import hdgemm
-from hdgemm.cli import factor, job
+from hdgemm.cli import factor, job, serve, token
 from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
@@ -22,7 +25,9 @@ COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "t
                    "profile", "linpack")  # fmt: skip
 #: Functions of `hdgemm.cli.factor`.
 LINALG: Final = ("cholesky", "lu", "qr", "solve", "lstsq", "syrk")
-SERVICE: Final = ("serve", "worker", "token")
+SERVICE: Final[dict[str, Callable[..., None]]] = {
+    "serve": serve.command, "worker": serve.worker, "token": token.command,
+}  # fmt: skip
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -102,8 +107,8 @@ for _name in COMMANDS:
     app.command(_name)(import_module(f"hdgemm.cli.{_name}").command)
 for _name in LINALG:
     app.command(_name, rich_help_panel="Linear algebra")(getattr(factor, _name))
-for _name in SERVICE:
-    app.command(_name, rich_help_panel="Job service")(import_module(f"hdgemm.cli.{_name}").command)
+for _name, _service in SERVICE.items():
+    app.command(_name, rich_help_panel="Job service")(_service)
 app.add_typer(job.app, rich_help_panel="Job service")
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +12,7 @@ from hdgemm.cli.arguments import HostMemory, Json, NoClobber, TransA, TransB, co
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hdgemm.client import Client, RemoteJob
 
@@ -260,24 +261,13 @@ def _find(client: Client, text: str) -> RemoteJob:
     return found[0]
 
 
-class _bar:  # noqa: N801 - reads as what it does
-    """A progress bar on a terminal's standard error; nothing elsewhere."""
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal's standard error; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def __init__(self, what: str) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(what, total=None)
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        self._progress.start()
-
-        def tell(done: int, total: int) -> None:
-            self._progress.update(self._task, completed=done, total=total)
-
-        return tell
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

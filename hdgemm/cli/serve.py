@@ -1,4 +1,4 @@
-"""`hdgemm serve`: the job service over HTTP."""
+"""`hdgemm serve` and `hdgemm worker`: the job service over HTTP, and runners of its jobs."""
 
 from __future__ import annotations
 
@@ -96,17 +96,31 @@ def command(
     serve(settings, Listener(host, port, tls_certificate, tls_key), with_worker=worker)
 
 
-def make_settings(
-    *,
-    data_dir: Path | None = None,
-    roots: list[Path] | None = None,
-    memory: str | None = None,
-    devices: list[str] | None = None,
-    database_url: str | None = None,
-    public_url: str | None = None,
-    retention: float | None = None,
-    cluster: str | None = None,
-) -> Settings:
+def worker(
+    data_dir: DataDir = None,
+    root: Root = None,
+    memory: Memory = None,
+    device: Device = None,
+    database_url: DatabaseUrl = None,
+    retention: Retention = None,
+    cluster: ClusterOfJobs = None,
+) -> None:
+    """Run the jobs of a service until told to stop.
+
+    Give it the server's data folder and roots. Several workers on several machines share a
+    PostgreSQL database and a file system.
+    """
+    from hdgemm.server.worker import run_worker
+
+    settings = make_settings(
+        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
+        retention=retention, cluster=cluster,
+    )  # fmt: skip
+    check_devices(settings.devices)
+    run_worker(settings)
+
+
+def make_settings(**given: Any) -> Settings:
     """Make settings of the options given; the environment and defaults fill in the rest."""
     from pydantic import ValidationError
 
@@ -114,21 +128,15 @@ def make_settings(
     from hdgemm.options import parse_size
     from hdgemm.server.settings import Settings
 
+    roots, retention = given.get("roots"), given.pop("retention", None)
     missing = [str(root) for root in roots or [] if not root.is_dir()]
     if missing:
         raise InputError(f"--root takes folders that exist: {', '.join(missing)} is not one")
-    given: dict[str, Any] = {
-        "data_dir": data_dir,
-        "roots": tuple(roots) if roots else None,
-        "memory": None if memory is None else parse_size(memory, "--memory"),
-        "devices": tuple(devices) if devices else None,
-        "database_url": database_url,
-        "public_url": public_url,
-        "cluster": cluster,
-        "retention_seconds": None if retention is None else 86400 * retention,
-    }
+    if given.get("memory") is not None:
+        given["memory"] = parse_size(given["memory"], "--memory")
+    given["retention_seconds"] = None if retention is None else 86400 * retention
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**{key: value for key, value in given.items() if value not in (None, [])})
     except ValidationError as error:
         wrong = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
         raise InputError(f"wrong settings (options or HDGEMM_ variables): {wrong}") from error

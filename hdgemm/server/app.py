@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -18,9 +18,8 @@ from hdgemm.server.problems import (
     DATABASE_ERRORS,
     ProblemDocument,
     ProblemError,
-    from_database,
-    from_library,
     from_status,
+    problem_of,
 )
 from hdgemm.server.routes import files, jobs, matrices, processes, queue, results, system
 from hdgemm.server.validation import describe_errors, show
@@ -57,44 +56,33 @@ def create_app(service: Service) -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router)
     app.add_middleware(RequestChecks, service=service, metrics=app.state.metrics)
-    for error, handler in (
-        (ProblemError, _problem),
-        (HdgemmError, _library_error),
-        (HTTPException, _http_error),
-        (RequestValidationError, _invalid),
-        *((kind, _database_error) for kind in DATABASE_ERRORS),
-        (OSError, _system_error),
-        (Exception, _bug),
-    ):
-        app.add_exception_handler(error, handler)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    for kind in (ProblemError, HdgemmError, *DATABASE_ERRORS, OSError, Exception):
+        app.add_exception_handler(kind, _error)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
 async def _refuse_unknown_parameters(request: Request) -> None:
-    """Refuse query parameters that the OpenAPI document does not name for this route."""
-    if not request.query_params:
-        return
-    path, method = request.scope["route"].path, request.method.lower()
-    operations = request.app.openapi()["paths"].get(path, {})
-    described = operations.get("get" if method == "head" else method, {}).get("parameters", ())
-    accepted = [one["name"] for one in described if one["in"] == "query"]
+    """Refuse query parameters that the route does not have."""
+    accepted: list[str] = []
+    for field in request.scope["route"].dependant.query_params:
+        kind = field.field_info.annotation
+        several = isinstance(kind, type) and issubclass(kind, BaseModel)
+        accepted += kind.model_fields if several else [field.alias]
     for name in request.query_params:
         if name not in accepted:
+            route = f"{request.method} {request.scope['route'].path}"
+            what = f"{show(name)} is no query parameter of {route}; it takes "
             raise ProblemError(
-                400, "unknown-parameter",
-                f"{show(name)} is no query parameter of {request.method} {path}; "
-                f"it takes {', '.join(accepted) or 'none'}",
+                400, "unknown-parameter", what + (", ".join(accepted) or "none"),
                 parameter=name, accepted=accepted,
             )  # fmt: skip
 
 
-async def _problem(_: Request, error: Any) -> Response:
-    return error.response()  # type: ignore[no-any-return]
-
-
-async def _library_error(_: Request, error: Any) -> Response:
-    return from_library(error).response()
+async def _error(_: Request, error: Exception) -> Response:
+    return problem_of(error).response()
 
 
 async def _http_error(request: Request, error: Any) -> Response:
@@ -130,22 +118,6 @@ async def _invalid(request: Request, error: Any) -> Response:
     errors = describe_errors(found, error.body, model)
     return ProblemError(
         422, "invalid-request", "; ".join(item["what"] for item in errors[:3]), errors=errors
-    ).response()
-
-
-async def _database_error(_: Request, error: Any) -> Response:
-    return from_database(error).response()
-
-
-async def _system_error(request: Request, error: Any) -> Response:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return ProblemError(507, "disk-full", f"cannot write: {error.strerror}").response()
-    return await _bug(request, error)
-
-
-async def _bug(_: Request, error: Any) -> Response:
-    return ProblemError(
-        500, "internal-server-error", f"a fault of the server: {type(error).__name__}"
     ).response()
 
 

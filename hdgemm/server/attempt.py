@@ -213,7 +213,7 @@ class Attempt:
 
     def _finish_publication(self) -> bool:
         self._enter("publishing")
-        publication = Publication.of(self._job.publication or {})
+        publication = Publication(**(self._job.publication or {}))
         if not publish(publication, self._roots):
             self._note(publication=None, report=None)
             return False

@@ -55,11 +55,6 @@ def forget_progress(conn: sa.Connection, job_id: str) -> None:
     conn.execute(sa.delete(JobEvent).where(JobEvent.job == job_id, JobEvent.kind == "progress"))
 
 
-def _data(event: JobEvent) -> str:
-    """Return an event's data as JSON, with its time in seconds since 1970."""
-    return json.dumps({**event.data, "at": event.created})
-
-
 class _Follower:
     """One stream: the job it follows, under which token, and the last event that it sent."""
 
@@ -138,7 +133,9 @@ class EventStreams:
                 job = conn.execute(sa.select(Job.status).where(Job.id == job_id)).scalar()
                 found = after(conn, job_id, last)
             text = "".join(
-                f"id: {event.id}\nevent: {event.kind}\ndata: {_data(event)}\n\n" for event in found
+                f"id: {event.id}\nevent: {event.kind}\n"
+                f"data: {json.dumps({**event.data, 'at': event.created})}\n\n"
+                for event in found
             )
             end = found[-1].id if found else last
             return json.dumps([text, end, job is None or job in FINISHED]).encode()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import resource
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -27,8 +24,10 @@ from hdgemm.server.database import open_database
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings, is_loopback
 from hdgemm.server.timeouts import with_timeouts
+from hdgemm.server.watchdog import start_with_order
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from hdgemm.server.database import Database
@@ -43,7 +42,7 @@ class WorkerKeeper:
     """Keeps one worker process running for as long as the server does."""
 
     def __init__(self, settings: Settings) -> None:
-        self._order = json.dumps(settings.model_dump(mode="json")).encode() + b"\n"
+        self._order = settings.model_dump(mode="json")
         self._grace = settings.grace_seconds
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,14 +64,8 @@ class WorkerKeeper:
 
     def _keep(self) -> None:
         while not self._stop.is_set():
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hdgemm.server.worker"], stdin=subprocess.PIPE
-            )
+            process = start_with_order("hdgemm.server.worker", self._order)
             self._process = process
-            if process.stdin is not None:
-                with suppress(BrokenPipeError):
-                    process.stdin.write(self._order)
-                    process.stdin.flush()
             if self._stop.is_set():
                 process.terminate()
             status = process.wait()

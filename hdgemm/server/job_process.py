@@ -7,15 +7,16 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.server import leases
+from hdgemm.server.watchdog import start_with_order
 
 if TYPE_CHECKING:
+    import subprocess
+
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
 
@@ -59,21 +60,14 @@ def start(job: Job, settings: Settings) -> Child:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
     with (folder / "log.txt").open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hdgemm.server.runner"],
-            stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+        process = start_with_order(
+            "hdgemm.server.runner", order, stdout=output, stderr=output, start_new_session=True
+        )
     log_event(
         "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
         priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
         waited_seconds=round(job.updated - job.created, 3),
     )  # fmt: skip
-    if process.stdin is not None:
-        try:
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            log.warning("job %s: its process died at once", job.id)
     return Child(job, process, time.monotonic() + _START_SECONDS)
 
 

@@ -15,7 +15,7 @@ from hdgemm.server import events
 from hdgemm.server.tables import Job, Status, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 #: Time over which fair share between owners is reckoned, and rows that a claim reads at once.
 _SHARE_SECONDS: Final = 3600.0
@@ -51,6 +51,16 @@ class Capacity:
     all_memory: int
     idle_devices: frozenset[str]
     all_devices: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, worker: str, memory: int, devices: Iterable[str], running: Collection[Any]
+    ) -> Capacity:
+        """Return the capacity of a worker beside its running jobs, or the rows of them."""
+        every, busy = frozenset(devices), {device for job in running for device in job.devices}
+        taken = sum(min(job.host_bytes, memory) for job in running)
+        idle = frozenset() if "auto" in busy else every - busy
+        return cls(worker, memory - taken, memory, idle, every)
 
     def could_run(self, job: Waiting) -> bool:
         """Say whether the job fits this worker, and the devices it may take are idle.

@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
-from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, from_database
+from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, problem_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -55,11 +55,8 @@ class RequestChecks:
         answer = self._metrics.watch(scope, _with_headers(send))
         try:
             limit = await self._check(scope)
-        except ProblemError as problem:
-            await problem.response()(scope, receive, answer)
-            return
-        except DATABASE_ERRORS as error:
-            await from_database(error).response()(scope, receive, answer)
+        except (ProblemError, *DATABASE_ERRORS) as error:
+            await problem_of(error).response()(scope, receive, answer)
             return
         await self._app(scope, _limited(receive, limit), answer)
 

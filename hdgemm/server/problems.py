@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -129,13 +130,27 @@ def from_library(error: HdgemmError) -> ProblemError:
     return ProblemError(422, kind, str(error), headers=None, **numbers)
 
 
+def problem_of(error: Exception) -> ProblemError:
+    """Make a problem of any error."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, HdgemmError):
+        return from_library(error)
+    if isinstance(error, DATABASE_ERRORS):
+        return from_database(error)
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return ProblemError(507, "disk-full", f"cannot write: {error.strerror}")
+    what = f"a fault of the server: {type(error).__name__}"
+    return ProblemError(500, "internal-server-error", what)
+
+
 @contextmanager
 def caused_by(field: str, value: Any) -> Iterator[None]:
     """Name the field of the request, and its value, in an error that this value causes."""
     try:
         yield
     except (HdgemmError, ProblemError) as error:
-        found = error if isinstance(error, ProblemError) else from_library(error)
+        found = problem_of(error)
         what = f"{field} is {show(value)}: {found.detail}"
         members = {**found.members, "errors": [named(field, what)]}
         raise ProblemError(
@@ -153,14 +168,10 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     every = sorted({*statuses, *_EVERYWHERE})
     return {
         status: {
-            "description": _phrase(status),
+            "description": HTTPStatus(status).phrase,
             "content": {
                 MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}},
             },
         }
         for status in every
     }
-
-
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase

@@ -15,13 +15,13 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 from hdgemm.server import paths, references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
@@ -46,11 +46,6 @@ class Publication:
     mtime_ns: int
     sha256: str
     overwrite: bool
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Publication:
-        """Make one from the job's row."""
-        return cls(**values)
 
 
 def digest(fd: int) -> Iterator[str | None]:

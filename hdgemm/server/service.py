@@ -12,7 +12,7 @@ import anyio
 from anyio import to_thread
 from fastapi import Depends, Request
 
-from hdgemm.server import tokens
+from hdgemm.server import jobs, tokens
 from hdgemm.server.admission import Examiner
 from hdgemm.server.backend import load_library
 from hdgemm.server.documents import Documents
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Job
 
 #: How long the answer about a token is cached: a revoked one works this much longer, at most.
 _ACCOUNT_SECONDS: Final = 2.0
@@ -169,6 +170,11 @@ class Service:
                     return found
                 return Account()
             return None if self._always_ask or tokens.required(conn) else Account()
+
+    def job(self, job_id: str, owner: str) -> Job:
+        """Return an owner's job or raise a 404. It blocks: call it in a thread."""
+        with self.database.read() as conn:
+            return jobs.get(conn, job_id, owner)
 
     def wait_for(self, account: Account) -> float:
         """Count one request of an account; return the seconds it came too early, or 0."""

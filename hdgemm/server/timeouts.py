@@ -7,14 +7,15 @@ which the server itself stopped reading does not count.
 
 from __future__ import annotations
 
-import json
 import sys
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hdgemm.server.middleware import MOST_HEADER_BYTES
+from hdgemm.server.problems import from_status
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,23 +75,12 @@ class TimeoutProtocol(H11Protocol):
         self._refuse(status if status in {400, 431, 501} else 400, msg)
 
     def _refuse(self, status: int, detail: str) -> None:
-        title = {408: "Request timeout", 431: "Request header fields too large"}.get(
-            status, "Bad request"
-        )
-        kind = title.lower().replace(" ", "-")
-        problem = {
-            "type": f"/problems/{kind}", "title": title, "status": status, "detail": detail,
-        }  # fmt: skip
-        body = json.dumps(problem).encode()
+        answer = from_status(status, detail, {"Connection": "close"}).response()
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            headers = [
-                ("Content-Type", "application/problem+json"),
-                ("Content-Length", str(len(body))),
-                ("Connection", "close"),
-            ]
+            reason = HTTPStatus(status).phrase
             for event in (
-                h11.Response(status_code=status, headers=headers, reason=title),
-                h11.Data(data=body),
+                h11.Response(status_code=status, headers=answer.raw_headers, reason=reason),
+                h11.Data(data=bytes(answer.body)),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 
 from hdgemm.server import leases
 from hdgemm.server.documents import iso
+from hdgemm.server.leases import Capacity
 from hdgemm.server.tables import UNFINISHED, Job, Token, Use, WorkerRow
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.server.leases import Capacity, Waiting
+    from hdgemm.server.leases import Waiting
 
 #: A worker that was not seen for longer does not count.
 _SILENT_SECONDS: Final = 30.0
@@ -107,11 +108,8 @@ def capacities(conn: sa.Connection, now: float) -> list[Capacity]:
     query = sa.select(WorkerRow.id, WorkerRow.memory, WorkerRow.devices)
     found = []
     for worker in conn.execute(query.where(WorkerRow.seen > now - _SILENT_SECONDS)):
-        jobs, every = held.get(worker.id, []), frozenset(worker.devices)
-        busy = {device for job in jobs for device in job.devices}
-        taken = sum(min(job.host_bytes, worker.memory) for job in jobs)
-        idle = frozenset() if "auto" in busy else every - busy
-        found.append(leases.Capacity(worker.id, worker.memory - taken, worker.memory, idle, every))
+        running = held.get(worker.id, [])
+        found.append(Capacity.of(worker.id, worker.memory, worker.devices, running))
     return found
 
 

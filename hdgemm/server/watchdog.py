@@ -7,9 +7,15 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
-from typing import Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Exit statuses of a job's process that ends without writing to its job.
 ORPHANED: Final = 74
@@ -28,6 +34,19 @@ def die_with_parent() -> None:
 def boot_seconds() -> float:
     """Return a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def start_with_order(
+    module: str, order: Mapping[str, Any], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a module as a child that ends with its pipe, and send its order; see `read_order`."""
+    command = [sys.executable, "-m", module]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, **options)
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    with suppress(BrokenPipeError):  # it died at once, as its supervisor will see
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+    return process
 
 
 def read_order(pipe: int) -> dict[str, Any]:

@@ -147,20 +147,9 @@ class Worker:
         """The devices that running jobs hold; "auto" stands for all."""
         return {device for child in self._children.values() for device in child.job.devices}
 
-    def _capacity(self) -> leases.Capacity:
-        running = [child.job for child in self._children.values()]
-        every, memory = frozenset(self._settings.devices), self._settings.memory
-        busy = self._busy
-        return leases.Capacity(
-            self.name,
-            memory - sum(min(job.host_bytes, memory) for job in running),
-            memory,
-            frozenset() if "auto" in busy else every - busy,
-            every,
-        )
-
     def _start_one(self) -> bool:
-        capacity = self._capacity()
+        settings, running = self._settings, [child.job for child in self._children.values()]
+        capacity = leases.Capacity.of(self.name, settings.memory, settings.devices, running)
         if not capacity.idle_devices:
             return False
         with self._database.read() as conn:

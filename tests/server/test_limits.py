@@ -129,9 +129,10 @@ def test_deep_json_that_can_be_read_is_invalid(app: FastAPI) -> None:
 
 def test_headers_are_limited_as_written(app: FastAPI) -> None:
     client = InProcess(app)
-    for size, status in ((30 << 10, 200), (40 << 10, 431)):
+    # A short enough address comes as far as the check of its parameters.
+    for size, status, of_parameter in ((30 << 10, 200, 400), (40 << 10, 431, 431)):
         assert client.get("/v1/jobs", headers={"X-Long": "x" * size}).status_code == status
-        assert client.get("/v1/jobs", params={"x": "y" * size}).status_code == status
+        assert client.get("/v1/jobs", params={"x": "y" * size}).status_code == of_parameter
 
 
 def test_bounds_of_factors_stand_in_the_schema(app: FastAPI) -> None:

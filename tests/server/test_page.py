@@ -161,7 +161,7 @@ def test_submit_by_upload_watch_and_download(
         np.save(tmp_path / f"up-{name}.npy", data)
         choose(browser, f"#field-{name}-kind", "upload")
         find(browser, f"#field-{name}-file").send_keys(str(tmp_path / f"up-{name}.npy"))
-        see(browser, f"up-{name}.npy: {data.shape[0]} × {data.shape[1]} float64")
+        see(browser, f"up-{name}.npy is uploaded: {data.shape[0]} × {data.shape[1]} float64")
     see(browser, "Memory held", "#answer")
     choose(browser, "#field-options-verify", "true")
     find(browser, "#field-name").send_keys("watched")

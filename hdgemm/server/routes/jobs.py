@@ -260,13 +260,8 @@ async def follow_job(
     ] = None,
 ) -> StreamingResponse:
     """Stream a job's events, from after `Last-Event-ID`, until it is finished."""
-    await to_thread.run_sync(_exists, service, job_id, account.id)
+    await to_thread.run_sync(service.job, job_id, account.id)
     secret = request.scope["hdgemm.secret"]
     stream = service.streams.follow(job_id, account, secret, int(last_event_id or 0))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-
-
-def _exists(service: Service, job_id: str, owner: str) -> None:
-    with service.database.read() as conn:
-        jobs.get(conn, job_id, owner)

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from hdgemm.server import jobs, uploads
 from hdgemm.server.admission import check_priority, reserve
 from hdgemm.server.documents import DryRun, StatusInfo
-from hdgemm.server.execution import PROCESSES, Description, Execute, describe_inputs
+from hdgemm.server.execution import PROCESSES, Description, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -95,12 +95,29 @@ def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
 
     async def execute(
         request: Request,
-        body: Execute,
+        body: Any,
         service: TheService,
         account: TheAccount,
         idempotency_key: Key = None,
     ) -> JSONResponse:
-        return await _execute(request, service, account, process, body, idempotency_key)
+        inputs, digest = body.inputs, hashlib.sha256(request.url.path.encode() + b"\n")
+        digest.update(await request.body())
+        submission = Submission(
+            owner=account.id, name=inputs.name, priority=inputs.priority,
+            request_digest=digest.hexdigest(), idempotency_key=idempotency_key,
+            response={"mode": body.response, "outputs": body.chosen_outputs},
+        )  # fmt: skip
+        job = await to_thread.run_sync(_replayed, service, submission)
+        if job is None:
+            admission = await _admit(request, service, account, process, inputs)
+            if body.dry_run:
+                plan = {"plan": admission.plan, "needs": admission.needs}
+                return JSONResponse({**plan, "output": admission.output})
+            job = await to_thread.run_sync(_submit, service, account, submission, admission)
+        headers = {"Location": service.documents.prefix + f"/v1/jobs/{job.id}"}
+        if "respond-async" in request.headers.get("prefer", ""):
+            headers["Preference-Applied"] = "respond-async"
+        return JSONResponse(service.documents.status(job), 201, headers)
 
     execute.__annotations__["body"] = described.request(process)
     execute.__doc__ = f"{described.title}."
@@ -118,38 +135,6 @@ for _process, _described in PROCESSES.items():
 async def execute_unknown(process_id: str) -> None:
     """Refuse a process that is not there."""
     raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
-
-
-async def _execute(
-    request: Request,
-    service: Service,
-    account: Account,
-    process: Process,
-    execute: Any,
-    key: str | None,
-) -> JSONResponse:
-    inputs, body = execute.inputs, await request.body()
-    digest = hashlib.sha256(request.url.path.encode() + b"\n" + body).hexdigest()
-    submission = Submission(
-        owner=account.id, name=inputs.name, priority=inputs.priority, request_digest=digest,
-        idempotency_key=key, response=_response(execute),
-    )  # fmt: skip
-    job = await to_thread.run_sync(_replayed, service, submission)
-    if job is None:
-        admission = await _admit(request, service, account, process, inputs)
-        if execute.dry_run:
-            plan = {"plan": admission.plan, "needs": admission.needs, "output": admission.output}
-            return JSONResponse(plan)
-        job = await to_thread.run_sync(_submit, service, account, submission, admission)
-    headers = {"Location": service.documents.prefix + f"/v1/jobs/{job.id}"}
-    if "respond-async" in request.headers.get("prefer", ""):
-        headers["Preference-Applied"] = "respond-async"
-    return JSONResponse(service.documents.status(job), 201, headers)
-
-
-def _response(execute: Execute) -> dict[str, Any]:
-    """Return which outputs the results document holds, and how, as the job keeps it."""
-    return {"mode": execute.response, "outputs": execute.chosen_outputs}
 
 
 async def _admit(
@@ -194,8 +179,6 @@ def _submit(
 
 
 def _replayed(service: Service, submission: Submission) -> Job | None:
-    if submission.idempotency_key is None:
-        return None
     with service.database.read() as conn:
         return _of_key(conn, submission)
 

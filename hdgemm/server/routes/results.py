@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
-from hdgemm.server import jobs, paths, references
+from hdgemm.server import paths, references
 from hdgemm.server.content import piece, span, stream_file
 from hdgemm.server.history import HISTORY, OPERATIONS
 from hdgemm.server.problems import ProblemError, responses
@@ -42,13 +42,8 @@ _LOG_BYTES = 4 << 20
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
-def _job(service: Service, job_id: str, owner: str) -> Job:
-    with service.database.read() as conn:
-        return jobs.get(conn, job_id, owner)
-
-
 def _successful(service: Service, job_id: str, owner: str) -> Job:
-    job = _job(service, job_id, owner)
+    job = service.job(job_id, owner)
     if job.status != "successful":
         kind = "result-not-ready" if job.finished is None else "no-result"
         raise ProblemError(404, kind, f"job {job_id} is {job.status}", error=job.error)
@@ -174,7 +169,7 @@ def _open_result(service: Service, job: Job) -> io.FileIO:
     **responses(404)})  # fmt: skip
 def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the end of a job's log."""
-    _job(service, job_id, account.id)
+    service.job(job_id, account.id)
     text = b""
     path = service.settings.job_dir(job_id) / "log.txt"
     if path.exists():
@@ -207,7 +202,7 @@ def get_history(job_id: JobId, service: TheService, account: TheAccount) -> Resp
     **responses(404)})  # fmt: skip
 def get_operations(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the last operations of a running job, at most `most` of each stage of a device."""
-    _job(service, job_id, account.id)
+    service.job(job_id, account.id)
     path = service.settings.job_dir(job_id) / OPERATIONS
     try:
         body = path.read_bytes()
@@ -236,7 +231,7 @@ def get_report(job_id: JobId, service: TheService, account: TheAccount) -> Respo
 
 
 def _file_of(service: Service, job_id: str, owner: str, name: str, media_type: str) -> Response:
-    _job(service, job_id, owner)
+    service.job(job_id, owner)
     path = service.settings.job_dir(job_id) / name
     if not path.is_file():
         raise ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet")

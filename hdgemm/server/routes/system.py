@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from hdgemm.server import jobs, load
 from hdgemm.server.documents import iso
@@ -30,15 +30,7 @@ _CONFORMANCE: Final = [
 #: How long a readiness check may take.
 _READY_SECONDS: Final = 5.0
 _FOLDER: Final = Path(__file__).parent.parent / "static"
-_SUFFIXES: Final = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-_TYPES: Final = {
-    path.name: _SUFFIXES[path.suffix] for path in _FOLDER.iterdir() if path.suffix in _SUFFIXES
-}
+_FILES: Final = frozenset(path.name for path in _FOLDER.iterdir())
 
 
 @router.get("/", include_in_schema=False)
@@ -50,10 +42,9 @@ def index() -> Response:
 @router.get("/static/{name}", include_in_schema=False)
 def static(name: str) -> Response:
     """Return a file of the page."""
-    if name not in _TYPES:
+    if name not in _FILES:
         raise from_status(404, f"there is no file {name!r}")
-    headers = {"Cache-Control": "no-cache"}
-    return Response((_FOLDER / name).read_bytes(), headers=headers, media_type=_TYPES[name])
+    return FileResponse(_FOLDER / name, headers={"Cache-Control": "no-cache"})
 
 
 @router.get("/openapi.json", include_in_schema=False)

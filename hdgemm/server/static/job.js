@@ -6,10 +6,9 @@ import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
-  bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, replace, seconds, shape, since, status, table, time, title,
+  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, replace, seconds, shape, since, status, table, time, title,
 } from "./show.js";
 
-const OVER = new Set(["successful", "failed", "dismissed"]);
 const MATRICES = ["a", "b", "c", "r", "x"];
 
 function referenceText(reference) {

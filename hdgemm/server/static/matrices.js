@@ -2,8 +2,8 @@
 
 import { get, remove, save } from "./api.js";
 import { confirm } from "./dialogs.js";
-import { bar, bytes, el, repeat, replace, since, seconds, table } from "./show.js";
-import { upload } from "./uploads.js";
+import { bytes, el, repeat, replace, since, seconds, table } from "./show.js";
+import { uploadInto } from "./uploads.js";
 
 export async function matrices(signal, _id, _more, { main, tell }) {
   const list = el("div", {});
@@ -35,13 +35,7 @@ export async function matrices(signal, _id, _more, { main, tell }) {
   file.addEventListener("change", async () => {
     const [chosen] = file.files;
     if (!chosen) return;
-    try {
-      const shown = bar(0, `Upload of ${chosen.name}`);
-      progress.replaceChildren(shown);
-      const matrix = await upload(chosen, (done) => { shown.value = done; }, signal);
-      progress.replaceChildren(`${matrix.name} is uploaded: ${matrix.shape.join(" × ")} ${matrix.dtype}.`);
-      await draw();
-    } catch (error) { progress.replaceChildren(el("p", { class: "failed" }, error.message)); }
+    if (await uploadInto(progress, chosen, signal)) await draw().catch(tell);
     file.value = "";
   });
   main.replaceChildren(el("h2", {}, "Matrices"),

@@ -1,8 +1,8 @@
 // The field of an operand: a file of the server, an uploaded matrix, a new upload, or a job's result.
 
 import { chooseFile } from "./dialogs.js";
-import { bar, el } from "./show.js";
-import { upload } from "./uploads.js";
+import { el } from "./show.js";
+import { uploadInto } from "./uploads.js";
 
 const KINDS = [["path", "File on the server"], ["matrix", "Uploaded matrix"], ["upload", "Upload a file"], ["job", "Result of a job"]];
 
@@ -49,15 +49,10 @@ export function operandField(name, text, required, context) {
     fail(null);
     const [chosen] = file.files;
     if (!chosen) return;
-    const shown = bar(0, `Upload of ${chosen.name}`);
-    progress.replaceChildren(shown);
-    try {
-      const made = await upload(chosen, (done) => { shown.value = done; }, context.signal);
+    const made = await uploadInto(progress, chosen, context.signal);
+    if (made) {
       uploaded = made.id;
-      progress.replaceChildren(`${made.name}: ${made.shape.join(" × ")} ${made.dtype}`);
       changed();
-    } catch (problem) {
-      progress.replaceChildren(el("p", { class: "failed" }, problem.message));
     }
   });
   show();

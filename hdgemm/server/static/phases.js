@@ -1,6 +1,6 @@
 // The phases of a job with the time that each took.
 
-import { bar, el, seconds } from "./show.js";
+import { OVER, bar, el, seconds } from "./show.js";
 
 const NAMES = {
   queued: "Waiting", starting: "Starting", opening: "Opening files", calibrating: "Measuring rates",
@@ -14,7 +14,6 @@ const EXPECTED = {
 };
 const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "drawing", "publishing"];
 const COMPUTING = new Set(["multiplying", "factoring", "calibrating", "planning"]);
-const OVER = new Set(["successful", "failed", "dismissed"]);
 
 // The phases of the last attempt, from the job's document.
 function entered(info) {

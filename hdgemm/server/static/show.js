@@ -56,6 +56,9 @@ export function once(work, delay) {
   return () => { pending ??= setTimeout(() => { pending = null; work(); }, delay); };
 }
 
+// Statuses of jobs that have ended.
+export const OVER = new Set(["successful", "failed", "dismissed"]);
+
 export function bytes(count) {
   if (count === null || count === undefined) return "–";
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -17,12 +15,6 @@ def upgrade() -> None:
     """Create all tables."""
     for create in (_tokens, _matrices, _parts, _jobs, _uses, _unit_maps, _events, _workers):
         create()
-
-
-def downgrade() -> None:
-    """Drop all tables."""
-    for table in ("workers", "events", "unit_maps", "uses", "jobs", "parts", "matrices", "tokens"):
-        op.drop_table(table)
 
 
 def _jobs() -> None:

@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 _INDEXES = {
     "jobs_queue": ["status", "priority", "owner", "seq"],
@@ -33,18 +31,6 @@ def upgrade() -> None:
     op.drop_index("jobs_queue", "jobs")
     for name, columns in _INDEXES.items():
         op.create_index(name, "jobs", columns)
-
-
-def downgrade() -> None:
-    """Drop the columns."""
-    for name in _INDEXES:
-        op.drop_index(name, "jobs")
-    op.create_index("jobs_queue", "jobs", ["status", "priority", "seq"])
-    for table, column in (
-        ("jobs", "volume"), ("jobs", "output_path"), ("jobs", "response"),
-        ("tokens", "write_roots"), ("tokens", "read_roots"), ("tokens", "max_priority"),
-    ):  # fmt: skip
-        op.drop_column(table, column)
 
 
 def _fill(conn: sa.Connection) -> None:

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -28,8 +26,3 @@ def upgrade() -> None:
         sa.Column("devices", sa.JSON, nullable=False),
     )
     op.create_index("load_samples_taken", "load_samples", ["taken"])
-
-
-def downgrade() -> None:
-    """Drop the table."""
-    op.drop_table("load_samples")
