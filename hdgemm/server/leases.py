@@ -130,14 +130,9 @@ def _used_seconds(conn: sa.Connection, now: float) -> dict[str, float]:
 
 def _waiting(conn: sa.Connection, priority: int, owner: str) -> Iterator[Waiting]:
     """Yield the jobs of one queue, oldest first; in pages, since most claims take the first."""
+    elastic = Job.inputs["options", "host_memory"].as_string().is_(None)
     query = sa.select(
-        Job.seq,
-        Job.id,
-        Job.fence,
-        Job.host_bytes,
-        Job.devices,
-        Job.started,
-        Job.inputs["options", "host_memory"].as_string().is_(None),
+        Job.seq, Job.id, Job.fence, Job.host_bytes, Job.devices, Job.started, elastic
     ).where(Job.status == "accepted", Job.priority == priority, Job.owner == owner)
     last, more = 0, True
     while more:
@@ -149,20 +144,19 @@ def _waiting(conn: sa.Connection, priority: int, owner: str) -> Iterator[Waiting
 
 def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
     """Say whether all jobs that this one reads are done; fail it where one of them failed."""
-    targets = sa.select(Use.target).where(Use.job == job_id, Use.kind == "job")
-    for target in conn.execute(targets).scalars().all():
-        status = conn.execute(sa.select(Job.status).where(Job.id == target)).scalar()
-        if status in {"accepted", "running"}:
+    status = sa.func.coalesce(Job.status, "deleted")
+    inputs = sa.select(Use.target, status).join(Job, Job.id == Use.target, isouter=True)
+    for target, state in conn.execute(inputs.where(Use.job == job_id, Use.kind == "job")).all():
+        if state in {"accepted", "running"}:
             return False
-        if status != "successful":
-            detail = f"its input, job {target}, is {status or 'deleted'}"
+        if state != "successful":
+            detail = f"its input, job {target}, is {state}"
             error = {"origin": "user", "type": "input-job-failed", "detail": detail}
-            conn.execute(
-                sa.update(Job)
-                .where(Job.id == job_id)
-                .values(status="failed", phase="failed", message=detail, error=error,
-                        finished=now, updated=now)
+            failed = sa.update(Job).where(Job.id == job_id).values(
+                status="failed", phase="failed", message=detail, error=error, finished=now,
+                updated=now,
             )  # fmt: skip
+            conn.execute(failed)
             events.append(conn, job_id, "status", {"status": "failed", "phase": "failed"}, now)
             return False
     return True
