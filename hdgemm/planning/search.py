@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit, least_need
 from hdgemm.planning.pricing import price
-from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid
+from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, load_depths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -191,7 +191,7 @@ def _forced(case: Case, tile: Tile) -> Shape:
     shapes = list(_forced_shapes(case, tile))
     for shape in shapes:
         if least_need(case, shape).fits(case):
-            return _faster_bars(case, shape)
+            return _fastest(case, shape)
     need, advice = least_need(case, shapes[-1]), " or let the planner choose the tile"
     raise does_not_fit(case, need, f"the tile {tile}", advice)
 
@@ -251,11 +251,26 @@ def _blocked(case: Case, shape: Shape) -> Shape:
     return blocked if least_need(case, blocked).fits(case) else shape
 
 
-def _faster_bars(case: Case, shape: Shape) -> Shape:
-    """Return the shape with columns or rows as bars, whichever the closed form prices lower."""
+def _fastest(case: Case, shape: Shape) -> Shape:
+    """Return the shape with the bars and the depths of loads that the closed form prices lowest.
+
+    From files, loads deeper than a step read whole rows; two slots of such are enough.
+    """
     if not case.overlap.loads:
         return shape
-    turned = replace(shape, bars="rows")
-    both = Shapes.join([Shapes.of(shape), Shapes.of(turned)])
-    columns, rows = price(case, both).seconds
-    return turned if rows < columns else shape
+    problem, (a, b, c) = case.problem, shape.slots
+    few = min(2, a), min(2, b), c
+    a_depths, b_depths = (load_depths(problem, x, shape.tile[2]) for x in ("A", "B"))
+    shapes = Shapes.join([
+        Shapes.of(replace(shape, a_depth=a_depth, b_depth=b_depth, slots=slots, bars=bars))
+        for slots in dict.fromkeys((shape.slots, few))
+        for a_depth in a_depths
+        for b_depth in b_depths
+        for bars in ("columns", "rows")
+    ])  # fmt: skip
+    a_all, b_all, _ = shapes.tiles(problem)
+    shapes = shapes._replace(
+        a_slots=np.minimum(shapes.a_slots, a_all), b_slots=np.minimum(shapes.b_slots, b_all)
+    )
+    shapes = shapes.take(least_need(case, shapes).fits(case))
+    return shapes.shape(int(np.argmin(price(case, shapes).seconds)))

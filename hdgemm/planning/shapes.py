@@ -200,6 +200,12 @@ def _depth(
     return np.minimum(problem.k, depth)
 
 
+def load_depths(problem: Problem, operand: Operand, kb: int) -> list[int]:
+    """List the extents along k that an operand's loads can have beside steps of kb."""
+    deep = np.array(_deepenings(problem, operand))
+    return list(dict.fromkeys(_depth(problem, operand, np.full_like(deep, kb), deep).tolist()))
+
+
 def _chunk_along_k(problem: Problem, operand: Operand) -> int:
     chunk = op_chunk(problem.spec(operand))
     return 1 if chunk is None else chunk[1 if operand == "A" else 0]

@@ -279,3 +279,15 @@ def test_checked_tiles_are_not_flat():
         for machine in (HOST, machine_that_checks(HOST, problem))
     )
     assert 1 / tall[0] + 1 / tall[1] < 1 / flat[0] + 1 / flat[1]
+
+
+def test_narrow_steps_of_files_have_loads_of_whole_rows():
+    there = OperandSpec(place="file")
+    problem = Problem(2000, 2000, 2000, a=there, b=there, c=there)
+    for memory, deep in (("100MB", True), ("8MB", False)):
+        options = Options(tile=(500, 500, 40), host_memory=memory)
+        plan = plan_for(problem, options, DeviceSpec(), HOST)
+        validate(plan)
+        assert plan.tile == options.tile
+        widths = {load.rect.cols for load in plan.loads if load.operand == "A"}
+        assert (widths == {2000}) == deep
