@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.durable.checksums import as_stored, checksum
+from hdgemm.durable.fingerprint import as_stored, checksum
 from hdgemm.errors import HdgemmError
 from hdgemm.matrices.base import Matrix, Wrapper
 from hdgemm.pipeline.plan import Rect
@@ -25,7 +25,7 @@ class Recorder(Wrapper):
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Write a rectangle and record its checksum."""
         stored = as_stored(tile, self.dtype)
-        self._matrix.write(row, col, stored)
+        self.stored.write(row, col, stored)
         self._pieces[Rect(row, col, *tile.shape)] = checksum(stored)
 
     def flush(self) -> None:
@@ -33,7 +33,7 @@ class Recorder(Wrapper):
 
     def sync(self) -> None:
         """Return when everything written is durable."""
-        self._matrix.flush()
+        self.stored.flush()
 
     def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
         """Return the rectangles written and their checksums.
@@ -71,7 +71,7 @@ class TriangleRecorder(Recorder):
         if crosses:
             written = np.tri(rows, cols, row - col - (not self._lower), bool) == self._lower
             stored = np.empty((rows, cols), self.dtype)
-            self._matrix.read(row, col, stored)
+            self.stored.read(row, col, stored)
             np.copyto(stored, tile, where=written, casting="same_kind")
             tile = stored
         super().write(row, col, tile)

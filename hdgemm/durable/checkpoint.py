@@ -168,8 +168,8 @@ class Checkpoint:
         return c
 
     def _recover(self, earlier: Earlier) -> None:
-        found = recover(self._journal, earlier, self.c.matrix, self._destination)
-        self._done, self._damaged = dict(found.done), len(found.damaged)
+        self._done, bad = recover(self._journal, earlier, self.c.matrix, self._destination)
+        self._damaged = len(bad)
         if self._draft is None and self._destination.in_place is None:
             if self._damaged:  # all pieces were recorded before the rename
                 raise InputError(

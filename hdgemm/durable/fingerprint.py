@@ -1,8 +1,12 @@
-"""Fingerprints of operands that need not read all of them: file states and content samples."""
+"""Fingerprints of operands that need not read all of them, and checksums of rectangles of C.
+
+Checksums are of the bytes as they are stored, in the machine's byte order.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +19,8 @@ from hdgemm.pipeline.plan import Rect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from hdgemm.matrices.base import Matrix, Operand
 
 Fingerprint = dict[str, Any]
@@ -24,6 +30,10 @@ _SAMPLES: Final = 64
 _SAMPLE: Final = 512
 #: Elements per read of a whole matrix.
 _BLOCK: Final = 1 << 20
+#: Bytes per read of a rectangle.
+_RECT_BYTES: Final = 32 << 20
+#: Elements at the start of a rectangle: a change of their checksum shows that it was written to.
+SAMPLE: Final = 512
 
 _WORDS: Final[Mapping[str, str]] = {
     "shape": "its shape", "dtype": "its dtype", "trans": "its transposition",
@@ -102,3 +112,32 @@ def _digest(matrix: Matrix, rects: Iterable[Rect]) -> str:
         matrix.read(rect.row, rect.col, block)
         digest.update(block.view(np.uint8).data)
     return digest.hexdigest()
+
+
+def as_stored(tile: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a tile in a store's dtype, contiguous; the tile itself where it is so already."""
+    return np.ascontiguousarray(tile, dtype.newbyteorder("="))
+
+
+def checksum(tile: NDArray[Any], start: int = 0) -> int:
+    """Return the CRC-32 of a contiguous tile's bytes, going on from `start`."""
+    return zlib.crc32(tile.reshape(-1).view(np.uint8).data, start)
+
+
+def stored_checksum(matrix: Matrix, rect: Rect) -> int:
+    """Read a rectangle and return the checksum that `checksum` gave for it, in bounded memory."""
+    dtype = matrix.dtype.newbyteorder("=")
+    height = max(1, _RECT_BYTES // max(1, rect.cols * dtype.itemsize))
+    total = 0
+    for top in range(0, rect.rows, height):
+        block = np.empty((min(height, rect.rows - top), rect.cols), dtype)
+        matrix.read(rect.row + top, rect.col, block)
+        total = checksum(block, total)
+    return total
+
+
+def checksum_of_start(matrix: Matrix, rect: Rect) -> int:
+    """Read the first elements of a rectangle's first row and return their checksum."""
+    row = np.empty((1, min(rect.cols, SAMPLE)), matrix.dtype.newbyteorder("="))
+    matrix.read(rect.row, rect.col, row)
+    return checksum(row)

@@ -76,7 +76,7 @@ class Journal:
         MatrixIOError
             When the system refuses; the journal ends where it ended before, or in a torn line.
         """
-        text = b"".join(map(_line, records))
+        text = b"".join(map(encode, records))
         try:
             done = 0
             while done < len(text):
@@ -135,7 +135,8 @@ def read_journal(path: Path) -> tuple[list[Record], list[int]]:
 
 def encode(record: Record) -> bytes:
     """Return a record's line, its newline included."""
-    return _line(record)
+    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def decode(line: bytes) -> Record | None:
@@ -175,11 +176,6 @@ def _refuse_other_files(path: Path, content: bytes) -> None:
             f"{path} exists and is no journal: choose another name for the checkpoint",
             path=str(path),
         )
-
-
-def _line(record: Record) -> bytes:
-    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def _parse(content: bytes) -> tuple[list[Record], list[int], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.durable.checksums import SAMPLE, checksum_of_start, stored_checksum
+from hdgemm.durable.fingerprint import SAMPLE, checksum_of_start, stored_checksum
 from hdgemm.durable.redo_log import RedoLog
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.slots import pieces_of

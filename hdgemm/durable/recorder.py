@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hdgemm.durable.checksums import as_stored, checksum
+from hdgemm.durable.fingerprint import as_stored, checksum
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
 
@@ -85,7 +85,7 @@ class JournaledMatrix(Wrapper):
         try:
             if self._redo is not None:
                 self._redo.keep(slot, rect, stored, crc)
-            self._matrix.write(row, col, stored)
+            self.stored.write(row, col, stored)
         except BaseException:
             self._end(None)
             raise
@@ -121,7 +121,7 @@ class JournaledMatrix(Wrapper):
             while self._ahead() and self._error is None:
                 self._changed.wait()
             self._check()
-        self._matrix.flush()
+        self.stored.flush()
 
     def close(self) -> None:
         """Record what is written, and end the thread; C stays open. Raises nothing."""
@@ -152,7 +152,7 @@ class JournaledMatrix(Wrapper):
     def _make_durable(self, batch: list[_Written]) -> BaseException | None:
         """Make C durable first: a record vouches for bytes that survive a power loss."""
         try:
-            self._matrix.flush()
+            self.stored.flush()
             self._journal.append([{"done": [*each.rect, each.crc]} for each in batch])
         except BaseException as error:  # noqa: BLE001 - it is raised again by the next write
             return error

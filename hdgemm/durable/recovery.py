@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hdgemm.durable.pieces import (
     apply,
@@ -17,25 +17,18 @@ from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError, Earlier
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.journal import Journal
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import Rect
 
 
-class Recovered(NamedTuple):
-    """Slabs that stand, with their checksums, and those that must be computed again."""
-
-    done: Mapping[Rect, int]
-    damaged: Sequence[Rect]
-
-
 def recover(
     journal: Journal, earlier: Earlier, matrix: Matrix, destination: Destination
-) -> Recovered:
+) -> tuple[dict[Rect, int], list[Rect]]:
     """Check every recorded slab against C; complete a C that is updated from the redo log.
+
+    Returns the slabs that stand, with their checksums, and those that must be computed again.
 
     Raises
     ------
@@ -59,7 +52,7 @@ def recover(
         if bad or others:
             raise _damaged_error(matrix, (bad + others)[0], "after it was stored" if bad else
                                  "by something else than the run")  # fmt: skip
-    return Recovered({rect: crc for rect, crc in done.items() if rect not in bad}, bad)
+    return {rect: crc for rect, crc in done.items() if rect not in bad}, bad
 
 
 def check_restart(journal: Journal, destination: Destination) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.durable.checksums import checksum
+from hdgemm.durable.fingerprint import checksum
 from hdgemm.durable.journal import decode, encode
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.files import BlockFile, sync

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.durable.checksums import as_stored, checksum, stored_checksum
+from hdgemm.durable.fingerprint import as_stored, checksum, stored_checksum
 from hdgemm.durable.pieces import begins_otherwise, sample
 from hdgemm.matrices.draft import allocate_rectangles
 from hdgemm.matrices.filematrix import FileMatrix

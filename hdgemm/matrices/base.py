@@ -95,10 +95,10 @@ class Matrix:
 
 
 class Wrapper(Matrix):
-    """A matrix that forwards everything to another one; subclasses override what differs."""
+    """A matrix that forwards all to another, `stored`; subclasses override what differs."""
 
     def __init__(self, matrix: Matrix) -> None:
-        self._matrix = matrix
+        self.stored = matrix
         self.name = matrix.name
         self.shape = matrix.shape
         self.dtype = matrix.dtype
@@ -113,19 +113,19 @@ class Wrapper(Matrix):
 
     def phase(self, row: int, col: int) -> int:
         """Return the matrix's own phase."""
-        return self._matrix.phase(row, col)
+        return self.stored.phase(row, col)
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Read from the matrix."""
-        self._matrix.read(row, col, out)
+        self.stored.read(row, col, out)
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Write to the matrix."""
-        self._matrix.write(row, col, tile)
+        self.stored.write(row, col, tile)
 
     def flush(self) -> None:
         """Return when everything written is durable."""
-        self._matrix.flush()
+        self.stored.flush()
 
 
 class _Part(Wrapper):
@@ -139,15 +139,15 @@ class _Part(Wrapper):
 
     def phase(self, row: int, col: int) -> int:
         """Return the phase of the element in the whole."""
-        return self._matrix.phase(self._row + row, self._col + col)
+        return self.stored.phase(self._row + row, self._col + col)
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]`` of the part."""
-        self._matrix.read(self._row + row, self._col + col, out)
+        self.stored.read(self._row + row, self._col + col, out)
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]`` of the part."""
-        self._matrix.write(self._row + row, self._col + col, tile)
+        self.stored.write(self._row + row, self._col + col, tile)
 
 
 class Transposed(Wrapper):
@@ -162,7 +162,7 @@ class Transposed(Wrapper):
 
     def phase(self, row: int, col: int) -> int:
         """Return the phase of the stored element."""
-        return self._matrix.phase(col, row)
+        return self.stored.phase(col, row)
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the transpose's rectangle at ``[row, col]``."""
@@ -171,12 +171,12 @@ class Transposed(Wrapper):
         block = np.empty((height, rows), out.dtype)
         for first in range(0, cols, height or 1):
             stored = block[: min(height, cols - first)]
-            self._matrix.read(col + first, row, stored)
+            self.stored.read(col + first, row, stored)
             out[:, first : first + height] = stored.T
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store the transpose of `tile`."""
-        self._matrix.write(col, row, np.ascontiguousarray(tile.T))
+        self.stored.write(col, row, np.ascontiguousarray(tile.T))
 
 
 class Converted(Wrapper):
@@ -184,7 +184,7 @@ class Converted(Wrapper):
 
     def __init__(self, matrix: Matrix, dtype: np.dtype[Any]) -> None:
         super().__init__(matrix)
-        self.stored, self.dtype = matrix, dtype
+        self.dtype = dtype
         self.array = self.source = self.opened_from = None
 
     def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - elements are converted
@@ -194,7 +194,7 @@ class Converted(Wrapper):
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Read and convert."""
         with np.errstate(over="ignore"):
-            self._matrix.read(row, col, out)
+            self.stored.read(row, col, out)
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> Matrix:
         """Return a rectangle in the same precision."""

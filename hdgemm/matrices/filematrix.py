@@ -69,7 +69,7 @@ class FileMatrix(Matrix):
     Raises
     ------
     InputError
-        When the file is too short: `expected` and `found` in bytes.
+        When the file is too short: `expected` and `found` in bytes. An own file is closed.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class FileMatrix(Matrix):
         self.pitch = shape[1] * dtype.itemsize if pitch is None else pitch
         found = file.size()
         if found < self.end:
+            self.close()
             raise InputError(
                 f"{file.path} is truncated: a {shape[0]}×{shape[1]} {dtype} matrix at byte "
                 f"{offset} needs {self.end} bytes, the file has {found}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +101,11 @@ def _missing_groups(path: Path, item: str) -> list[str]:
 
 def _reserve(draft: Draft[FileMatrix], offset: int) -> None:
     matrix = draft.matrix
-    fd = os.open(matrix.path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        allocate(fd, offset, max(1, matrix.end - offset))
+        allocate(matrix.file.fileno(), offset, max(1, matrix.end - offset))
     except OSError as error:
         draft.discard()
         raise no_space(draft.path, matrix.end - offset, error) from error
-    finally:
-        os.close(fd)
 
 
 def _allocate(

@@ -156,11 +156,7 @@ def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
     rows, cols = header.shape
     shape = (cols, rows) if header.fortran else (rows, cols)
     file = BlockFile(path, writable=writable)
-    try:
-        return FileMatrix(file, shape, header.dtype, header.offset), header.fortran
-    except InputError:
-        file.close()
-        raise
+    return FileMatrix(file, shape, header.dtype, header.offset), header.fortran
 
 
 def create_npy(

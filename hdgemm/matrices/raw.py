@@ -71,18 +71,13 @@ def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[
     InputError
         When it is missing or too short for the layout.
     """
+    check_dtype(np.dtype(layout.dtype), str(path))
     return _matrix(BlockFile(path, writable=writable), layout), layout.order == "F"
 
 
 def _matrix(file: BlockFile, layout: RawLayout) -> FileMatrix:
-    dtype = np.dtype(layout.dtype)
     rows, cols = layout.shape[::-1] if layout.order == "F" else layout.shape
-    try:
-        check_dtype(dtype, str(file.path))
-        return FileMatrix(file, (rows, cols), dtype, layout.offset)
-    except BaseException:
-        file.close()
-        raise
+    return FileMatrix(file, (rows, cols), np.dtype(layout.dtype), layout.offset)
 
 
 def create_raw(

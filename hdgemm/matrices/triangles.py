@@ -39,11 +39,11 @@ class _FromTriangle(Wrapper):
             return
         if first >= last:  # no element of the diagonal
             if (row > col) == self._lower:
-                self._matrix.read(row, col, out)
+                self.stored.read(row, col, out)
             else:
                 self._read_other(row, col, out)
         elif rows == cols == last - first <= _SQUARE:
-            self._matrix.read(row, col, out)
+            self.stored.read(row, col, out)
             self._complete(out)
         else:
             middle = (first + last) // 2 if last - first > _SQUARE else first
