@@ -239,7 +239,12 @@ def _copies(device: Device, memory: Memory) -> Iterator[Callable[[NDArray[Any]],
 
 def _takes_page_locked(device: Device) -> bool:
     """Say whether page-locked memory makes a difference to a device."""
-    return isinstance(device, ReachesHostMemory) and not device.reaches(np.empty(1))
+    if not isinstance(device, ReachesHostMemory) or device.reaches(np.empty(1)):
+        return False
+    staging = device.allocate_staging(1)
+    reached = device.reaches(staging.array)
+    device.free(staging)
+    return reached
 
 
 def _dtypes(session: Session, name: str) -> list[str]:

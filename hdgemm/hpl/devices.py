@@ -12,7 +12,7 @@ import numpy as np
 from hdgemm.blas import multiply
 from hdgemm.errors import DoesNotFitError
 from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
-from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
 from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
@@ -121,5 +121,5 @@ def _solve_on(device: Any, triangle: Columns, b: Columns) -> None:
         arrived = [
             device.upload(stored, block, ()) for stored, block in zip(arrays, blocks, strict=True)
         ]
-        solved = device.trsm(*blocks, arrived, side="R", lower=False, unit=True)
+        solved = device.trsm(*blocks, Triangle("R", lower=False, unit=True), arrived)
         device.download(blocks[1], b.T, (solved,)).wait()

@@ -19,6 +19,7 @@ from hdgemm.fortran import SingularMatrixError, elimination_pairs
 from hdgemm.linalg.native_matrix import NativeMatrix
 from hdgemm.linalg.native_qr import ReflectorMatrix
 from hdgemm.pipeline.devices.interchanges import moves_of
+from hdgemm.pipeline.devices.protocol import Triangle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,7 +125,7 @@ class _Elimination(NativeMatrix):
         self._permute(panel, cols)
         beside = self.block(panel, cols)
         triangle = self.block(panel, panel)
-        self.done(self.device.trsm(triangle, beside, (), unit=True))
+        self.done(self.device.trsm(triangle, beside, Triangle(unit=True), ()))
         if last < m:
             self.work.multiply(
                 -1.0, self.block((last, m), panel), beside, self.block((last, m), cols)
@@ -136,7 +137,7 @@ class _Elimination(NativeMatrix):
         moves = moves_of(self._pivots[first:last], first)
         if len(moves.places) and cols[0] < cols[1]:
             whole = self.block((0, self.array.shape[0]), cols)
-            self.done(self.device.permute(whole, *moves, ()))
+            self.done(self.device.permute(whole, moves, ()))
 
     def cholesky(self) -> NativeFactors:
         """Factor by left-looking panels: each is updated once, by all columns left of it."""
@@ -178,4 +179,4 @@ class _Elimination(NativeMatrix):
         """Compute rows of L below a factored diagonal block."""
         if rows[0] < rows[1]:
             triangle, below = self.block(panel, panel), self.block(rows, panel)
-            self.done(self.device.trsm(triangle, below, (), side="R", trans="C"))
+            self.done(self.device.trsm(triangle, below, Triangle("R", trans="C"), ()))

@@ -32,10 +32,10 @@ def run_plan(
     device: Device,
     operands: Operands,
     *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
+    feed: Feed | None = None,
     observer: Observer | None = None,
     cancel: threading.Event | None = None,
+    start: float | None = None,
     checks: TileChecks | None = None,
     cache: SlotCache | None = None,
 ) -> Timeline:
@@ -47,10 +47,15 @@ def run_plan(
     ----------
     operands
         The stored matrices, in the plan's orientation.
+    feed
+        Gives the units to execute in the memory of `plan`, which every batch must fit; None: the
+        plan's own units.
     observer
         Called with each event, from the lanes' threads. An exception that it raises stops the run.
     cancel
         An event that any thread can set: each lane stops after at most one operation.
+    start
+        Zero of the timeline on `time.perf_counter`, for runs that share one; None: now.
     checks
         Counts the results of the ABFT check of each C tile; None: no checks.
     cache
@@ -68,57 +73,12 @@ def run_plan(
     CancelledRunError
         When `cancel` was set.
     """
-    validate(plan)
-    source = FixedSchedule(plan)
-    return _execute(
-        plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, checks=checks, cache=cache,
-    )  # fmt: skip
-
-
-def run_feed(
-    plan: Plan,
-    feed: Feed,
-    device: Device,
-    operands: Operands,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    start: float | None = None,
-    checks: TileChecks | None = None,
-    cache: SlotCache | None = None,
-) -> Timeline:
-    """Execute the units that `feed` gives, in the memory of `plan`; otherwise as `run_plan`.
-
-    Parameters
-    ----------
-    plan
-        Slots, staging rings and paths, which every batch must fit; its units are not executed.
-    start
-        Zero of the timeline on `time.perf_counter`, for runs that share one; None: now.
-    """
-    source = DynamicSchedule(plan, feed)
-    return _execute(
-        plan, source, device, operands, (alpha, beta),
-        observer=observer, cancel=cancel, start=start, checks=checks, cache=cache,
-    )  # fmt: skip
-
-
-def _execute(
-    plan: Plan,
-    source: OperationSource,
-    device: Device,
-    operands: Operands,
-    factors: tuple[complex, complex],
-    *,
-    observer: Observer | None,
-    cancel: threading.Event | None,
-    checks: TileChecks | None,
-    cache: SlotCache | None,
-    start: float | None = None,
-) -> Timeline:
+    source: OperationSource
+    if feed is None:
+        validate(plan)
+        source = FixedSchedule(plan)
+    else:
+        source = DynamicSchedule(plan, feed)
     progress = Progress()
 
     def stop(error: BaseException) -> None:
@@ -127,11 +87,11 @@ def _execute(
 
     with ExitStack() as stack:
         memory = stack.enter_context(SlotMemory(plan, device, operands, cache))
-        bound = Bound(plan, source.ledger, device, memory, operands, *factors)
+        bound = Bound(plan, source.ledger, device, memory, operands)
         stages = stack.enter_context(open_stages(bound, checks))
         log = EventLog(plan.device.name, observer, start)
         lanes = [
-            Lane(stage, source, stages.function(stage), progress, log, stop)
+            Lane(stage, source, getattr(stages, stage), progress, log, stop)
             for stage in source.stages
         ]
         try:

@@ -11,9 +11,9 @@ from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.timeline import Event, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import After, Completion
     from hdgemm.pipeline.dynamic_schedule import OperationSource
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Op
@@ -78,7 +78,7 @@ class Lane:
         self,
         stage: Stage,
         source: OperationSource,
-        function: Callable[[Op, Sequence[Completion]], Completion],
+        function: Callable[[Op, After], Completion],
         progress: Progress,
         log: EventLog,
         stop: Callable[[BaseException], None],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
+from hdgemm.pipeline.plan import NO_SLOTS, Slots
+
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.protocol import Buffer, Device, HostBuffer
+    from hdgemm.pipeline.devices.protocol import Buffer, Device
     from hdgemm.pipeline.plan import Plan
 
 #: Where a slot's memory lies.
@@ -31,20 +33,20 @@ class SlotCache:
 
     def retain(self, plan: Plan) -> None:
         """Free the kept slots that a plan does not use."""
-        wanted = slot_sizes(plan)
-        for key, buffers in list(self._kept.items()):
+        wanted: Counter[tuple[Kind, int]] = Counter()
+        for kind, slots in slot_groups(plan).values():
+            wanted[kind, slots.nbytes] += slots.count
+        for key, buffers in self._kept.items():
             while len(buffers) > wanted[key]:
                 self._device.free(buffers.pop())
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """Return device memory of `nbytes`; its content is undefined."""
-        kept = self._kept.get(("device", nbytes))
-        return kept.pop() if kept else self._device.allocate(nbytes)
-
-    def allocate_staging(self, nbytes: int) -> HostBuffer:
-        """Return host memory of `nbytes` that the device reaches; its content is undefined."""
-        kept = self._kept.get(("staging", nbytes))
-        return kept.pop() if kept else self._device.allocate_staging(nbytes)  # type: ignore[return-value]
+    def allocate(self, kind: Kind, nbytes: int) -> Buffer:
+        """Return memory of `nbytes`; its content is undefined."""
+        if kept := self._kept.get((kind, nbytes)):
+            return kept.pop()
+        if kind == "device":
+            return self._device.allocate(nbytes)
+        return self._device.allocate_staging(nbytes)
 
     def keep(self, kind: Kind, buffer: Buffer) -> None:
         """Take a slot back after a run that succeeded."""
@@ -57,18 +59,14 @@ class SlotCache:
                 self._device.free(buffers.pop())
 
 
-def slot_sizes(plan: Plan) -> Counter[tuple[Kind, int]]:
-    """Count the slots of a plan by kind and bytes."""
-    sizes: Counter[tuple[Kind, int]] = Counter()
-    c_kind: Kind = "device" if plan.overlap.c_on_device else "staging"
-    groups: list[tuple[Kind, int, int]] = [
-        ("device", plan.a_slots.nbytes, plan.a_slots.count),
-        ("device", plan.b_slots.nbytes, plan.b_slots.count),
-        (c_kind, plan.c_slots.nbytes, plan.c_slots.count),
-        ("staging", plan.up.nbytes, plan.up.count),
-        ("staging", plan.down.nbytes, plan.down.count),
-        ("staging", plan.scratch_bytes, 1 if plan.scratch_bytes else 0),
-    ]
-    for kind, nbytes, count in groups:
-        sizes[kind, nbytes] += count
-    return sizes
+def slot_groups(plan: Plan) -> dict[str, tuple[Kind, Slots]]:
+    """Return the slots of a plan by what they hold, and where their memory lies."""
+    scratch = Slots(1, plan.scratch_bytes) if plan.scratch_bytes else NO_SLOTS
+    return {
+        "A": ("device", plan.a_slots),
+        "B": ("device", plan.b_slots),
+        "C": ("device" if plan.overlap.c_on_device else "staging", plan.c_slots),
+        "up": ("staging", plan.up),
+        "down": ("staging", plan.down),
+        "scratch": ("staging", scratch),
+    }

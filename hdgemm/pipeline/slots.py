@@ -15,6 +15,7 @@ from hdgemm.errors import AllocationError, DoesNotFitError, InputError
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import OPERANDS, Rect
+from hdgemm.pipeline.slot_cache import SlotCache, slot_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.devices.protocol import Buffer, Device, HostBuffer
     from hdgemm.pipeline.plan import Load, Operand, Plan, Slots
-    from hdgemm.pipeline.slot_cache import Kind, SlotCache
+    from hdgemm.pipeline.slot_cache import Kind
 
 #: The largest piece where staging is device memory and holds whole tiles: one operation stays
 #: short enough to cancel, and long enough for several large requests to the disk.
@@ -121,7 +122,7 @@ def _turned(rect: Rect) -> Rect:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The stored matrices of one run.
+    """The stored matrices of one run, and the factors of the product.
 
     Parameters
     ----------
@@ -139,6 +140,8 @@ class Operands:
     old_c: Matrix
     conj_a: bool = False
     conj_b: bool = False
+    alpha: complex = 1.0
+    beta: complex = 0.0
 
     def matrix(self, operand: Operand) -> Matrix:
         """Return the store of one operand."""
@@ -160,8 +163,8 @@ class SlotMemory:
     ) -> None:
         self._plan = plan
         self._device = device
-        self._cache = cache
-        self._source: Device | SlotCache = device if cache is None else cache
+        self._cache = SlotCache(device) if cache is None else cache
+        self._keeps = cache is not None
         self._operands = operands
         self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
@@ -170,41 +173,27 @@ class SlotMemory:
         self._trans = {operand: spec.trans for operand, spec in specs.items()}
         self._in_file = {operand: spec.place == "file" for operand, spec in specs.items()}
         try:
-            if cache is not None:
-                cache.retain(plan)
-            self._slots: dict[Operand, list[Any]] = {
-                "A": self._allocate(plan.a_slots),
-                "B": self._allocate(plan.b_slots),
-                "C": self._allocate(plan.c_slots)
-                if plan.overlap.c_on_device
-                else self._allocate_staging(plan.c_slots),
+            self._cache.retain(plan)
+            self._slots: dict[str, list[Any]] = {
+                name: self._allocate(kind, slots)
+                for name, (kind, slots) in slot_groups(plan).items()
             }
-            self._up = self._allocate_staging(plan.up)
-            self._down = self._allocate_staging(plan.down)
-            self.scratch = self._staging(plan.scratch_bytes) if plan.scratch_bytes else None
         except BaseException:
             self.free()
             raise
+        self.scratch: HostBuffer | None = next(iter(self._slots["scratch"]), None)
 
-    def _allocate(self, slots: Slots) -> list[Buffer]:
+    def _allocate(self, kind: Kind, slots: Slots) -> list[Buffer]:
         first = len(self._taken)
         try:
-            for _ in range(slots.count):
-                self._taken.append(("device", self._source.allocate(slots.nbytes)))
+            for _ in range(slots.count if slots.nbytes else 0):
+                self._taken.append((kind, self._cache.allocate(kind, slots.nbytes)))
         except DoesNotFitError as error:
-            if self._unified:
+            if self._unified or kind == "staging":
                 raise
             numbers = {**error.numbers, "planned": self._plan.device_bytes}
             raise AllocationError(str(error), **numbers) from error.__cause__
         return [buffer for _, buffer in self._taken[first:]]
-
-    def _allocate_staging(self, slots: Slots) -> list[HostBuffer]:
-        return [self._staging(slots.nbytes) for _ in range(slots.count if slots.nbytes else 0)]
-
-    def _staging(self, nbytes: int) -> HostBuffer:
-        buffer = self._source.allocate_staging(nbytes)
-        self._taken.append(("staging", buffer))
-        return buffer
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +204,7 @@ class SlotMemory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and self._cache is not None:
+        if error is None and self._keeps:
             self._device.synchronize()
             while self._taken:
                 self._cache.keep(*self._taken.pop())
@@ -269,6 +258,6 @@ class SlotMemory:
 
     def staging(self, operand: Operand, ring: int, rect: Rect) -> NDArray[Any]:
         """Return the piece of a staging ring that holds `rect`."""
-        buffer = (self._down if operand == "C" else self._up)[ring]
+        buffer = self._slots["down" if operand == "C" else "up"][ring]
         shape = (rect.cols, rect.rows) if self._trans[operand] else (rect.rows, rect.cols)
         return np.ndarray(shape, self.dtype, buffer.array, self._phase(operand, rect))

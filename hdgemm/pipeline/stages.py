@@ -10,12 +10,10 @@ from hdgemm.pipeline.devices.protocol import DONE, Block, view
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.protocol import Completion, Device
-    from hdgemm.pipeline.plan import Operand, Plan, Stage, WorkUnit
+    from hdgemm.pipeline.devices.protocol import After, Completion, Device
+    from hdgemm.pipeline.plan import Operand, Plan, WorkUnit
     from hdgemm.pipeline.schedule import Ledger, Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
 
@@ -32,28 +30,16 @@ class Bound(NamedTuple):
     device: Device
     memory: SlotMemory
     operands: Operands
-    alpha: complex
-    beta: complex
 
 
 class Stages:
-    """The stages of one run."""
+    """The stages of one run, each a method of its name."""
 
     def __init__(self, bound: Bound) -> None:
-        self._plan, self._ledger, self._device, self._memory, self._operands = bound[:5]
-        self._alpha, self._beta = bound.alpha, bound.beta
+        self._plan, self._ledger, self._device, self._memory, self._operands = bound
+        self._alpha, self._beta = bound.operands.alpha, bound.operands.beta
 
-    def function(self, stage: Stage) -> Callable[[Op, Sequence[Completion]], Completion]:
-        """Return the function of one stage."""
-        return {
-            "load1": self.load1,
-            "load2": self.load2,
-            "mult1": self.mult1,
-            "store1": self.store1,
-            "store2": self.store2,
-        }[stage]
-
-    def load1(self, op: Op, _after: Sequence[Completion]) -> Completion:
+    def load1(self, op: Op, _after: After) -> Completion:
         """Copy from the application to staging; convert dtype and layout, conjugate."""
         target = (
             view(self._load_block(op))
@@ -66,11 +52,11 @@ class Stages:
             np.conjugate(target, out=target)
         return DONE
 
-    def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def load2(self, op: Op, after: After) -> Completion:
         """Upload from staging, or from the caller's pinned memory, to the device."""
         return self._device.upload(self._source(op), self._load_block(op), after)
 
-    def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def mult1(self, op: Op, after: After) -> Completion:
         """C tile := alpha · A block · B block + C tile; the first step of a unit starts it."""
         a, b, c = self._factors(op)
         return self._device.gemm(self._alpha, a, b, self._start(op), c, after)
@@ -96,7 +82,7 @@ class Stages:
             return Block(tile, rect.row, rect.col, rect.rows, rect.cols)
         return Block(tile, 0, 0, rect.rows, rect.cols)
 
-    def store1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def store1(self, op: Op, after: After) -> Completion:
         """Download from the device to staging, or to the caller's pinned memory."""
         target = (
             self._memory.staging("C", op.ring, op.rect)
@@ -105,7 +91,7 @@ class Stages:
         )
         return self._device.download(self._c_block(op), target, after)
 
-    def store2(self, op: Op, _after: Sequence[Completion]) -> Completion:
+    def store2(self, op: Op, _after: After) -> Completion:
         """Copy from staging to the application; add beta times the old C."""
         tile = (
             self._memory.staging("C", op.ring, op.rect) if op.ring >= 0 else view(self._c_block(op))

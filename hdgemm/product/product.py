@@ -235,6 +235,8 @@ class Product:
             Transposed(old.matrix) if old.trans else old.matrix,
             conj_a=self.a.conj,
             conj_b=self.b.conj,
+            alpha=self.alpha,
+            beta=self.beta,
         )
 
     def result(self) -> Any:

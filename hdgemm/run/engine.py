@@ -178,8 +178,6 @@ class _Run:
                 plan,
                 member.device,
                 replace(operands, c=c),
-                alpha=product.alpha,
-                beta=product.beta,
                 observer=self._observer(meter),
                 cancel=self.watch.cancel,
                 checks=checks,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesNotFitError
 from hdgemm.machine.assumed import assumed
-from hdgemm.pipeline.executor import run_feed
+from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.planning.case import checks_for
@@ -69,7 +69,6 @@ class SharedRun:
         done: Sequence[Rect] = (),
         replan: Callable[[Member, AllocationError, int], Member] | None = None,
     ) -> None:
-        self._product = product
         self._operands = operands
         self._members = {member.name: member for member in members}
         self._options = options
@@ -156,7 +155,7 @@ class SharedRun:
             return self._execute(member)
 
     def _execute(self, member: Member) -> Timeline:
-        feed, product, operands = self._feeds[member.name], self._product, self._operands
+        feed, operands = self._feeds[member.name], self._operands
         if member.plan.problem.c.path != "resident":
             c = StoringMatrix(operands.c, lambda rect: self._shared.stored(member.name, rect))
             operands = replace(operands, c=c)
@@ -166,10 +165,10 @@ class SharedRun:
             if self._observer is not None:
                 self._observer(event)
 
-        return run_feed(
-            member.plan, feed, member.device, operands,
-            alpha=product.alpha, beta=product.beta, observer=observe, cancel=self._cancel,
-            start=self._shared.start, checks=self._checks, cache=self._session.slots(member.device),
+        return run_plan(
+            member.plan, member.device, operands, feed=feed, observer=observe,
+            cancel=self._cancel, start=self._shared.start, checks=self._checks,
+            cache=self._session.slots(member.device),
         )  # fmt: skip
 
     def _give_up(self, name: str, error: Exception) -> None:

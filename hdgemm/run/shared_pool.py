@@ -246,5 +246,5 @@ class StoringMatrix(Wrapper):
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Write a rectangle, then report it."""
-        self._matrix.write(row, col, tile)
+        self.stored.write(row, col, tile)
         self._stored(Rect(row, col, *tile.shape))

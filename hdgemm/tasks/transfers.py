@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.pipeline.devices.protocol import DONE, Block
+from hdgemm.pipeline.devices.protocol import DONE, Block, Triangle
 from hdgemm.pipeline.devices.protocol import Tile as DeviceTile
 from hdgemm.pipeline.devices.workspace import Workspace
 from hdgemm.pipeline.sync import Stopped
@@ -180,8 +180,9 @@ class DeviceTiles(Workspace):
 
     def solve(self, a: Block, b: Block, after: Sequence[Completion]) -> None:
         """B := B·A^-1 with the unit upper triangle of A."""
-        self.completions.append(self.device.trsm(a, b, after, side="R", lower=False, unit=True))
+        form = Triangle("R", lower=False, unit=True)
+        self.completions.append(self.device.trsm(a, b, form, after))
 
     def permute(self, block: Block, moves: Moves, after: Sequence[Completion]) -> None:
         """Permute the columns of a block."""
-        self.completions.append(self.device.permute(block, *moves, after, axis=1))
+        self.completions.append(self.device.permute(block, moves, after, axis=1))

@@ -14,7 +14,7 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.dynamic_schedule import Batch
-from hdgemm.pipeline.executor import run_feed, run_plan
+from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
 from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
@@ -58,8 +58,8 @@ class Case:
         self.out = self.c.copy()
         a, b, out = (ArrayMatrix(x) for x in (*self.stored, self.out))
         return run_plan(
-            self.plan, device, Operands(a, b, out, out),
-            alpha=self.alpha, beta=self.beta, **keywords,
+            self.plan, device, Operands(a, b, out, out, alpha=self.alpha, beta=self.beta),
+            **keywords,
         )  # fmt: skip
 
     def check(self):
@@ -324,9 +324,10 @@ def test_units_drawn_one_by_one_compute_the_same_bits(unified):
     bits = case.out.tobytes()
     case.out[...] = case.c
     store = ArrayMatrix(case.out)
-    operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
+    stored = (ArrayMatrix(x) for x in case.stored)
+    operands = Operands(*stored, store, store, alpha=case.alpha, beta=case.beta)
     feed = PlanFeed(case.plan)
-    grown = run_feed(case.plan, feed, device, operands, alpha=case.alpha, beta=case.beta)
+    grown = run_plan(case.plan, device, operands, feed=feed)
     assert case.out.tobytes() == bits
     assert grown.stages().keys() == planned.stages().keys()
     assert feed.stopped
@@ -354,8 +355,9 @@ def test_a_unit_is_drawn_while_the_one_before_multiplies():
     device = RecordingDevice(pace=pace)
     case.out = case.c.copy()
     store = ArrayMatrix(case.out)
-    operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
-    run_feed(case.plan, Feed(case.plan), device, operands, alpha=case.alpha)
+    stored = (ArrayMatrix(x) for x in case.stored)
+    operands = Operands(*stored, store, store, alpha=case.alpha)
+    run_plan(case.plan, device, operands, feed=Feed(case.plan))
     case.check()
     device.close()
 
@@ -367,7 +369,7 @@ def test_a_fault_ends_a_run_whose_feed_would_go_on():
     operands = Operands(*(ArrayMatrix(x) for x in case.stored), store, store)
     feed = PlanFeed(case.plan)
     with pytest.raises(DeviceError, match="injected"):
-        run_feed(case.plan, feed, device, operands)
+        run_plan(case.plan, device, operands, feed=feed)
     assert feed.stopped
     assert device.buffers == 0
     device.close()

@@ -18,12 +18,12 @@ from hdgemm.pipeline.abft.stages import CheckedStages
 from hdgemm.pipeline.devices.protocol import Block, Tile, view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.abft.counters import TileChecks
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device, HostBuffer
+    from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, Device, HostBuffer
     from hdgemm.pipeline.plan import Load, Operand, Plan, Step, WorkUnit
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
@@ -47,7 +47,7 @@ class DeviceCheckedStages(CheckedStages):
         self._thin.free()
         super().close()
 
-    def load2(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def load2(self, op: Op, after: After) -> Completion:
         """Upload a piece and sum it; upload the sums after the last piece of a tile."""
         source = self._source(op)
         with self._uploading:
@@ -68,7 +68,7 @@ class DeviceCheckedStages(CheckedStages):
         self._checks.spent(time.perf_counter() - began)
         return completion
 
-    def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def mult1(self, op: Op, after: After) -> Completion:
         """Multiply the sums of A and of B with the other tile, then the tiles."""
         step, unit = self._ledger.steps[op.step], self._ledger.units[op.unit]
         a, b, c = self._factors(op)
@@ -88,18 +88,18 @@ class DeviceCheckedStages(CheckedStages):
             self._sums[unit.number].add_sample(of_a.sample(step), of_b.sample(step))
         return completion
 
-    def store1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def store1(self, op: Op, after: After) -> Completion:
         """Inspect a tile before its first piece is downloaded."""
         self._inspect(op, after)
         return super().store1(op, after)
 
-    def store2(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def store2(self, op: Op, after: After) -> Completion:
         """Inspect a tile that the kernel wrote into staging before its first piece is stored."""
         if not self._drains:
             self._inspect(op, after)
         return super().store2(op, after)
 
-    def _inspect(self, op: Op, after: Sequence[Completion]) -> None:
+    def _inspect(self, op: Op, after: After) -> None:
         unit = self._ledger.units[op.unit]
         if (op.rect.row, op.rect.col) != (unit.rect.row, unit.rect.col):
             return

@@ -14,12 +14,12 @@ from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.abft.counters import TileChecks
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import After, Completion
     from hdgemm.pipeline.plan import Operand, WorkUnit
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
@@ -40,7 +40,7 @@ class HostCheckedStages(CheckedStages):
         # its memory could change.
         self._vectors: dict[tuple[Operand, int], tuple[int, _Vectors]] = {}
 
-    def mult1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def mult1(self, op: Op, after: After) -> Completion:
         """Add the step to the checksums, multiply, and inspect the tile after its last step."""
         unit = self._ledger.units[op.unit]
         began = time.perf_counter()

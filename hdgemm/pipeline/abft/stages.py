@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.abft.bounds import Rounding
 from hdgemm.pipeline.abft.checksums import draw_signs
-from hdgemm.pipeline.abft.inspection import Inspector
+from hdgemm.pipeline.abft.inspection import Inspector, TileAccess
 from hdgemm.pipeline.abft.recompute import InputReader
 from hdgemm.pipeline.stages import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterator
 
     from hdgemm.pipeline.abft.counters import TileChecks
-    from hdgemm.pipeline.devices.protocol import Completion
-    from hdgemm.pipeline.plan import WorkUnit
+    from hdgemm.pipeline.devices.protocol import After, Completion
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
 
@@ -58,8 +54,8 @@ def open_stages(bound: Bound, checks: TileChecks | None) -> Iterator[Stages]:
         stages.close()
 
 
-class CheckedStages(Stages):
-    """Stages with an inspector, which accesses the tiles through `panels` and `multiply`."""
+class CheckedStages(Stages, TileAccess):
+    """Stages with an inspector, which accesses the tiles through `TileAccess`."""
 
     def __init__(self, bound: Bound, checks: TileChecks) -> None:
         super().__init__(bound)
@@ -81,15 +77,7 @@ class CheckedStages(Stages):
         """Drop the inspector: a cycle of references would keep the files of the operands open."""
         del self._inspector
 
-    def load1(self, op: Op, after: Sequence[Completion]) -> Completion:
+    def load1(self, op: Op, after: After) -> Completion:
         """Read, unless inputs of a tile are being read again."""
         with self._reading:
             return super().load1(op, after)
-
-    @abstractmethod
-    def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
-        """Yield a C tile by panels of whole rows; each is valid until the next."""
-
-    @abstractmethod
-    def multiply(self, unit: WorkUnit, a: NDArray[Any], b: NDArray[Any], *, first: bool) -> None:
-        """C tile := alpha·A·B, plus itself unless `first`; `a`, `b` in op-space."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +18,19 @@ from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.devices.interchanges import Moves
+    from hdgemm.pipeline.devices.protocol import (
+        After,
+        Block,
+        Buffer,
+        Completion,
+        HostBuffer,
+        Triangle,
+    )
     from hdgemm.pipeline.plan import Operand
 
 _HUGE_PAGE: Final = 2 << 20
@@ -105,18 +114,14 @@ class HostDevice:
         assert isinstance(buffer, PageBuffer)  # noqa: S101  (it came from here)
         buffer.free()
 
-    def upload(
-        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
-    ) -> Completion:
+    def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """Copy rows into a tile."""
         for completion in after:
             completion.wait()
         np.copyto(view(target), source)
         return DONE
 
-    def download(
-        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
-    ) -> Completion:
+    def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """Copy rows out of a tile."""
         for completion in after:
             completion.wait()
@@ -124,13 +129,7 @@ class HostDevice:
         return DONE
 
     def gemm(
-        self,
-        alpha: complex,
-        a: Block,
-        b: Block,
-        beta: complex,
-        c: Block,
-        after: Sequence[Completion],
+        self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> Completion:
         """Queue a large product; call threaded BLAS for a small one."""
         for completion in after:
@@ -150,98 +149,69 @@ class HostDevice:
             gemm.run()
         return DONE
 
-    def trsm(
-        self,
-        a: Block,
-        b: Block,
-        after: Sequence[Completion],
-        *,
-        side: str = "L",
-        lower: bool = True,
-        trans: str = "N",
-        unit: bool = False,
-    ) -> Completion:
+    def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
         """Call BLAS, to which a row-major block is its column-major transpose."""
         from hdgemm import fortran  # SciPy's linear algebra takes long to import
 
-        for completion in after:
-            completion.wait()
-        self.synchronize()
-        other = "R" if side == "L" else "L"
-        fortran.trsm(
-            host_view(a).T, host_view(b).T, side=other, lower=not lower, trans=trans, unit=unit
-        )
+        self._wait(after)
+        fortran.trsm(host_view(a).T, host_view(b).T, **form.of_transposes()._asdict())
         return DONE
 
-    def permute(
-        self,
-        block: Block,
-        places: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        after: Sequence[Completion],
-        *,
-        axis: int = 0,
-    ) -> Completion:
+    def permute(self, block: Block, moves: Moves, after: After, axis: int = 0) -> Completion:
         """Gather the rows that change, then put them in their places."""
-        for completion in after:
-            completion.wait()
-        self.synchronize()
+        self._wait(after)
         rows = host_view(block) if axis == 0 else host_view(block).T
-        rows[places] = rows[sources]
+        rows[moves.places] = rows[moves.sources]
         return DONE
 
-    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+    def copy(self, source: Block, target: Block, after: After) -> Completion:
         """Copy from tile to tile."""
-        for completion in after:
-            completion.wait()
-        self.synchronize()
+        self._wait(after)
         np.copyto(host_view(target), host_view(source))
         return DONE
 
-    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+    def conjugate(self, block: Block, after: After) -> Completion:
         """Conjugate in place."""
-        for completion in after:
-            completion.wait()
-        self.synchronize()
+        self._wait(after)
         np.conjugate(host_view(block), out=host_view(block))
         return DONE
 
-    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
-        """Call LAPACK on a column-major copy."""
+    def getrf(self, panel: Block, after: After) -> tuple[NDArray[np.int64], int]:
+        """Call LAPACK."""
         from hdgemm import fortran
 
-        for completion in after:
-            completion.wait()
-        self.synchronize()
-        columns = np.array(host_view(panel), order="F")
-        found = fortran.getrf(columns)
-        host_view(panel)[...] = columns
-        return found
+        with self._columns(panel, after) as columns:
+            return fortran.getrf(columns)
 
-    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
-        """Call LAPACK on a column-major copy."""
+    def geqrf(self, panel: Block, after: After) -> NDArray[Any]:
+        """Call LAPACK."""
         from hdgemm import fortran
 
-        for completion in after:
-            completion.wait()
-        self.synchronize()
-        columns = np.array(host_view(panel), order="F")
-        t = np.zeros((panel.cols, panel.cols), columns.dtype, "F")
-        fortran.geqrt(columns, t)
-        host_view(panel)[...] = columns
-        return t.diagonal().copy()
+        with self._columns(panel, after) as columns:
+            t = np.zeros((panel.cols, panel.cols), columns.dtype, "F")
+            fortran.geqrt(columns, t)
+            return t.diagonal().copy()
 
-    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
-        """Call LAPACK on a column-major copy."""
+    def potrf(self, block: Block, after: After) -> int:
+        """Call LAPACK."""
         from hdgemm import fortran
 
-        for completion in after:
-            completion.wait()
-        self.synchronize()
+        with self._columns(block, after) as columns:
+            return fortran.potrf(columns)
+
+    @contextmanager
+    def _columns(self, block: Block, after: After) -> Iterator[NDArray[Any]]:
+        """Yield a column-major copy of a block, and copy it back."""
+        self._wait(after)
         columns = np.array(host_view(block), order="F")
-        order = fortran.potrf(columns)
+        yield columns
         host_view(block)[...] = columns
-        return order
+
+    def _wait(self, after: After) -> None:
+        """Wait for earlier operations, those of other devices and all that are queued here."""
+        for completion in after:
+            completion.wait()
+        self.synchronize()
 
     def _draws_blocks(self) -> bool:
         if self._draws is None:

@@ -7,15 +7,18 @@ synchronous one `DONE`, after the work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+
+from hdgemm.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from hdgemm.pipeline.devices.interchanges import Moves
     from hdgemm.pipeline.plan import DeviceSpec, Operand
 
 
@@ -45,6 +48,10 @@ class _Done:
 
 #: The completion of an operation that was done before its method returned.
 DONE: Completion = _Done()
+
+
+#: The operations that an operation follows.
+After: TypeAlias = "Sequence[Completion]"
 
 
 class Buffer(Protocol):
@@ -121,6 +128,26 @@ def view(block: Block) -> NDArray[Any]:
     )
 
 
+def extents_of(a: Block, b: Block, c: Block) -> tuple[int, int, int]:
+    """Return m, n and k of C := A·B.
+
+    Raises
+    ------
+    DeviceError
+        When the blocks do not fit together, or C is stored transposed.
+    """
+    (m, k), (k_b, n) = ((x.cols, x.rows) if x.tile.trans else (x.rows, x.cols) for x in (a, b))
+    dtypes = {block.tile.dtype for block in (a, b, c)}
+    if (m, n) != (c.rows, c.cols) or k != k_b or c.tile.trans or len(dtypes) != 1:
+        raise DeviceError(
+            f"blocks of a product do not fit: A {m}×{k}, B {k_b}×{n}, C {c.rows}×{c.cols}"
+            f"{' stored transposed' if c.tile.trans else ''} "
+            f"of {', '.join(sorted(dtype.name for dtype in dtypes))}",
+            m=m, n=n, k=k,
+        )  # fmt: skip
+    return m, n, k
+
+
 class Device(Protocol):
     """A device, as the pipeline uses it.
 
@@ -144,31 +171,21 @@ class Device(Protocol):
     def free(self, buffer: Buffer) -> None:
         """Free memory."""
 
-    def upload(
-        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
-    ) -> Completion:
+    def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """load2: copy rows from staging (or page-locked application memory) into part of a tile.
 
         `source` is 2-D with contiguous rows, and unchanged until the completion is done.
         """
 
     def gemm(
-        self,
-        alpha: complex,
-        a: Block,
-        b: Block,
-        beta: complex,
-        c: Block,
-        after: Sequence[Completion],
+        self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> Completion:
         """mult1: C := alpha·A·B + beta·C on op-space A (m×k), B (k×n), C (m×n).
 
         With beta = 0, C is not read. k is at least 1.
         """
 
-    def download(
-        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
-    ) -> Completion:
+    def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """store1: copy part of a C tile into staging."""
 
     def synchronize(self) -> None:
@@ -176,6 +193,23 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free the device's own memory, queues and threads."""
+
+
+class Triangle(NamedTuple):
+    """How `trsm` uses A: B := op(A)^-1·B (side L) or B·op(A)^-1 (side R).
+
+    op(A) is A (trans N), A^T (T) or A^H (C); the other triangle of A, and with `unit` its diagonal,
+    are not read.
+    """
+
+    side: str = "L"
+    lower: bool = True
+    trans: str = "N"
+    unit: bool = False
+
+    def of_transposes(self) -> Triangle:
+        """Return the same solve for A^T and B^T: a row-major block is its transpose to BLAS."""
+        return self._replace(side="R" if self.side == "L" else "L", lower=not self.lower)
 
 
 class FactorDevice(Device, Protocol):
@@ -188,46 +222,23 @@ class FactorDevice(Device, Protocol):
     #: Cores of the host that it computes on; 0 for a device with processors of its own.
     host_cores: int
 
-    def trsm(
-        self,
-        a: Block,
-        b: Block,
-        after: Sequence[Completion],
-        *,
-        side: str = "L",
-        lower: bool = True,
-        trans: str = "N",
-        unit: bool = False,
-    ) -> Completion:
-        """B := op(A)^-1·B (side L) or B·op(A)^-1 (side R), where A is square and triangular.
+    def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
+        """Solve with a square triangular A, see `Triangle`.
 
-        op(A) is A (trans N), A^T (T) or A^H (C); the other triangle of A, and with `unit` its
-        diagonal, are not read. A device may hold workspace for 128 rows and 128 columns of A and B.
+        A device may hold workspace for 128 rows and 128 columns of A and B.
         """
 
-    def permute(
-        self,
-        block: Block,
-        places: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        after: Sequence[Completion],
-        *,
-        axis: int = 0,
-    ) -> Completion:
-        """Row ``places[i]`` of a block becomes what row ``sources[i]`` was, for all i at once.
+    def permute(self, block: Block, moves: Moves, after: After, axis: int = 0) -> Completion:
+        """Move all rows of a block at once, or with `axis` 1 all columns; no place occurs twice."""
 
-        With `axis` 1 the same for columns. No place occurs twice. See
-        `hdgemm.pipeline.devices.interchanges`, which derives both from LAPACK's pivots.
-        """
-
-    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
+    def copy(self, source: Block, target: Block, after: After) -> Completion:
         """Copy a block of C to a block of the same shape in another tile, of A, B or C.
 
         `gemm` takes A and B in the layout of their tiles: what a factorisation multiplies is first
         copied there.
         """
 
-    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
+    def conjugate(self, block: Block, after: After) -> Completion:
         """Conjugate a block of complex elements in place."""
 
 
@@ -240,20 +251,20 @@ class NativeDevice(FactorDevice, Protocol):
     #: Most columns of a panel that `getrf`, `geqrf` and `potrf` factor.
     panel_columns: int
 
-    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
+    def getrf(self, panel: Block, after: After) -> tuple[NDArray[np.int64], int]:
         """Overwrite a panel, not wider than high, by its LU factors with partial pivoting.
 
         Returns interchanges relative to its first row, and the 1-based index of the first pivot
         that is exactly zero, 0 without one.
         """
 
-    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
+    def geqrf(self, panel: Block, after: After) -> NDArray[Any]:
         """Overwrite a panel, not wider than high, by R and the reflectors below its diagonal.
 
         Returns tau, as LAPACK's geqrf: Q is the product of all I - tau[i]·v·v^H.
         """
 
-    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
+    def potrf(self, block: Block, after: After) -> int:
         """Overwrite the lower triangle of a square block by its Cholesky factor.
 
         Returns the order of the first leading minor that is not positive, 0 without one.

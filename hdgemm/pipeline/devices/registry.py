@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,8 +105,6 @@ def open_device(
 
 def parts_of(name: str) -> tuple[str, ...]:
     """Return the names of a device's parts: ``"opencl:0/2"`` stands for two halves."""
-    if not name.startswith("opencl:"):
-        return (name,)
-    from hdgemm.pipeline.devices.opencl.names import parts
-
-    return parts(name)
+    match = re.fullmatch(r"opencl:\d{1,4}/(\d{1,4})", name)
+    count = int(match[1]) if match else 0
+    return tuple(f"{name}:{part}" for part in range(count)) or (name,)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion, FactorDevice
+    from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, FactorDevice
     from hdgemm.pipeline.plan import Operand
 
 
@@ -38,7 +36,7 @@ class Workspace:
         a: Block,
         b: Block,
         c: Block,
-        after: Sequence[Completion] = (),
+        after: After = (),
         *,
         beta: float = 1.0,
         trans_a: str = "N",
@@ -59,9 +57,7 @@ class Workspace:
         while self._buffers:
             self.device.free(self._buffers.popitem()[1])
 
-    def _packed(
-        self, operand: Operand, block: Block, after: Sequence[Completion], trans: str
-    ) -> Block:
+    def _packed(self, operand: Operand, block: Block, after: After, trans: str) -> Block:
         dtype = block.tile.dtype
         if trans == "C" and dtype.kind == "c":
             conjugated = self.scratch(f"conjugate of {operand}", block.rows, block.cols, dtype)

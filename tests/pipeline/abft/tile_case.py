@@ -56,8 +56,8 @@ class Case:
         checks = TileChecks(scratch_bytes=scratch)
         try:
             run_plan(
-                self.plan, device, Operands(a, b, out, out),
-                alpha=self.alpha, beta=self.beta, checks=checks,
+                self.plan, device, Operands(a, b, out, out, alpha=self.alpha, beta=self.beta),
+                checks=checks,
             )  # fmt: skip
         finally:
             device.close()

@@ -5,7 +5,7 @@ import pytest
 
 from hdgemm.fortran import getrf
 from hdgemm.pipeline.devices.interchanges import moves_of
-from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
+from hdgemm.pipeline.devices.protocol import DONE, Block, Tile, Triangle
 from tests.reference import DTYPES, assert_close_in_eps, op
 
 
@@ -193,9 +193,8 @@ class DeviceContract:
             a_tile, a_done = self.loaded(device, taken, "C", np.pad(a, 3))
             b_tile, b_done = self.loaded(device, taken, "C", np.pad(b, 2, constant_values=7))
             a_block, b_block = Block(a_tile, 3, 3, n, n), Block(b_tile, 2, 2, *shape)
-            done = device.trsm(
-                a_block, b_block, [a_done, b_done], side=side, lower=lower, trans=trans, unit=unit
-            )
+            form = Triangle(side, lower, trans, unit)
+            done = device.trsm(a_block, b_block, form, [a_done, b_done])
             found = self.fetched(device, taken, b_tile, done)
             x = found[2:-2, 2:-2].astype("complex128")
             factor = {"N": used, "T": used.T, "C": used.conj().T}[trans].astype("complex128")
@@ -209,9 +208,10 @@ class DeviceContract:
     def test_solves_with_one_row_and_with_none(self, device, taken):
         a_tile, a_done = self.loaded(device, taken, "C", np.full((1, 1), 4.0))
         b_tile, b_done = self.loaded(device, taken, "C", np.full((1, 3), 2.0))
-        done = device.trsm(self.whole(a_tile), self.whole(b_tile), [a_done, b_done])
-        done = device.trsm(Block(a_tile, 0, 0, 0, 0), Block(b_tile, 0, 0, 0, 3), [done])
-        done = device.trsm(Block(a_tile, 0, 0, 1, 1), Block(b_tile, 0, 0, 1, 0), [done])
+        form = Triangle()
+        done = device.trsm(self.whole(a_tile), self.whole(b_tile), form, [a_done, b_done])
+        done = device.trsm(Block(a_tile, 0, 0, 0, 0), Block(b_tile, 0, 0, 0, 3), form, [done])
+        done = device.trsm(Block(a_tile, 0, 0, 1, 1), Block(b_tile, 0, 0, 1, 0), form, [done])
         np.testing.assert_array_equal(
             self.fetched(device, taken, b_tile, done), np.full((1, 3), 0.5)
         )
@@ -226,8 +226,8 @@ class DeviceContract:
         # Seed 001, section 6.6: these pivots are the permutation [7, 1, 4, 3, 5, 8, 2, 6].
         moves = moves_of(np.array([7, 7, 4, 4, 5, 8, 7, 8]) - 1)
         block = Block(tile, 2, 1, 9, 8) if axis == 0 else Block(tile, 2, 1, 8, 9)
-        done = device.permute(block, *moves, [done], axis=axis)
-        done = device.permute(block, *moves_of(np.arange(4)), [done], axis=axis)  # moves nothing
+        done = device.permute(block, moves, [done], axis=axis)
+        done = device.permute(block, moves_of(np.arange(4)), [done], axis=axis)  # moves nothing
         part = values[2 : 2 + block.rows, 1 : 1 + block.cols]
         rows = part if axis == 0 else part.T
         rows[:8] = rows[[6, 0, 3, 2, 4, 7, 1, 5]]

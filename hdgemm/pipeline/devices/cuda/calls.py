@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.pipeline.devices.protocol import extents_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
-    from hdgemm.pipeline.devices.protocol import Block
+    from hdgemm.pipeline.devices.protocol import Block, Triangle
 
 #: `cudaDevAttrMaxPitch` of every GPU so far, in bytes.
 MAX_PITCH: Final = 2**31 - 1
@@ -107,10 +108,11 @@ def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Address
     Raises
     ------
     InputError
-        When an extent or a leading dimension is more than cuBLAS's 32-bit interface takes, the
-        blocks do not fit together, or C is stored transposed.
+        When an extent or a leading dimension is more than cuBLAS's 32-bit interface takes.
+    DeviceError
+        When the blocks do not fit together, or C is stored transposed.
     """
-    m, n, k = _extents(a, b, c)
+    m, n, k = extents_of(a, b, c)
     call = GemmCall(
         routine(c.tile.dtype),
         int(b.tile.trans),
@@ -146,15 +148,6 @@ class TrsmCall(NamedTuple):
     lda: int
     b: int
     ldb: int
-
-
-class Triangle(NamedTuple):
-    """BLAS's letters: side L or R, op(A) as N, T or C, the lower or upper triangle of A."""
-
-    side: str
-    lower: bool
-    trans: str
-    unit: bool
 
 
 def trsm_call(one: int, a: Block, b: Block, form: Triangle, addresses: tuple[int, int]) -> TrsmCall:
@@ -227,18 +220,6 @@ def routine(dtype: np.dtype[Any], kind: str = "gemm") -> str:
         raise InputTypeError(
             f"cuBLAS multiplies float32, float64, complex64 and complex128, got {dtype}"
         ) from None
-
-
-def _extents(a: Block, b: Block, c: Block) -> tuple[int, int, int]:
-    """Return m, n, k in op-space, checked against each other."""
-    a_rows, a_cols = (a.cols, a.rows) if a.tile.trans else (a.rows, a.cols)
-    b_rows, b_cols = (b.cols, b.rows) if b.tile.trans else (b.rows, b.cols)
-    if c.tile.trans or (c.rows, c.cols, a_cols) != (a_rows, b_cols, b_rows):
-        raise InputError(
-            f"cannot multiply {a_rows}×{a_cols} by {b_rows}×{b_cols} into "
-            f"{c.rows}×{c.cols}{' stored transposed' if c.tile.trans else ''}"
-        )
-    return c.rows, c.cols, a_cols
 
 
 def _ld(block: Block) -> int:

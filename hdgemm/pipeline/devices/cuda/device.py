@@ -21,24 +21,19 @@ from hdgemm.pipeline.devices.cuda.calls import (
     Addresses,
     Rows,
     Scalars,
-    Triangle,
     copy_calls,
     gemm_call,
 )
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
-from hdgemm.pipeline.devices.cuda.factoring import Factoring
-from hdgemm.pipeline.devices.cuda.panels import COLUMNS, PanelFactors
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from hdgemm.matrices.device_arrays import DeviceArray
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, HostBuffer
     from hdgemm.pipeline.plan import Operand
 
 #: Extents that fill cuBLAS's thread blocks of every dtype on Volta to Blackwell.
@@ -62,7 +57,6 @@ class CudaDevice:
         The most device memory to hold; None for all that is free.
     """
 
-    panel_columns = COLUMNS
     host_cores = 0
 
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
@@ -82,10 +76,6 @@ class CudaDevice:
             )
             self._blas = driver.blas()
             resources.callback(driver.destroy_blas, self._blas)
-            self._factoring = Factoring(driver, self._blas, self._compute)
-            resources.callback(self._factoring.close)
-            self._panels = PanelFactors(driver, self._blas, self._compute)
-            resources.callback(self._panels.close)
             self._warm_up()
             free, _ = driver.memory()
             self._resources = resources.pop_all()
@@ -137,25 +127,16 @@ class CudaDevice:
             self._taken.remove(own)
         own.release()
 
-    def upload(
-        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
-    ) -> Completion:
+    def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """Enqueue a copy into a tile, from staging or from page-locked application memory."""
         return self._copy(self._up, target, source, HOST_TO_DEVICE, after)
 
-    def download(
-        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
-    ) -> Completion:
+    def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """Enqueue a copy of part of a tile into staging or page-locked application memory."""
         return self._copy(self._down, source, target, DEVICE_TO_HOST, after)
 
     def _copy(
-        self,
-        lane: Lane,
-        block: Block,
-        array: NDArray[Any],
-        direction: int,
-        after: Sequence[Completion],
+        self, lane: Lane, block: Block, array: NDArray[Any], direction: int, after: After
     ) -> Completion:
         itemsize = block.tile.dtype.itemsize
         if array.shape != (block.rows, block.cols) or array.dtype != block.tile.dtype:
@@ -163,28 +144,17 @@ class CudaDevice:
                 f"cannot copy between {array.shape} {array.dtype} in host memory and "
                 f"{(block.rows, block.cols)} {block.tile.dtype} on {self.spec.name}"
             )
-        on_device = Rows(self._address(block), block.tile.ld * itemsize)
+        on_device = self._rows(block)
         on_host = Rows(array.ctypes.data, array.strides[0])
         ends = (on_device, on_host) if direction == HOST_TO_DEVICE else (on_host, on_device)
         calls = copy_calls(*ends, block.cols * itemsize, block.rows)
 
-        def work(stream: Any) -> None:
-            for target, source, width, rows in calls:
-                if rows == 1:
-                    self.driver.copy(target.address, source.address, width, direction, stream)
-                else:
-                    self.driver.copy_rows(target, source, (width, rows), direction, stream)
-
-        return lane.enqueue(work, after, keep=array)
+        return lane.enqueue(
+            lambda stream: self.driver.copy_all(calls, direction, stream), after, keep=array
+        )
 
     def gemm(
-        self,
-        alpha: complex,
-        a: Block,
-        b: Block,
-        beta: complex,
-        c: Block,
-        after: Sequence[Completion],
+        self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> Completion:
         """Enqueue a product; a C in staging is written by the kernel over the link."""
         scalars = np.array([alpha, beta]).astype(c.tile.dtype)
@@ -195,54 +165,6 @@ class CudaDevice:
             lambda stream: self.driver.gemm(self._blas, call, stream), after, keep=scalars
         )
 
-    def trsm(
-        self,
-        a: Block,
-        b: Block,
-        after: Sequence[Completion],
-        *,
-        side: str = "L",
-        lower: bool = True,
-        trans: str = "N",
-        unit: bool = False,
-    ) -> Completion:
-        """Enqueue a triangular solve on the stream of products."""
-        form = Triangle(side, lower, trans, unit)
-        return self._factoring.trsm((a, self._address(a)), (b, self._address(b)), form, after)
-
-    def permute(
-        self,
-        block: Block,
-        places: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        after: Sequence[Completion],
-        *,
-        axis: int = 0,
-    ) -> Completion:
-        """Enqueue the copies of a permutation on the stream of products."""
-        return self._factoring.permute((block, self._address(block)), places, sources, axis, after)
-
-    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
-        """Enqueue a copy from tile to tile on the stream of products."""
-        ends = [(block, self._address(block)) for block in (source, target)]
-        return self._factoring.copy(ends[0], ends[1], after)
-
-    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
-        """Enqueue the change of sign of all imaginary parts on the stream of products."""
-        return self._factoring.conjugate(block, self._address(block), after)
-
-    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
-        """Factor a panel by cuSOLVER; wait for the pivots."""
-        return self._panels.getrf(panel, self._address(panel), after)
-
-    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
-        """Factor a panel by cuSOLVER; wait for tau."""
-        return self._panels.geqrf(panel, self._address(panel), after)
-
-    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
-        """Factor a diagonal block by cuSOLVER; wait for the result."""
-        return self._panels.potrf(block, self._address(block), after)
-
     def _address(self, block: Block) -> int:
         buffer = block.tile.buffer
         if isinstance(buffer, np.ndarray):
@@ -250,6 +172,9 @@ class CudaDevice:
                 raise InputError(f"{self.spec.name} cannot reach an array that is not page-locked")
             return int(buffer.ctypes.data) + first_byte(block)
         return int(buffer.pointer) + first_byte(block)
+
+    def _rows(self, block: Block) -> Rows:
+        return Rows(self._address(block), block.tile.ld * block.tile.dtype.itemsize)
 
     def accept(self, array: DeviceArray) -> None:
         """Take an array in device memory as a resident operand of the products to come.

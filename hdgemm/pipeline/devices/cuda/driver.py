@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from hdgemm.pipeline.devices.cuda.calls import GemmCall
+    from hdgemm.pipeline.devices.cuda.calls import CopyCall, GemmCall
 
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
@@ -53,7 +53,7 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_rows`, `gemm`, `blas_call` and `solver_call` enqueue work
+    `record`, `wait_event`, `copy`, `copy_all`, `gemm`, `blas_call` and `solver_call` enqueue work
     and must be called within `current`; the others make the GPU current themselves.
     """
 
@@ -163,10 +163,14 @@ class Driver(Context):
         """Enqueue a copy of consecutive bytes."""
         self.call("memcpyAsync", target, source, nbytes, direction, stream.ptr)
 
-    def copy_rows(self, target: tuple[int, int], source: tuple[int, int], extent: tuple[int, int],
-                  direction: int, stream: Any) -> None:  # fmt: skip
-        """Enqueue a copy of `extent` = (bytes a row, rows) between (address, pitch) pairs."""
-        self.call("memcpy2DAsync", *target, *source, *extent, direction, stream.ptr)
+    def copy_all(self, calls: Sequence[CopyCall], direction: int, stream: Any) -> None:
+        """Enqueue copies of rows."""
+        for target, source, width, rows in calls:
+            if rows == 1:
+                self.copy(target.address, source.address, width, direction, stream)
+            else:
+                arguments = (*target, *source, width, rows, direction, stream.ptr)
+                self.call("memcpy2DAsync", *arguments)
 
     def blas(self) -> int:
         """Make a cuBLAS handle that reads its scalars from host memory."""

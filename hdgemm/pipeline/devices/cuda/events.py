@@ -8,10 +8,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hdgemm.pipeline.devices.cuda.driver import Driver
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import After
 
 #: Seconds after which a new reference event is taken: CUDA gives elapsed times as float32
 #: milliseconds, with a resolution of 4 microseconds after a minute.
@@ -139,7 +139,7 @@ class Lane:
         self._lock = threading.Lock()
 
     def enqueue(
-        self, work: Callable[[Any], None], after: Sequence[Completion], keep: Any = None
+        self, work: Callable[[Any], None], after: After, keep: Any = None
     ) -> CudaCompletion:
         """Enqueue `work` behind everything in `after`; `keep` lives until it is done.
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda.context import CudaApi
-from hdgemm.pipeline.devices.cuda.device import CudaDevice
 from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
+from hdgemm.pipeline.devices.cuda.panels import CudaNativeDevice
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
@@ -92,38 +92,30 @@ def _load_cupy() -> CudaApi:
     )
 
 
-class _Loaded:
-    """The functions of CuPy and the driver, loaded at first use; a stand-in may replace them."""
-
-    def __init__(self) -> None:
-        self._api: CudaApi | None = None
-
-    def get(self) -> CudaApi:
-        if self._api is None:
-            self._api = _load_cupy()
-        return self._api
-
-    @contextlib.contextmanager
-    def replaced(self, api: CudaApi) -> Iterator[None]:
-        before, self._api = self._api, api
-        try:
-            yield
-        finally:
-            self._api = before
+#: The functions of CuPy and the driver that are in use; empty until the first use.
+_LOADED: Final[list[CudaApi]] = []
 
 
-_LOADED: Final = _Loaded()
+def _api() -> CudaApi:
+    if not _LOADED:
+        _LOADED.append(_load_cupy())
+    return _LOADED[-1]
 
 
-def driven_by(api: CudaApi) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def driven_by(api: CudaApi) -> Iterator[None]:
     """Within a ``with`` block let every CUDA device be driven by `api`: a stand-in, for tests."""
-    return _LOADED.replaced(api)
+    _LOADED.append(api)
+    try:
+        yield
+    finally:
+        _LOADED.remove(api)
 
 
 def list_devices() -> list[DeviceInfo]:
     """Return every GPU; one entry that says why where none can be used."""
     try:
-        api = _LOADED.get()
+        api = _api()
         return [_describe(api, index) for index in range(_count(api))]
     except DeviceUnavailableError as error:
         return [DeviceInfo("cuda", "NVIDIA GPUs", usable=False, note=str(error))]
@@ -158,7 +150,7 @@ def _why_unsupported(api: CudaApi, facts: DeviceFacts) -> str:
     )
 
 
-def open_device(name: str, memory_bytes: int | None = None) -> CudaDevice:
+def open_device(name: str, memory_bytes: int | None = None) -> CudaNativeDevice:
     """Open ``"cuda:N"``, to hold at most `memory_bytes`; ``"cuda"`` is the first.
 
     Raises
@@ -171,13 +163,13 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaDevice:
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise DeviceUnavailableError(f"there is no device {name!r}; a GPU's name is like 'cuda:0'")
-    index, api = int(match[1] or 0), _LOADED.get()
+    index, api = int(match[1] or 0), _api()
     if index >= (count := _count(api)):
         raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
     driver = Driver(api, index)
     try:
         why = _why_unsupported(api, driver.facts())
-        device = None if why else CudaDevice(driver, memory_bytes)
+        device = None if why else CudaNativeDevice(driver, memory_bytes)
     except DeviceUnavailableError:
         raise
     except DeviceError as error:

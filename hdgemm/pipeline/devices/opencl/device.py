@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
-from hdgemm.pipeline.devices.opencl.blocks import (
-    bias_of,
-    checked_k,
-    memory_of,
-    offset_of,
+from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
+from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
+from hdgemm.pipeline.devices.opencl.panels import (
+    kernel_width,
+    packed_elements,
+    panel_width,
+    rows_of,
     source_of,
 )
-from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
-from hdgemm.pipeline.devices.opencl.factoring import Factoring, Triangle
-from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, MappedStaging, Memory, StagingBuffer
-from hdgemm.pipeline.devices.opencl.panel_factors import COLUMNS, PanelFactors
-from hdgemm.pipeline.devices.opencl.panels import kernel_width, packed_elements, panel_width
-from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs, Target
+from hdgemm.pipeline.devices.opencl.programs import GemmCall, Programs
 from hdgemm.pipeline.devices.opencl.queues import open_queues
 from hdgemm.pipeline.devices.opencl.transfers import SCRATCH_BYTES, Uploads, read_block
 from hdgemm.pipeline.devices.opencl.tuning_cache import warn_untuned
-from hdgemm.pipeline.devices.protocol import DONE
+from hdgemm.pipeline.devices.protocol import DONE, extents_of
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShapes
     from hdgemm.pipeline.devices.opencl.platforms import Found
     from hdgemm.pipeline.devices.opencl.queues import EventCompletion
-    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion
+    from hdgemm.pipeline.devices.protocol import After, Block, Buffer, Completion
     from hdgemm.pipeline.plan import Operand
 
 
@@ -58,8 +55,6 @@ class OpenCLDevice:
         The device reads and writes staging in place, as a CPU does.
     """
 
-    panel_columns = COLUMNS
-
     def __init__(
         self,
         name: str,
@@ -80,16 +75,14 @@ class OpenCLDevice:
         self._upload, self._compute, self._download = self._queues
         self._description = facts.device
         self._shapes = dict(shapes)
-        self._warned: set[np.dtype[Any]] = set()
-        self._programs = Programs(self._context, lockstep=facts.simd_width > 1)
+        self._programs = Programs(self._context, self._owner, lockstep=facts.simd_width > 1)
         limit = facts.memory_bytes - SCRATCH_BYTES
         if memory_bytes is not None:
             limit = min(limit, memory_bytes)
         most = min(limit, facts.max_buffer_bytes)
-        self._memory = Memory(self._context, limit, most, zero_copy=zero_copy)
+        self._memory = Memory(self._context, self._owner, limit, most, zero_copy=zero_copy)
+        self._zero_copy = zero_copy
         self._uploads = Uploads(self._context, self._memory, self._programs, zero_copy=zero_copy)
-        self._factoring = Factoring(self, self._memory, self._programs, self._compute)
-        self._panels = PanelFactors(self, self._factoring, self._programs, self._compute)
         self.spec = DeviceSpec(name, False, limit, most, _granularity(self._shapes))
         self._owner.protect(self)
 
@@ -102,22 +95,17 @@ class OpenCLDevice:
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Take device memory."""
-        self._owner.check()
         return self._memory.allocate(nbytes)
 
     def allocate_staging(self, nbytes: int) -> StagingBuffer:
         """Take host memory that the device reads in place, or by DMA."""
-        self._owner.check()
         return self._memory.allocate_staging(nbytes, self._download.queue)
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; nothing enqueued may still use it."""
-        self._owner.check()
         self._memory.free(buffer)
 
-    def upload(
-        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
-    ) -> Completion:
+    def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """load2: copy staged rows into a tile, packing A and B on the way."""
         self._owner.check()
         if source.shape != (target.rows, target.cols):
@@ -128,107 +116,41 @@ class OpenCLDevice:
         if source.size == 0:
             return DONE
         shape = self._dtype_shapes(target.tile.dtype).square
-        work, keep = self._uploads.prepare(source, target, memory_of(target.tile), shape)
+        work, keep = self._uploads.prepare(source, target, shape)
         return self._upload.enqueue("upload", work, after, keep)
 
     def gemm(
-        self,
-        alpha: complex,
-        a: Block,
-        b: Block,
-        beta: complex,
-        c: Block,
-        after: Sequence[Completion],
+        self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> EventCompletion:
         """mult1: C := alpha·A·B + beta·C; alpha = 0 reads neither A nor B."""
-        self._owner.check()
         dtype = c.tile.dtype
-        k = checked_k(a, b, c)
+        m, n, k = extents_of(a, b, c)
         shapes = self._dtype_shapes(dtype)
-        self._warn_untuned(dtype, shapes)
-        if c.rows == 0 or c.cols == 0:
+        if shapes.origin != "tuned":
+            warn_untuned(self.spec.name, self._description, dtype.name, shapes.origin)
+        if m == 0 or n == 0:
             return self._compute.mark("multiplication", after)
-        shape = shapes.for_product((c.rows, c.cols, k))
+        shape = shapes.for_product((m, n, k))
         if shape.packed:
             widths = panel_width(shape, a.tile), panel_width(shape, b.tile)
             shape = shape.with_panels(*widths, dtype)
-        target = Target(memory_of(c.tile), bias_of(c.tile) + offset_of(c), c.tile.ld)
         call = GemmCall(
-            (c.rows, c.cols, 0 if alpha == 0 else k),
-            alpha, source_of(a, shape), source_of(b, shape), beta, target,
+            (m, n, 0 if alpha == 0 else k),
+            alpha, source_of(a, shape), source_of(b, shape), beta, rows_of(c),
         )  # fmt: skip
         kernel = self._programs.gemm(dtype, shape)
         buffer = c.tile.buffer
 
-        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> list[cl.Event]:
             if not isinstance(buffer, MappedStaging):
-                event = call.enqueue(queue, kernel, shape, dtype, events)
-                return event, event
+                return [call.enqueue(queue, kernel, shape, dtype, events)]
             buffer.unmap(queue, events)
-            event = call.enqueue(queue, kernel, shape, dtype)
-            return event, buffer.remap(queue)
+            return [call.enqueue(queue, kernel, shape, dtype), buffer.remap(queue)]
 
         return self._compute.enqueue("multiplication", work, after, (call, buffer))
 
-    def trsm(
-        self,
-        a: Block,
-        b: Block,
-        after: Sequence[Completion],
-        *,
-        side: str = "L",
-        lower: bool = True,
-        trans: str = "N",
-        unit: bool = False,
-    ) -> Completion:
-        """Solve with inverted diagonal blocks; all other work is done by `gemm`."""
-        self._owner.check()
-        return self._factoring.trsm(a, b, Triangle(side, lower, trans, unit), after)
-
-    def permute(
-        self,
-        block: Block,
-        places: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        after: Sequence[Completion],
-        *,
-        axis: int = 0,
-    ) -> Completion:
-        """Gather the lines that change into scratch memory, and put them in their places."""
-        self._owner.check()
-        return self._factoring.permute(block, places, sources, after, axis=axis)
-
-    def copy(self, source: Block, target: Block, after: Sequence[Completion]) -> Completion:
-        """Copy a block to another tile, packing A and B on the way."""
-        self._owner.check()
-        shape = self._dtype_shapes(target.tile.dtype).square
-        return self._factoring.copy(source, target, shape, after)
-
-    def conjugate(self, block: Block, after: Sequence[Completion]) -> Completion:
-        """Conjugate a block in place."""
-        self._owner.check()
-        return self._factoring.conjugate(block, after)
-
-    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
-        """Factor a narrow panel with partial pivoting; wait for the pivots."""
-        self._owner.check()
-        return self._panels.getrf(panel, after)
-
-    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
-        """Factor a narrow panel by reflectors; wait for their factors."""
-        self._owner.check()
-        return self._panels.geqrf(panel, after)
-
-    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
-        """Factor a small diagonal block; wait for the result."""
-        self._owner.check()
-        return self._panels.potrf(block, after)
-
-    def download(
-        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
-    ) -> Completion:
+    def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """store1: copy part of a C tile into staging."""
-        self._owner.check()
         if target.shape != (source.rows, source.cols) or target.dtype != source.tile.dtype:
             raise DeviceError(
                 f"download of a block of {(source.rows, source.cols)} {source.tile.dtype} into "
@@ -237,16 +159,14 @@ class OpenCLDevice:
             )
         if target.size == 0:
             return DONE
-        memory, start = memory_of(source.tile), bias_of(source.tile) + offset_of(source)
-
-        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-            return read_block(queue, memory, start, source.tile.ld, target, events)
-
-        return self._download.enqueue("download", work, after, (target, memory))
+        rows = rows_of(source)
+        return self._download.enqueue(
+            "download", lambda queue, events: [read_block(queue, rows, target, events)],
+            after, (target, rows),
+        )  # fmt: skip
 
     def synchronize(self) -> None:
         """Wait for all three queues."""
-        self._owner.check()
         for queue in self._queues:
             queue.finish()
 
@@ -257,7 +177,15 @@ class OpenCLDevice:
         for queue in self._queues:
             queue.close()
         self._uploads.close()
-        self._factoring.close()
+
+    def reaches(self, array: NDArray[Any]) -> bool:
+        """Return whether the device reads and writes the caller's arrays, as a CPU does.
+
+        They are for it what page-locked memory is for a GPU: load1 and store2, which would take
+        cores from the kernel, are not needed (the paper's Observation 2).
+        """
+        del array
+        return self._zero_copy
 
     def _dtype_shapes(self, dtype: np.dtype[Any]) -> KernelShapes:
         try:
@@ -267,25 +195,6 @@ class OpenCLDevice:
             raise DeviceUnavailableError(
                 f"{self.spec.name} does not multiply {dtype.name}; it does {held}"
             ) from None
-
-    def _warn_untuned(self, dtype: np.dtype[Any], shapes: KernelShapes) -> None:
-        if dtype not in self._warned:
-            self._warned.add(dtype)
-            warn_untuned(self.spec.name, self._description, dtype.name, shapes.origin)
-
-
-class HostMemoryDevice(OpenCLDevice):
-    """A device that works in host memory, as a CPU does.
-
-    It packs A and B from the caller's arrays and writes into the caller's C. All host memory is
-    for it what page-locked memory is for a GPU: load1 and store2, which would take cores from the
-    kernel, are not needed (the paper's Observation 2).
-    """
-
-    def reaches(self, array: NDArray[Any]) -> bool:
-        """Return that an array needs no staging."""
-        del array
-        return True
 
 
 def _granularity(shapes: Mapping[np.dtype[Any], KernelShapes]) -> tuple[int, int, int]:

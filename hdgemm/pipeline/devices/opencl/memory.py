@@ -12,10 +12,13 @@ import numpy as np
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DoesNotFitError
+from hdgemm.pipeline.devices.host import PageBuffer
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
 
 _PAGE = mmap.PAGESIZE
 
@@ -87,9 +90,10 @@ class Memory:
     """
 
     def __init__(
-        self, context: cl.Context, limit: int, max_buffer: int, *, zero_copy: bool
-    ) -> None:
-        self._context = context
+        self, context: cl.Context, owner: OwnerProcess, limit: int, max_buffer: int, *,
+        zero_copy: bool,
+    ) -> None:  # fmt: skip
+        self._context, self._owner = context, owner
         self._limit = limit
         self._max_buffer = max_buffer
         self._zero_copy = zero_copy
@@ -101,6 +105,7 @@ class Memory:
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Take device memory; see `Device.allocate`."""
+        self._owner.check()
         with self._lock:
             available = min(self._max_buffer, self._limit - self._held)
             if nbytes > available:
@@ -118,6 +123,7 @@ class Memory:
 
     def allocate_staging(self, nbytes: int, queue: cl.CommandQueue) -> StagingBuffer:
         """Take host memory; see `Device.allocate_staging`."""
+        self._owner.check()
         with driver_errors("allocating staging memory", requested=nbytes):
             staging = (
                 self._page_staging(nbytes)
@@ -130,14 +136,7 @@ class Memory:
         return staging
 
     def _page_staging(self, nbytes: int) -> StagingBuffer:
-        try:
-            pages = mmap.mmap(-1, -(-max(1, nbytes) // _PAGE) * _PAGE)
-        except OSError as error:
-            raise DoesNotFitError(
-                f"the system refused {nbytes:,} bytes of staging memory; lower host_memory",
-                requested=nbytes,
-            ) from error
-        array = np.frombuffer(pages, np.uint8)
+        array = PageBuffer(-(-max(1, nbytes) // _PAGE) * _PAGE).array
         return StagingBuffer(nbytes, self._wrap(array), array[: max(1, nbytes)], 0)
 
     def _wrap(self, array: NDArray[np.uint8]) -> cl.Buffer:
@@ -147,6 +146,7 @@ class Memory:
 
     def constant(self, array: NDArray[Any]) -> cl.Buffer:
         """Return a small buffer that holds a copy of an array, and lives as long as its handle."""
+        self._owner.check()
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
         with driver_errors("allocating device memory", requested=array.nbytes):
             return cl.Buffer(self._context, flags, hostbuf=array)
@@ -157,6 +157,7 @@ class Memory:
         Only for a device with zero copy. Memory outside staging is wrapped in whole pages for
         this one use.
         """
+        self._owner.check()
         address, nbytes = array.ctypes.data, span_bytes(array)
         with self._lock:
             at = bisect.bisect_right(self._staging, address, key=lambda each: each.address) - 1
@@ -170,6 +171,7 @@ class Memory:
 
     def free(self, buffer: object) -> None:
         """Give memory back; see `Device.free`."""
+        self._owner.check()
         with self._lock:
             if not isinstance(buffer, DeviceBuffer) or buffer not in self._buffers:
                 raise DeviceError("this memory is not held by the OpenCL device: freed before?")

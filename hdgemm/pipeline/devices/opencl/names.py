@@ -11,8 +11,8 @@ from hdgemm.pipeline.devices.opencl.platforms import Found, found_devices, missi
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
     from hdgemm.pipeline.devices.opencl.driver import Facts
+    from hdgemm.pipeline.devices.opencl.panel_factors import OpenCLNativeDevice
 
 _NAME = re.compile(r"opencl(?::(\d{1,4})(?:/(\d{1,4}):(\d{1,4}))?)?")
 
@@ -47,13 +47,6 @@ class Name:
                 parts=name.parts,
             )
         return name
-
-
-def parts(text: str) -> tuple[str, ...]:
-    """Return the names of all parts of ``"opencl:0/2"``; any other name is its only part."""
-    match = re.fullmatch(r"opencl:\d{1,4}/(\d{1,4})", text)
-    count = int(match[1]) if match else 0
-    return tuple(f"{text}:{part}" for part in range(count)) or (text,)
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -152,7 +145,7 @@ def _divide(whole: Found, name: Name, text: str) -> Found:
 
 def open_device(
     name: str, memory_bytes: int | None = None, *, zero_copy: bool | None = None
-) -> OpenCLDevice:
+) -> OpenCLNativeDevice:
     """Open ``"opencl:N"``, or a part like ``"opencl:N/2:0"``, to hold at most `memory_bytes`.
 
     `zero_copy` false uses a CPU device as if it had memory of its own; None decides by its kind.
@@ -164,13 +157,12 @@ def open_device(
     """
     found = locate(name)
 
-    from hdgemm.pipeline.devices.opencl.device import HostMemoryDevice, OpenCLDevice
+    from hdgemm.pipeline.devices.opencl.panel_factors import OpenCLNativeDevice
     from hdgemm.pipeline.devices.opencl.tuning_cache import shapes_for
 
     shared = found.facts.kind == "cpu" if zero_copy is None else zero_copy
-    kind = HostMemoryDevice if shared else OpenCLDevice
     shapes = shapes_for(found.facts)
     try:
-        return kind(name, found, shapes, memory_bytes=memory_bytes, zero_copy=shared)
+        return OpenCLNativeDevice(name, found, shapes, memory_bytes=memory_bytes, zero_copy=shared)
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error

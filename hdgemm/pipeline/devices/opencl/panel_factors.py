@@ -12,19 +12,16 @@ import numpy as np
 import pyopencl as cl
 
 from hdgemm.errors import InputError
+from hdgemm.pipeline.devices.opencl.factoring import OpenCLFactorDevice
+from hdgemm.pipeline.devices.opencl.panels import rows_of
 from hdgemm.pipeline.devices.opencl.programs import GROUP, groups
-from hdgemm.pipeline.devices.protocol import Block, Tile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
-    from hdgemm.pipeline.devices.opencl.factoring import Factoring
-    from hdgemm.pipeline.devices.opencl.programs import Programs
-    from hdgemm.pipeline.devices.opencl.queues import Queue
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import After, Block
 
     Enqueue = Callable[[cl.CommandQueue, cl.Buffer, cl.Buffer], cl.Event]
 
@@ -32,21 +29,17 @@ if TYPE_CHECKING:
 COLUMNS: Final = 32
 
 
-class PanelFactors:
-    """Factors panels in a dense copy, which a cache holds better than rows far apart.
+class OpenCLNativeDevice(OpenCLFactorDevice):
+    """A device that factors panels in a dense copy, which a cache holds better than rows far apart.
 
     For each column of LU one kernel finds the pivot and interchanges two rows, and one scales the
     column and updates the others: design D1 of the seed, with its steps fused in pairs.
     """
 
-    def __init__(
-        self, device: OpenCLDevice, factoring: Factoring, programs: Programs, queue: Queue
-    ) -> None:
-        self._device, self._factoring = device, factoring
-        self._programs, self._queue = programs, queue
+    panel_columns = COLUMNS
 
-    def getrf(self, panel: Block, after: Sequence[Completion]) -> tuple[NDArray[np.int64], int]:
-        """Factor a panel; see `NativeDevice.getrf`."""
+    def getrf(self, panel: Block, after: After) -> tuple[NDArray[np.int64], int]:
+        """Factor a panel by two kernels for each column."""
         rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
         if not width:
             return np.empty(0, np.int64), 0
@@ -68,8 +61,8 @@ class PanelFactors:
         found = self._run("panel factorisation", panel, work, after, width + 1)
         return found[:width].astype(np.int64), int(found[width])
 
-    def geqrf(self, panel: Block, after: Sequence[Completion]) -> NDArray[Any]:
-        """Factor a panel; see `NativeDevice.geqrf`."""
+    def geqrf(self, panel: Block, after: After) -> NDArray[Any]:
+        """Factor a panel by two kernels for each column."""
         rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
         if not width:
             return np.empty(0, dtype)
@@ -91,8 +84,8 @@ class PanelFactors:
         found = self._run("panel factorisation", panel, work, after, 2 * width + 2, dtype)
         return found[:width]
 
-    def potrf(self, block: Block, after: Sequence[Completion]) -> int:
-        """Factor a diagonal block; see `NativeDevice.potrf`."""
+    def potrf(self, block: Block, after: After) -> int:
+        """Factor a diagonal block by one kernel."""
         n, dtype = block.rows, block.tile.dtype
         if not n:
             return 0
@@ -108,29 +101,32 @@ class PanelFactors:
         return int(self._run("factorisation of a block", block, work, after, 1)[0])
 
     def _run(
-        self, what: str, block: Block, factor: Enqueue, after: Sequence[Completion], count: int,
-        results: Any = np.int32,
-    ) -> NDArray[Any]:  # fmt: skip
+        self,
+        what: str,
+        block: Block,
+        factor: Enqueue,
+        after: After,
+        count: int,
+        dtype: Any = np.int32,
+    ) -> NDArray[Any]:
         """Copy a block to dense workspace, factor it there, copy it back, and wait.
 
-        Returns `count` numbers of the dtype `results` that the kernels wrote.
+        Returns `count` numbers of a dtype that the kernels wrote.
         """
-        rows, cols, dtype = block.rows, block.cols, block.tile.dtype
-        space = self._factoring.space("panel", rows * cols * dtype.itemsize)
-        written = self._factoring.space("results", 16 * (2 * COLUMNS + 2))
-        dense = Block(Tile("C", space, rows, cols, cols, dtype), 0, 0, rows, cols)
-        found = np.empty(count, results)
-        copied = self._device.copy(block, dense, after)
+        dense = self._workspace.scratch("panel", block.rows, block.cols, block.tile.dtype)
+        written = self._workspace.scratch("results", 2 * COLUMNS + 2, 1, np.dtype(np.complex128))
+        memory, results = rows_of(dense).memory, rows_of(written).memory
+        found = np.empty(count, dtype)
+        copied = self.copy(block, dense, after)
 
-        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> list[cl.Event]:
             first = cl.enqueue_marker(queue, wait_for=events)
-            factor(queue, space.memory, written.memory)
+            factor(queue, memory, results)
             to: Any = found
-            last: Any = cl.enqueue_copy(queue, to, written.memory, is_blocking=False)
-            return first, last
+            return [first, cl.enqueue_copy(queue, to, results, is_blocking=False)]
 
-        done = self._queue.enqueue(what, work, (), (found, space, written))
-        back = self._device.copy(dense, block, ())
+        done = self._compute.enqueue(what, work, (), (found, memory, results))
+        back = self.copy(dense, block, ())
         for completion in (copied, done, back):
             completion.wait()
         return found

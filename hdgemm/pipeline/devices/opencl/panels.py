@@ -1,4 +1,4 @@
-"""Layout of A and B in slots: panels of the kernel's width, or row-major as stored."""
+"""Layout of tiles in slots: panels of the kernel's width, or row-major as stored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DeviceError
+from hdgemm.pipeline.devices.opencl.memory import DeviceBuffer, StagingBuffer
+from hdgemm.pipeline.devices.opencl.programs import Rows, Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,3 +118,22 @@ def element_origin(tile: Tile) -> int:
             origin=tile.origin,
         )
     return origin
+
+
+def rows_of(block: Block) -> Rows:
+    """Return the driver's memory of a tile, and where the rows of a block of it lie."""
+    tile, buffer = block.tile, block.tile.buffer
+    if not isinstance(buffer, DeviceBuffer):
+        raise DeviceError(f"an OpenCL device uses tiles in its own slots, not in a {type(buffer)}")
+    skip = buffer.skip // tile.dtype.itemsize if isinstance(buffer, StagingBuffer) else 0
+    start = skip + element_origin(tile) + block.row * tile.ld + block.col
+    return Rows(buffer.memory, start, tile.ld)
+
+
+def source_of(block: Block, shape: KernelShape) -> Source:
+    """Return A or B as the multiply kernel reads it."""
+    tile, (memory, start, ld) = block.tile, rows_of(block)
+    if shape.packed:
+        panels = Panels.of(block, kernel_width(shape, tile.operand, tile.dtype))
+        return Source(memory, panels.aligned_start(), (panels.stride,))
+    return Source(memory, start, (1, ld) if tile.trans else (ld, 1))

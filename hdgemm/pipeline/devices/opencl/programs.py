@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyopencl as cl
@@ -24,6 +24,7 @@ from hdgemm.pipeline.devices.opencl.tuning_cache import replace_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
     from hdgemm.pipeline.devices.opencl.kernel_shapes import Extents, KernelShape
 
 #: k steps that one work-group packs: long enough to stream memory, short enough to balance cores.
@@ -147,8 +148,8 @@ def _built(make: Callable[[], cl.Program]) -> cl.Program:
 class Programs:
     """The kernels of one device, each built at its first use and kept as long as the device."""
 
-    def __init__(self, context: cl.Context, *, lockstep: bool) -> None:
-        self._context = context
+    def __init__(self, context: cl.Context, owner: OwnerProcess, *, lockstep: bool) -> None:
+        self._context, self._owner = context, owner
         self._lock = threading.Lock()
         self._programs: dict[str, cl.Program] = {}
         self._kernels: dict[tuple[object, ...], cl.Kernel] = {}
@@ -179,6 +180,7 @@ class Programs:
         )
 
     def _build(self, key: tuple[Any, ...], source: str, arguments: Sequence[Any]) -> cl.Kernel:
+        self._owner.check()
         with self._lock:
             if source not in self._programs:
                 self._programs[source] = build_cached(self._context, source)
@@ -231,9 +233,11 @@ class Source:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """C as the kernel writes it: row-major, `ld` elements from row to row."""
+class Rows(NamedTuple):
+    """Rows in memory of the driver: the first one's first element, and from row to row, elements.
+
+    C as the multiply kernel writes it.
+    """
 
     memory: cl.Buffer
     start: int
@@ -249,7 +253,7 @@ class GemmCall:
     a: Source
     b: Source
     beta: complex
-    c: Target
+    c: Rows
 
     def enqueue(
         self,
@@ -264,7 +268,7 @@ class GemmCall:
         alpha, beta = complex(self.alpha), complex(self.beta)
         kernel.set_args(
             m, n, k, alpha.real, alpha.imag, a.memory, a.start, *a.strides,
-            b.memory, b.start, *b.strides, beta.real, beta.imag, c.memory, c.start, c.ld,
+            b.memory, b.start, *b.strides, beta.real, beta.imag, *c,
         )  # fmt: skip
         groups_n = -(-n // (shape.block_n(dtype) * shape.walk_n))
         groups_m = -(-m // (shape.block_m() * shape.walk_m))

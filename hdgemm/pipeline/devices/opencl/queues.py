@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyopencl as cl
@@ -16,11 +16,11 @@ from hdgemm.pipeline.devices.opencl.driver import driver_errors, never_release
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
-    from hdgemm.pipeline.devices.protocol import Completion
+    from hdgemm.pipeline.devices.protocol import After
 
-#: Enqueues commands on a queue, the first of which waits for the events; returns the events of the
-#: first and the last command.
-Work: TypeAlias = Callable[[cl.CommandQueue, list[cl.Event]], tuple[cl.Event, cl.Event]]
+#: Enqueues commands on a queue, the first of which waits for the events; returns the events of
+#: these commands, or of the first and the last one.
+Work: TypeAlias = Callable[[cl.CommandQueue, list[cl.Event]], list[cl.Event]]
 
 _CLOCK_TRIES: Final = 7
 _NANOSECOND: Final = 1e-9
@@ -105,13 +105,12 @@ class Queue:
         self._pending: deque[tuple[cl.Event, Any]] = deque()
         self._closed = False
 
-    def enqueue(
-        self, what: str, work: Work, after: Sequence[Completion], keep: Any = None
-    ) -> EventCompletion:
+    def enqueue(self, what: str, work: Work, after: After, keep: Any = None) -> EventCompletion:
         """Enqueue `work` behind everything in `after`; `keep` lives until it is done.
 
         Completions of other devices have no event here: they are waited for.
         """
+        self.owner.check()
         events = []
         for completion in after:
             if self._blocking or not isinstance(completion, EventCompletion):
@@ -121,7 +120,8 @@ class Queue:
         if self._closed:
             raise DeviceError(f"{what}: the device is closed")
         with self._lock, driver_errors(what):
-            first, last = work(self.queue, events)
+            commands = work(self.queue, events)
+            first, last = commands[0], commands[-1]
             if self._blocking:
                 last.wait()
             else:
@@ -131,14 +131,11 @@ class Queue:
                 self._pending.append((last, keep))
         return EventCompletion(what, first, last, self)
 
-    def mark(self, what: str, after: Sequence[Completion]) -> EventCompletion:
+    def mark(self, what: str, after: After) -> EventCompletion:
         """Enqueue nothing but the order: the completion of an operation without elements."""
-
-        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> tuple[cl.Event, cl.Event]:
-            event = cl.enqueue_marker(queue, wait_for=events)
-            return event, event
-
-        return self.enqueue(what, work, after)
+        return self.enqueue(
+            what, lambda queue, events: [cl.enqueue_marker(queue, wait_for=events)], after
+        )
 
     def _drop_finished(self) -> None:
         done = cl.command_execution_status.COMPLETE
@@ -147,6 +144,7 @@ class Queue:
 
     def finish(self) -> None:
         """Wait for everything enqueued; an error belongs to the completion of its command."""
+        self.owner.check()
         with contextlib.suppress(cl.Error):
             self.queue.finish()
         with self._lock:

@@ -8,13 +8,8 @@ import pyopencl as cl
 
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 from hdgemm.pipeline.devices.opencl.memory import bytes_at, span_bytes
-from hdgemm.pipeline.devices.opencl.panels import (
-    Panels,
-    element_origin,
-    panel_width,
-    rows_are_steps,
-)
-from hdgemm.pipeline.devices.opencl.programs import PACK_CHUNK
+from hdgemm.pipeline.devices.opencl.panels import Panels, panel_width, rows_are_steps, rows_of
+from hdgemm.pipeline.devices.opencl.programs import PACK_CHUNK, Rows
 from hdgemm.pipeline.devices.protocol import Block
 
 if TYPE_CHECKING:
@@ -44,60 +39,36 @@ class Uploads:
         self._zero_copy = zero_copy
         self._scratch: cl.Buffer | None = None
 
-    def prepare(
-        self, source: NDArray[Any], target: Block, slot: cl.Buffer, shape: KernelShape
-    ) -> tuple[Work, Any]:
+    def prepare(self, source: NDArray[Any], target: Block, shape: KernelShape) -> tuple[Work, Any]:
         """Return the work to enqueue, and the objects that must live until it is done."""
-        tile = target.tile
-        if tile.operand == "C" or not shape.packed:
-            start = element_origin(tile) + target.row * tile.ld + target.col
-            return lambda queue, events: write_block(queue, source, slot, start, tile.ld, events), (
-                source, slot,
-            )  # fmt: skip
-        width = panel_width(shape, tile)
+        rows = rows_of(target)
+        if target.tile.operand == "C" or not shape.packed:
+            return lambda queue, events: [write_block(queue, source, rows, events)], (source, rows)
+        width = panel_width(shape, target.tile)
         if self._zero_copy and _whole_elements(source):
             memory, skip = self._memory.reach(source)
-            start, ld = skip // source.itemsize, source.strides[0] // source.itemsize
-            return lambda queue, events: self._pack(
-                queue, target, width, (memory, start, ld), slot, events
-            ), (source, memory, slot)
+            size = source.itemsize
+            staged = Rows(memory, skip // size, source.strides[0] // size)
+            return lambda queue, events: [
+                pack_block(queue, self._programs, staged, target, width, events)
+            ], (source, memory, rows)
         scratch = self._scratch_buffer()
-        return lambda queue, events: self._pass_through(
-            queue, source, target, width, scratch, slot, events
-        ), (source, slot)
 
-    def _pass_through(
-        self,
-        queue: cl.CommandQueue,
-        source: NDArray[Any],
-        target: Block,
-        width: int,
-        scratch: cl.Buffer,
-        slot: cl.Buffer,
-        events: list[cl.Event],
-    ) -> tuple[cl.Event, cl.Event]:
-        """Write one piece at a time into scratch memory and pack it from there."""
-        commands: list[cl.Event] = []
-        most = SCRATCH_BYTES // source.itemsize
-        for row, col, rows, cols in _pieces(target.rows, target.cols, most):
-            part = source[row : row + rows, col : col + cols]
-            block = Block(target.tile, target.row + row, target.col + col, rows, cols)
-            commands += write_block(queue, part, scratch, 0, cols, events)
-            commands += self._pack(queue, block, width, (scratch, 0, cols), slot, [])
-            events = []
-        return commands[0], commands[-1]
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> list[cl.Event]:
+            """Write one piece at a time into scratch memory and pack it from there."""
+            commands: list[cl.Event] = []
+            most = SCRATCH_BYTES // source.itemsize
+            for row, col, height, across in _pieces(target.rows, target.cols, most):
+                part = source[row : row + height, col : col + across]
+                block = Block(target.tile, target.row + row, target.col + col, height, across)
+                dense = Rows(scratch, 0, across)
+                commands += (
+                    write_block(queue, part, dense, [] if commands else events),
+                    pack_block(queue, self._programs, dense, block, width, []),
+                )
+            return commands
 
-    def _pack(
-        self,
-        queue: cl.CommandQueue,
-        target: Block,
-        width: int,
-        source: tuple[cl.Buffer, int, int],
-        slot: cl.Buffer,
-        events: list[cl.Event],
-    ) -> tuple[cl.Event, cl.Event]:
-        event = pack_block(queue, self._programs, source, (target, slot, width), events)
-        return event, event
+        return work, (source, rows)
 
     def _scratch_buffer(self) -> cl.Buffer:
         if self._scratch is None:
@@ -114,21 +85,13 @@ class Uploads:
 
 
 def pack_block(
-    queue: cl.CommandQueue,
-    programs: Programs,
-    source: tuple[cl.Buffer, int, int],
-    target: tuple[Block, cl.Buffer, int],
-    events: list[cl.Event],
-    *,
-    user: str = "upload",
-) -> cl.Event:
-    """Pack rows of a buffer (its memory, first element and ld) into a block of A or B.
-
-    `target` is the block, its memory and the width of its panels; `user` names the queue.
-    """
-    (block, slot, width), tile, items = target, target[0].tile, programs.pack_items
-    panels = Panels.of(block, width)
+    queue: cl.CommandQueue, programs: Programs, source: Rows, target: Block, width: int,
+    events: list[cl.Event], *, user: str = "upload",
+) -> cl.Event:  # fmt: skip
+    """Pack rows into a block of A or B with panels of `width`; `user` names the queue."""
+    tile, items, panels = target.tile, programs.pack_items, Panels.of(target, width)
     kernel = programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile), user=user)
+    slot = rows_of(target).memory
     kernel.set_args(
         panels.steps, panels.first, panels.across, *source, slot, panels.start, panels.stride
     )
@@ -150,46 +113,52 @@ def _pieces(rows: int, cols: int, most: int) -> Iterator[tuple[int, int, int, in
 
 
 def write_block(
-    queue: cl.CommandQueue,
-    source: NDArray[Any],
-    memory: cl.Buffer,
-    start: int,
-    ld: int,
-    events: list[cl.Event],
-) -> tuple[cl.Event, cl.Event]:
-    """Copy a 2-D array to rows of `memory`, `ld` elements apart, from element `start` on."""
-    event = cl.enqueue_copy(
-        queue, memory, bytes_at(source.ctypes.data, span_bytes(source)),
-        is_blocking=False, wait_for=events, **_rectangle(source, start, ld),
+    queue: cl.CommandQueue, source: NDArray[Any], target: Rows, events: list[cl.Event]
+) -> cl.Event:
+    """Copy a 2-D array to the device."""
+    return cl.enqueue_copy(
+        queue, target.memory, bytes_at(source.ctypes.data, span_bytes(source)),
+        is_blocking=False, wait_for=events, **_rectangle(source, target),
     )  # fmt: skip
-    return event, event
 
 
 def read_block(
-    queue: cl.CommandQueue,
-    memory: cl.Buffer,
-    start: int,
-    ld: int,
-    target: NDArray[Any],
-    events: list[cl.Event],
-) -> tuple[cl.Event, cl.Event]:
-    """Copy rows of `memory`, `ld` elements apart, from element `start` on, to a 2-D array."""
-    event = cl.enqueue_copy(
-        queue, bytes_at(target.ctypes.data, span_bytes(target)), memory,
-        is_blocking=False, wait_for=events, **_rectangle(target, start, ld),
+    queue: cl.CommandQueue, source: Rows, target: NDArray[Any], events: list[cl.Event]
+) -> cl.Event:
+    """Copy rows of the device to a 2-D array."""
+    return cl.enqueue_copy(
+        queue, bytes_at(target.ctypes.data, span_bytes(target)), source.memory,
+        is_blocking=False, wait_for=events, **_rectangle(target, source),
     )  # fmt: skip
-    return event, event
 
 
-def _rectangle(host: NDArray[Any], start: int, ld: int) -> dict[str, tuple[int, ...]]:
+def _rectangle(host: NDArray[Any], there: Rows) -> dict[str, tuple[int, ...]]:
     size = host.itemsize
     rows, cols = host.shape
-    pitch = ld * size
-    host_pitch = host.strides[0] if rows > 1 else cols * size
     return {
-        "buffer_origin": (start * size % pitch, start * size // pitch, 0),
+        "buffer_origin": _origin(there, size),
         "host_origin": (0, 0, 0),
         "region": (cols * size, rows, 1),
-        "buffer_pitches": (pitch, 0),
-        "host_pitches": (host_pitch, 0),
+        "buffer_pitches": (there.ld * size, 0),
+        "host_pitches": (host.strides[0] if rows > 1 else cols * size, 0),
     }
+
+
+def copy_rows(
+    queue: cl.CommandQueue, source: Rows, target: Rows, extents: tuple[int, int, int],
+    events: list[cl.Event],
+) -> cl.Event:  # fmt: skip
+    """Copy between rows of the device: `extents` are rows, columns and bytes of an element."""
+    rows, cols, size = extents
+    options: dict[str, Any] = {
+        "src_origin": _origin(source, size),
+        "dst_origin": _origin(target, size),
+        "region": (cols * size, rows, 1),
+        "src_pitches": (source.ld * size, 0),
+        "dst_pitches": (target.ld * size, 0),
+    }
+    return cl.enqueue_copy(queue, target.memory, source.memory, wait_for=events, **options)
+
+
+def _origin(rows: Rows, size: int) -> tuple[int, int, int]:
+    return rows.start % rows.ld * size, rows.start // rows.ld, 0

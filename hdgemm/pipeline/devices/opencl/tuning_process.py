@@ -29,8 +29,8 @@ from hdgemm.pipeline.devices.opencl.kernel_shapes import (
 from hdgemm.pipeline.devices.opencl.names import locate
 from hdgemm.pipeline.devices.opencl.programs import (
     GemmCall,
+    Rows,
     Source,
-    Target,
     build,
     gemm_arguments,
     gemm_source,
@@ -168,7 +168,7 @@ class Trials:
         else:
             sources = Source(self._hold(a), 0, (k, 1)), Source(self._hold(b), 0, (n, 1))
         # With beta = 0 the kernel must not read these NaNs.
-        target = Target(self._hold(np.full((m, n), np.nan, self._dtype)), 0, n)
+        target = Rows(self._hold(np.full((m, n), np.nan, self._dtype)), 0, n)
         return GemmCall((m, n, k), 1.0, sources[0], sources[1], 0.0, target)
 
     def _hold(self, values: NDArray[Any]) -> cl.Buffer:

@@ -17,19 +17,26 @@ import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.protocol import view
-from hdgemm.pipeline.devices.recording.factor_operations import FactorOperations
 from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
 from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.devices.protocol import Block, Buffer, Completion, HostBuffer
+    from hdgemm.pipeline.devices.interchanges import Moves
+    from hdgemm.pipeline.devices.protocol import (
+        After,
+        Block,
+        Buffer,
+        Completion,
+        HostBuffer,
+        Triangle,
+    )
     from hdgemm.pipeline.devices.recording.operation import Corruption, Fault, Kind, Pace
-    from hdgemm.pipeline.devices.recording.races import Access, Queue, VectorClock
+    from hdgemm.pipeline.devices.recording.races import Queue, VectorClock
     from hdgemm.pipeline.plan import Operand
 
 
@@ -50,7 +57,7 @@ class ArrayBuffer:
         return self.array.nbytes
 
 
-class RecordingDevice(FactorOperations):
+class RecordingDevice:
     """See the module's docstring.
 
     Parameters
@@ -138,9 +145,7 @@ class RecordingDevice(FactorOperations):
         """Buffers, staging included, that are not freed yet."""
         return len(self._buffers)
 
-    def upload(
-        self, source: NDArray[Any], target: Block, after: Sequence[Completion]
-    ) -> Completion:
+    def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """Copy into a tile, and check that the source does not change meanwhile."""
         checksum = checksum_of(source)
 
@@ -150,16 +155,10 @@ class RecordingDevice(FactorOperations):
                 raise AssertionError("staging was overwritten before its upload was done")
             self._corrupt("upload", target)
 
-        return self._enqueue("upload", source.nbytes, [access(target, writes=True)], work, after)
+        return self._enqueue("upload", source.nbytes, work, after, writes=target)
 
     def gemm(
-        self,
-        alpha: complex,
-        a: Block,
-        b: Block,
-        beta: complex,
-        c: Block,
-        after: Sequence[Completion],
+        self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> Completion:
         """Multiply with NumPy."""
 
@@ -170,18 +169,52 @@ class RecordingDevice(FactorOperations):
             self._corrupt("gemm", c)
 
         k = a.rows if a.tile.trans else a.cols
-        accesses = [access(a, writes=False), access(b, writes=False), access(c, writes=True)]
-        return self._enqueue("gemm", 2 * c.rows * c.cols * k, accesses, work, after)
+        flops = 2 * c.rows * c.cols * k
+        return self._enqueue("gemm", flops, work, after, reads=(a, b), writes=c)
 
-    def download(
-        self, source: Block, target: NDArray[Any], after: Sequence[Completion]
-    ) -> Completion:
+    def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
+        """Solve with BLAS, to which a row-major block is its column-major transpose."""
+        from hdgemm import fortran
+
+        def work() -> None:
+            fortran.trsm(view(a).T, view(b).T, **form.of_transposes()._asdict())
+
+        flops = a.rows * b.rows * b.cols
+        return self._enqueue("trsm", flops, work, after, reads=[a], writes=b)
+
+    def permute(self, block: Block, moves: Moves, after: After, axis: int = 0) -> Completion:
+        """Gather with NumPy, then scatter."""
+
+        def work() -> None:
+            rows = view(block) if axis == 0 else view(block).T
+            rows[moves.places] = rows[moves.sources]
+
+        nbytes = len(moves.places) * (block.cols, block.rows)[axis] * block.tile.dtype.itemsize
+        return self._enqueue("permute", nbytes, work, after, writes=block)
+
+    def copy(self, source: Block, target: Block, after: After) -> Completion:
+        """Copy from tile to tile."""
+
+        def work() -> None:
+            np.copyto(view(target), view(source))
+
+        return self._enqueue("copy", _nbytes(source), work, after, reads=[source], writes=target)
+
+    def conjugate(self, block: Block, after: After) -> Completion:
+        """Conjugate with NumPy."""
+
+        def work() -> None:
+            np.conjugate(view(block), out=view(block))
+
+        return self._enqueue("conjugate", _nbytes(block), work, after, writes=block)
+
+    def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """Copy out of a tile."""
 
         def work() -> None:
             np.copyto(target, view(source))
 
-        return self._enqueue("download", target.nbytes, [access(source, writes=False)], work, after)
+        return self._enqueue("download", target.nbytes, work, after, reads=[source])
 
     def synchronize(self) -> None:
         """Wait for all queues, whether their operations failed or not."""
@@ -208,15 +241,22 @@ class RecordingDevice(FactorOperations):
 
     def _enqueue(
         self,
-        queue: Queue,
+        kind: Kind,
         amount: int,
-        accesses: list[Access],
         work: Callable[[], None],
-        after: Sequence[Completion],
+        after: After,
         *,
-        kind: Kind | None = None,
+        reads: Iterable[Block] = (),
+        writes: Block | None = None,
     ) -> Completion:
-        call = Call(kind or queue, amount)
+        """Enqueue work on parts of tiles; what is no transfer runs in the queue of products."""
+        queue: Queue = (
+            "upload" if kind == "upload" else "download" if kind == "download" else "gemm"
+        )
+        accesses = [access(block, writes=False) for block in reads]
+        if writes is not None:
+            accesses.append(access(writes, writes=True))
+        call = Call(kind, amount)
         earlier = [completion for completion in after if isinstance(completion, Operation)]
         operation = Operation(call, earlier, self._note_seen)
         with self._lock:
@@ -243,6 +283,10 @@ class RecordingDevice(FactorOperations):
 
 def _fail() -> None:
     raise RuntimeError("injected fault")
+
+
+def _nbytes(block: Block) -> int:
+    return block.rows * block.cols * block.tile.dtype.itemsize
 
 
 def _op(block: Block) -> NDArray[Any]:

@@ -65,7 +65,7 @@ class Run:
         a, b, c = (ArrayMatrix(x) for x in (*self.stored, self.out))
         with closing(device), page_locked(standin, *locked):
             return run_plan(
-                self.plan, device, Operands(a, b, c, c), alpha=self.alpha, beta=self.beta
+                self.plan, device, Operands(a, b, c, c, alpha=self.alpha, beta=self.beta)
             )
 
     def check(self):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hdgemm import Options
 from hdgemm.blas import multiply
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
-from hdgemm.pipeline.devices.opencl import list_devices, open_device, parts, platforms
+from hdgemm.pipeline.devices.opencl import list_devices, open_device, platforms
 from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShapes
 from hdgemm.pipeline.devices.opencl.names import locate
 from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.run.reach import ReachesHostMemory
+from hdgemm.pipeline.devices.registry import parts_of
 from tests.pipeline.devices.device_contract import DeviceContract, random
 from tests.reference import DTYPES, assert_close_in_eps
 
@@ -303,7 +303,7 @@ def test_parts_of_a_device_multiply_at_once():
     whole = opened("Intel")
     name = whole.spec.name
     whole.close()
-    names = parts(f"{name}/2")
+    names = parts_of(f"{name}/2")
     assert names == (f"{name}/2:0", f"{name}/2:1")
     try:
         halves = [open_device(each) for each in names]
@@ -337,9 +337,9 @@ def test_a_name_that_is_not_there_says_so(name):
 
 
 def test_parts_of_any_text_are_few_names():
-    assert parts("opencl:1/3") == ("opencl:1/3:0", "opencl:1/3:1", "opencl:1/3:2")
+    assert parts_of("opencl:1/3") == ("opencl:1/3:0", "opencl:1/3:1", "opencl:1/3:2")
     for text in ("host", "opencl:0", "opencl:0/0", "opencl:0/999999999", "opencl:0/2:1"):
-        assert parts(text) == (text,)
+        assert parts_of(text) == (text,)
 
 
 def test_a_device_with_fewer_units_than_parts_says_so():
@@ -456,4 +456,4 @@ def test_a_cpu_packs_from_the_callers_arrays_and_writes_into_its_c(platform, dty
 def test_what_has_memory_of_its_own_is_not_taken_to_reach_the_callers():
     for zero_copy in (True, False):
         with closing(opened("Intel", zero_copy=zero_copy)) as device:
-            assert isinstance(device, ReachesHostMemory) == zero_copy
+            assert device.reaches(np.empty(1)) == zero_copy

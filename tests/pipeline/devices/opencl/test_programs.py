@@ -6,6 +6,7 @@ import pytest
 
 from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl import programs
+from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
 from hdgemm.pipeline.devices.opencl.names import locate
 
 pytest.importorskip("pyopencl")
@@ -69,7 +70,7 @@ def test_a_source_that_does_not_compile_shows_the_compilers_log(context):
 def test_both_packing_kernels_of_a_width_are_built_once(context, monkeypatch):
     built = []
     monkeypatch.setattr(programs, "build_cached", lambda *a: built.append(a) or BUILD(*a))
-    kept = programs.Programs(context, lockstep=False)
+    kept = programs.Programs(context, OwnerProcess("a device"), lockstep=False)
     dtype = np.dtype("float64")
     kernels = [kept.pack(dtype, 8, rows_are_steps=rows) for rows in (False, True, False, True)]
     assert len(built) == 1
