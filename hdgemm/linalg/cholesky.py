@@ -185,9 +185,9 @@ class _Call:
     def run(
         self, a: Any, out: Any, overwrite_a: bool, options: Any, session: Session | None
     ) -> Any:
-        source = open_square(a)
         order = "F" if self._lower else "C"
         with (
+            open_square(a) as source,
             host_session(session, options) as (opened, chosen),
             destination(
                 out, a, source, order=order, overwrite_a=overwrite_a, command=self._command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -119,22 +120,25 @@ def lstsq(
     driver = "gelsd" if lapack_driver is None else lapack_driver
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")
-    source = open_matrix(a)
-    rhs, vector = open_columns(b)
-    (m, n), p = source.shape, rhs.shape[1]
-    _check_shapes(source, rhs)
-    dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
     given = single(out)
-    if vector and isinstance(given, np.ndarray):
-        given = given[:, np.newaxis]
     facts = {"routine": "lstsq", "cond": cond, "driver": driver}
-    with (
-        host_session(session, options) as (_, chosen),
-        durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart) as durable,
-        destination(given, a, source, order="F", overwrite_a=False, dtype=dtype,
-                    shape=(n, p)) as target,
-        input_unchanged(source, target.stored),
-    ):  # fmt: skip
+    with ExitStack() as stack:
+        source = stack.enter_context(open_matrix(a))
+        rhs, vector = open_columns(b)
+        stack.enter_context(rhs)
+        (m, n), p = source.shape, rhs.shape[1]
+        _check_shapes(source, rhs)
+        dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
+        if vector and isinstance(given, np.ndarray):
+            given = given[:, np.newaxis]
+        _, chosen = stack.enter_context(host_session(session, options))
+        durable = stack.enter_context(
+            durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart)
+        )
+        target = stack.enter_context(
+            destination(given, a, source, order="F", overwrite_a=False, dtype=dtype, shape=(n, p))
+        )
+        stack.enter_context(input_unchanged(source, target.stored))
         plan = durable.plan if durable is not None and durable.plan is not None else plan_rows(
             source.shape, p, dtype.name, chosen.host_bytes or default_host_bytes(),
             chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],

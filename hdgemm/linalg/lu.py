@@ -146,8 +146,8 @@ def factor(
     """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
     if pivoting not in ("partial", "tournament"):
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
-    source = open_matrix(a)
     with (
+        open_matrix(a) as source,
         host_session(session, options) as (opened, chosen),
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),

@@ -24,7 +24,7 @@ def slab_plan_text(plan: SlabPlan) -> str:
         else f"1 slab of {widest} columns"
     )
     if plan.copied:
-        slabs += "; A is read once by whole rows, and slabs are copied to the output first"
+        slabs += "; slabs of the row-major A are copied to the output first"
     phases = Table(
         ("phase", "expected"),
         [(name, format_duration(took)) for name, took in plan.phase_seconds.items() if took],

@@ -14,7 +14,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
-from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
+from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan, band_bytes
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -105,8 +105,11 @@ def plan_slabs(
     last = max((reflector.last for reflector in reflectors), default=0)
     depth = min(m, n) if kind == "qr" else last
 
-    def shape(block: int, buffers: int, width: int | None) -> _Shape:
-        return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
+    bands = STREAM_BUFFERS * band_bytes(n, np.dtype(dtype).itemsize)
+
+    def shape(block: int, buffers: int, width: int | None, copied: bool = False) -> _Shape:
+        held = reserved + bands * copied
+        return _Shape(kind, m, n, dtype, block, buffers, width, held, depth)
 
     plans = [
         replace(
@@ -120,8 +123,9 @@ def plan_slabs(
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if storage.overlap else (1,))
         for part in (_PARTS if width is None and buffers > 1 else (1.0,))
-        if (plan := _fit(shape(columns, buffers, width), memory, part))
-        for copied in ((False, True) if storage.copies and _can_copy(plan) else (False,))
+        for copied in ((False, True) if storage.copies else (False,))
+        if (plan := _fit(shape(columns, buffers, width, copied), memory, part))
+        and (not copied or _can_copy(plan))
     ]
     if not plans:
         requested = shape(block or 1, 1, width or 1).least_bytes
@@ -251,18 +255,25 @@ def _priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
 
 
 def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:
-    """Return the seconds to load a slab; for the first one, those of copying others too."""
+    """Return the seconds to load a slab; while the second one waits, others are copied."""
     slab = plan.slabs[number]
-    if plan.copied and number == 0:
-        copied = sum(map(plan.nbytes, plan.copies(0)))
-        return plan.m * plan.n * plan.itemsize / machine.disk_read + copied / machine.disk_write
-    if plan.copied:
-        return plan.nbytes(slab) / machine.disk_read if number >= plan.slab_buffers else 0.0
-    if not plan.gap_bytes(slab):
-        return plan.nbytes(slab) / machine.disk_read
+    if not plan.copied:
+        return _columns_seconds(plan, slab, machine)
+    seconds = plan.nbytes(slab) / machine.disk_read if number >= plan.slab_buffers else 0.0
+    if number <= 1:
+        copied = sum(map(plan.nbytes, plan.copies(0))) if number else 0
+        seconds += _columns_seconds(plan, plan.bands(0)[number], machine)
+        seconds += copied / machine.disk_write
+    return seconds
+
+
+def _columns_seconds(plan: SlabPlan, columns: Columns, machine: Machine) -> float:
+    """Return the seconds to read some columns of A."""
+    if not plan.gap_bytes(columns):
+        return plan.nbytes(columns) / machine.disk_read
     # A request for one piece of a row takes as long as reading a gap of GAP bytes.
-    gaps = (plan.m - slab.top) * min(plan.gap_bytes(slab), GAP)
-    return (plan.nbytes(slab) + gaps) / (_SHORT_ROWS * machine.disk_read)
+    gaps = (plan.m - columns.top) * min(plan.gap_bytes(columns), GAP)
+    return (plan.nbytes(columns) + gaps) / (_SHORT_ROWS * machine.disk_read)
 
 
 def _kernel_seconds(

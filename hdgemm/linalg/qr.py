@@ -122,13 +122,12 @@ def qr(
         raise InputError(f"mode must be 'full', 'economic', 'r' or 'raw', got {mode!r}")
     if pivoting:
         raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
-    source = open_matrix(a)
     watch = Watch.of(progress, observer, cancel, report)
     q_out, r_out = _outputs(out, mode)
-    in_file = overwrite_a and folder_of(source) is not None
-    with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
     command = Command("qr", {}, checkpoint, restart)
-    with host_session(session, options) as (opened, chosen):
+    with open_matrix(a) as source, host_session(session, options) as (opened, chosen):
+        in_file = overwrite_a and folder_of(source) is not None
+        with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
         factor = strategy_of(strategy, chosen, in_memory=not on_disk(a, out))
         if factor is not None:
             return qr_on_devices(

@@ -112,17 +112,16 @@ def qr_multiply(
         raise InputError("out must be a pair (product, r)")
     cq_out, r_out = out or (None, None)
     left = mode == "left"
-    source = open_matrix(a)
-    factor, vector = open_columns(c, "c")
-    if vector and not left:
-        factor = factor.T
-    _check_shapes(source, factor, left=left)
-    dtype = np.result_type(source.dtype, factor.dtype)
     watch = Watch.of(progress, observer, cancel, report)
-    with (
-        host_session(session, options) as (opened, chosen),
-        ExitStack() as stack,
-    ):
+    with ExitStack() as stack:
+        source = stack.enter_context(open_matrix(a))
+        factor, vector = open_columns(c, "c")
+        stack.enter_context(factor)
+        if vector and not left:
+            factor = factor.T
+        _check_shapes(source, factor, left=left)
+        dtype = np.result_type(source.dtype, factor.dtype)
+        opened, chosen = stack.enter_context(host_session(session, options))
         run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
                     overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)

@@ -58,15 +58,17 @@ def lu_factors(
     if isinstance(a, tuple):
         yield _given(a)
         return
-    with scratch_file(
-        open_matrix(a), overwrite_a=overwrite_a, checkpoint=checkpoint, name=name
-    ) as place:
+    with (
+        open_matrix(a) as source,
+        scratch_file(source, overwrite_a=overwrite_a, checkpoint=checkpoint, name=name) as place,
+    ):
         lu, pivots, zero = factor(
             a, place, run.watch, run.options, run.session,
             overwrite_a=overwrite_a, check_finite=check_finite,
             command=Command("lu_factor", {}, checkpoint is not None),
         )  # fmt: skip
-        yield Factors(open_matrix(lu), pivots, zero)
+        with open_matrix(lu) as matrix:
+            yield Factors(matrix, pivots, zero)
 
 
 def _given(lu_and_piv: tuple[Any, ...]) -> Factors:

@@ -1,24 +1,28 @@
-"""Slabs of a row-major matrix, copied in one pass to where each is contiguous.
+"""Slabs of a row-major matrix, copied to where each is contiguous.
 
 A slab of columns of a row-major file is one short piece of every row. To read each slab alone reads
-the gaps between the pieces too, or takes a request for each piece. One pass by bands of whole rows
-reads every element once.
+the gaps between the pieces too, or takes a request for each piece. Passes by bands of whole rows
+read A twice.
 """
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
+from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
+from hdgemm.linalg.slab_plan import band_bytes
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.transfer import disk_pool
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, disk_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -31,8 +35,9 @@ if TYPE_CHECKING:
 class SlabCopies:
     """Loads the slabs of a plan that is `copied`, in their order.
 
-    The first slabs are filled by the pass over A. Each of the others is copied, row-major, to the
-    columns of the output where its factor will be stored, and is read from there.
+    A first pass over A fills the slabs in memory. While these are factored, a second pass copies
+    the other ones, row-major, to the columns of the output where their factors will be stored; they
+    are read from there.
 
     Parameters
     ----------
@@ -45,7 +50,7 @@ class SlabCopies:
     first
         The slabs in memory that are loaded first.
     buffers
-        Memory for the bands: that of stream blocks, which are read after the pass.
+        Memory for the bands of the first pass: that of stream blocks, which are read after it.
     """
 
     def __init__(
@@ -60,21 +65,49 @@ class SlabCopies:
         self._a, self._plan, self._recorder = a, plan, recorder
         self._out = out.operand.matrix
         self._first, self._buffers = first, buffers
-        self._copied = plan.copies(first[0].number)
+        self._pool = ThreadPoolExecutor(1, "hdgemm-slab-copies")
+        self._copying: Future[None] | None = None
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End the pass, if it runs, at the next band."""
+        """End the pass that runs, if one does, at the next band."""
         self._stopped.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def load(self, slab: Slab) -> None:
-        """Fill a slab; with the first one all others are filled or copied."""
+        """Fill a slab; with the first one the others in memory are filled."""
         if slab.number == self._first[0].number:
-            self._pass()
-        elif slab.number > self._first[-1].number:
+            self._pass(0, self._buffers, self._fill)
+            self._copying = self._pool.submit(self._copy)
+        elif slab.number > self._first[-1].number and self._copying is not None:
+            self._copying.result()
             nbytes = self._plan.nbytes(slab.place)
             with self._recorder.operation("load1", slab.number, nbytes=nbytes):
                 self._copy_of(slab.place).read(0, 0, slab.array)
+
+    def _fill(self, top: int, left: int, band: NDArray[Any]) -> None:
+        for slab in self._first:
+            first, last, _ = slab.place
+            slab.array[top : top + len(band)] = band[:, first - left : last - left]
+
+    def _copy(self) -> None:
+        """Copy all slabs that are not in memory."""
+        number = self._first[0].number
+        copies = [(place, self._copy_of(place)) for place in self._plan.copies(number)]
+        copied = sum(place.width for place, _ in copies) * self._plan.itemsize
+
+        def write(top: int, left: int, band: NDArray[Any]) -> None:
+            with self._recorder.operation("store2", number, nbytes=len(band) * copied):
+                disk_pool().run([
+                    piece
+                    for place, copy in copies
+                    for piece in copy.write_pieces(
+                        top, 0, band[:, place.first - left : place.last - left]
+                    )
+                ])  # fmt: skip
+
+        nbytes = band_bytes(self._plan.n, self._plan.itemsize)
+        self._pass(1, [aligned_bytes(nbytes) for _ in range(STREAM_BUFFERS)], write)
 
     def _copy_of(self, place: Columns) -> FileMatrix:
         """Return a row-major matrix in the bytes of some columns of the output."""
@@ -86,46 +119,40 @@ class SlabCopies:
         copy.name = columns.name
         return copy
 
-    def _pass(self) -> None:
-        number, left = self._first[0].number, self._first[0].place.first
-        m, n = self._plan.m, self._plan.n
-        copies = [(place, self._copy_of(place)) for place in self._copied]
-        copied = sum(place.width for place, _ in copies) * self._plan.itemsize
-        whole = self._plan.loaded_bytes(self._first[0].place._replace(last=n))
-        rows = min(m, self._plan.block * m // (n - left))
+    def _pass(
+        self,
+        pass_number: int,
+        buffers: Sequence[NDArray[np.uint8]],
+        use: Callable[[int, int, NDArray[Any]], None],
+    ) -> None:
+        """Read columns of A by bands of rows; use each band, given its first row and column."""
+        number, m = self._first[0].number, self._plan.m
+        columns = self._plan.bands(number)[pass_number]
+        whole = self._plan.loaded_bytes(columns)
+        rows = (buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
         bands = [(top, min(top + rows, m)) for top in range(0, m, rows)]
 
         def read(band: tuple[int, int], buffer: int) -> tuple[int, NDArray[Any]]:
             top, bottom = band
-            array = self._band(top, bottom - top, self._buffers[buffer])
+            array = self._band(top, bottom - top, columns, buffers[buffer])
             nbytes = whole * bottom // m - whole * top // m
             with self._recorder.operation("load1", number, nbytes=nbytes):
-                self._a[top:bottom, left:].read(array)
+                self._a[top:bottom, columns.first : columns.last].read(array)
             return top, array
 
         with ReadAhead() as reads:
             for top, array in reads.blocks(bands, read):
                 if self._stopped.is_set():
                     raise CancelledRunError("the factorisation was stopped")
-                for slab in self._first:
-                    first, last, _ = slab.place
-                    slab.array[top : top + len(array)] = array[:, first - left : last - left]
-                with self._recorder.operation("store2", number, nbytes=len(array) * copied):
-                    disk_pool().run([
-                        piece
-                        for place, copy in copies
-                        for piece in copy.write_pieces(
-                            top, 0, array[:, place.first - left : place.last - left]
-                        )
-                    ])  # fmt: skip
+                use(top, columns.first, array)
 
-    def _band(self, top: int, rows: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
+    def _band(
+        self, top: int, rows: int, columns: Columns, memory: NDArray[np.uint8]
+    ) -> NDArray[Any]:
         """Lay out rows of A in a buffer, at the phase that they have in its file."""
-        plan, left = self._plan, self._first[0].place.first
-        operand = self._a.operand
-        phase = 0 if operand.trans else operand.matrix.phase(top, left)
+        operand, dtype = self._a.operand, np.dtype(self._plan.dtype)
+        phase = 0 if operand.trans else operand.matrix.phase(top, columns.first)
         array: NDArray[Any] = np.ndarray(
-            (rows, plan.n - left), plan.dtype, memory.data,
-            0 if phase % plan.itemsize else phase,
-        )  # fmt: skip
+            (rows, columns.width), dtype, memory.data, 0 if phase % dtype.itemsize else phase
+        )
         return array

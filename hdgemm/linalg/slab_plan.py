@@ -27,6 +27,13 @@ PHASES: Final = ("load", "update", "panel", "store", "interchange")
 #: Bytes above the part of a short column that are read with it: one contiguous request for all
 #: columns takes less time than a request for each.
 _ABOVE: Final = 64 << 10
+#: Bytes of a band of rows that is copied, where a row is not longer.
+_BAND_BYTES: Final = 4 << 20
+
+
+def band_bytes(n: int, itemsize: int) -> int:
+    """Return the bytes of a buffer for a band of rows that is copied."""
+    return max(n * itemsize, _BAND_BYTES) + ALIGNMENT
 
 
 class Columns(NamedTuple):
@@ -73,8 +80,8 @@ class SlabPlan:
         Bytes from one row of A to the next where A is row-major in a file, so that a slab is read
         as one piece of each row; else 0.
     copied
-        A is read once by whole rows; slabs for which no buffer is free are copied to the space of
-        the output where their factors will be stored, and are loaded from there.
+        A is read by whole rows: once to fill the slab buffers, and once to copy the other slabs to
+        the space of the output where their factors will be stored; they are loaded from there.
     whole
         Columns of the output are short and contiguous: those that stream are read whole.
     devices
@@ -162,6 +169,20 @@ class SlabPlan:
         """Return the slabs that are copied where some are finished: all but the next ones."""
         return self.slabs[done + self.slab_buffers :] if self.copied else ()
 
+    def band(self, needed: Columns) -> Columns:
+        """Return the columns of A that are read where some are needed of a band of rows: all, where
+        the gaps between the pieces would be read anyway.
+        """
+        return Columns(0, self.n, 0) if 0 < self.gap_bytes(needed) <= GAP else needed
+
+    def bands(self, done: int) -> tuple[Columns, Columns]:
+        """Return the columns that are read to fill the slab buffers, and to copy the others."""
+        filled, copied = self.slabs[done : done + self.slab_buffers], self.copies(done)
+        return (
+            self.band(Columns(filled[0].first, filled[-1].last, 0)),
+            self.band(Columns(copied[0].first, self.n, 0)),
+        )
+
     @property
     def read_bytes(self) -> int:
         """Bytes that are read: the slabs of A, and the earlier columns for each slab."""
@@ -229,8 +250,8 @@ class SlabPlan:
         """
         rest, copies = self.slabs[slab:], self.copies(slab)
         copied = sum(map(self.nbytes, copies))
-        whole = (Columns(rest[0].first, self.n, 0),) if copies else rest
-        loaded = copied + sum(map(self.loaded_bytes, whole)) + sum(self.streamed_bytes()[slab:])
+        read = self.bands(slab) if copies else rest
+        loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
         stored = copied + sum(map(self.nbytes, rest))
         return {"load1": loaded + final, "store2": stored + final}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,20 +113,24 @@ def solve(
         )
     if refine not in (None, "float32"):
         raise InputError(f"refine must be None or 'float32', got {refine!r}")
-    source = open_square(a)
-    if assume_a == "pos" and transposed and source.dtype.kind == "c":
-        raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
-    solution = Solution.of(b, source.shape[0], source.dtype)
-    system = System(a, source, solution, assume_a, lower=bool(lower), transposed=bool(transposed),
-                    check_finite=bool(check_finite), overwrite_a=bool(overwrite_a))  # fmt: skip
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
     arguments = {"assume_a": assume_a, "lower": bool(lower), "transposed": bool(transposed),
                  "refine": refine}  # fmt: skip
-    command = Command("solve", arguments, checkpoint, restart, matrices=system.kept)
-    if refine and system.solution.dtype.name in SINGLE:
-        try:
-            return system.solve(out, refined, run, command)
-        except (NotConvergedError, SingularMatrixError) as error:
-            _LOG.warning("solve factors again in double precision: %s", error)
-            command = replace(command, restart=False)
-    return system.solve(out, factored, run, command)
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    with ExitStack() as stack:
+        source = stack.enter_context(open_square(a))
+        if assume_a == "pos" and transposed and source.dtype.kind == "c":
+            raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
+        solution = Solution.of(b, source.shape[0], source.dtype)
+        stack.enter_context(solution.rhs)
+        system = System(
+            a, source, solution, assume_a, lower=bool(lower), transposed=bool(transposed),
+            check_finite=bool(check_finite), overwrite_a=bool(overwrite_a),
+        )  # fmt: skip
+        command = Command("solve", arguments, checkpoint, restart, matrices=system.kept)
+        if refine and solution.dtype.name in SINGLE:
+            try:
+                return system.solve(out, refined, run, command)
+            except (NotConvergedError, SingularMatrixError) as error:
+                _LOG.warning("solve factors again in double precision: %s", error)
+                command = replace(command, restart=False)
+        return system.solve(out, factored, run, command)

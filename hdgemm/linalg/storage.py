@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
     """Open an operand for reading; lists and arrays of integers become float64, as in SciPy.
 
+    To close it closes the files that are opened here: of a caller's stored matrix it is a view.
+
     Raises
     ------
     InputError
         When it is no matrix, or a file that is missing or truncated.
     """
     if isinstance(x, StoredMatrix):
-        return x
+        return x[:, :]
     if not (is_location(x) or is_stored(x)):
         x = _as_array(x, what)
     return StoredMatrix(open_operand(x, what=what), writable=False)

@@ -109,7 +109,8 @@ class System:
                     observer=watch.observer, cancel=watch.cancel, report=watch.report,
                     checkpoint=checkpoint is not None,
                 )  # fmt: skip
-                yield by_cholesky(open_square(c), lower=lower)
+                with open_square(c) as factor:
+                    yield by_cholesky(factor, lower=lower)
             return
         with lu_factors(
             self.a, run, overwrite_a=self.overwrite_a, check_finite=self.check_finite,

@@ -111,9 +111,8 @@ def lu(
     places = [absolute(place) for place in out or (None, None)]
     if checkpoint is not False and not all(is_location(place) for place in places):
         raise InputError("checkpoint needs results in files: give locations of L and U in out")
-    source = open_matrix(a)
     command = Command("lu", {"permute_l": bool(permute_l)}, checkpoint, restart)
-    with host_session(session, options) as (held, chosen):
+    with open_matrix(a) as source, host_session(session, options) as (held, chosen):
         run = OpenRun(chosen, held, Watch.of(progress, observer, cancel, report))
         call = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
         if checkpoint is not False:

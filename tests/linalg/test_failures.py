@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +57,25 @@ def test_an_array_that_is_overwritten_is_named():
     a = np.asfortranarray(indefinite())
     with pytest.raises(np.linalg.LinAlgError, match=r"array .* overwritten in part"):
         cholesky(a, lower=True, overwrite_a=True)
+
+
+@pytest.mark.parametrize("call", [
+    lambda a, out, **named: cholesky(a, out=out, **named),
+    lambda a, out, **named: linalg.lu(a, out=(out, out.with_suffix(".u.npy")), **named),
+    lambda a, out, **named: linalg.qr(a, out=(out, out.with_suffix(".r.npy")), **named),
+    lambda a, out, **named: linalg.qr_multiply(a, a, out=(out, out.with_suffix(".r.npy")), **named),
+    lambda a, out, **named: linalg.lstsq(a, a, out=out, **named),
+    lambda a, out, **named: linalg.solve(a, a, out=out, **named),
+])  # fmt: skip
+def test_a_failed_call_keeps_no_file_open(tmp_path, call):
+    a = positive_definite(N, "float64")
+    a[30, 31] = a[31, 30] = np.nan
+    np.save(tmp_path / "A.npy", a)
+    with pytest.raises(hdgemm.InputError, match="infs or NaNs") as caught:
+        call(tmp_path / "A.npy", tmp_path / "F.npy", options=SLABS)
+    # The error, which `caught` holds, refers to the frames of the call.
+    held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in held if path.is_relative_to(tmp_path)], caught.value
 
 
 @pytest.mark.parametrize(("stage", "slab"), [("mult1", 3), ("load1", 0)])

@@ -111,7 +111,7 @@ def test_singular_matrices(tmp_path):
 
 @pytest.mark.parametrize(("dtype", "p"), list(zip(DTYPES, (1, np.inf, np.inf, 1), strict=True)))
 def test_condition_estimates(tmp_path, dtype, p):
-    for seed, kind in enumerate(("random", "graded", "triangular", "identity")):
+    for seed, kind in enumerate(("random", "triangular", "identity", "graded")):
         a = random_matrix(24, 24, dtype, seed)
         if kind == "graded":
             a = (np.diag(np.logspace(0, -3, 24)) @ a).astype(dtype)
@@ -120,13 +120,10 @@ def test_condition_estimates(tmp_path, dtype, p):
         if kind == "identity":
             a = np.eye(24, dtype=dtype)
         exact = np.linalg.cond(widened(a), p)
-        path = saved(tmp_path, a)
-        for found in (
-            cond(a, p),
-            cond(path, p, options=SLABS),
-            cond(path, p, factors=lu_factor(a)),
-        ):
-            assert exact / 5 < found < exact * 1.01
+        assert exact / 5 < cond(a, p) < exact * 1.01
+    path = saved(tmp_path, a)
+    for factors in (None, lu_factor(a)):
+        assert exact / 5 < cond(path, p, factors=factors, options=SLABS) < exact * 1.01
     assert cond(np.zeros((0, 0))) == 0
     assert np.isnan(cond(np.full((3, 3), np.nan)))
 
