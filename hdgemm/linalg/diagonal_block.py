@@ -14,7 +14,7 @@ from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.units import format_flops, format_size
+from hdgemm.units import format_duration, format_flops, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.read_ahead import ReadAhead
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.machine.rates import Machine
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.pipeline.plan import Stage
     from hdgemm.product.product import Product
@@ -58,6 +59,8 @@ class DiagonalBlock:
         As in `TriangleUpdate`.
     recorder
         Told of every operation.
+    machine
+        The rates that the expected duration is computed with.
     """
 
     def __init__(
@@ -68,13 +71,14 @@ class DiagonalBlock:
         lower: bool,
         hermitian: bool,
         recorder: Recorder,
+        machine: Machine,
     ) -> None:
         rows, self._columns = slice(place.first, place.last), place.columns
         product = self._product = products[0]
         self._n = place.last - place.first
         self._factors = [rectangle(product.a, rows, slice(None)) for product in products]
         self._flops = update_flops(products, self._n)
-        self._recorder = recorder
+        self._recorder, self._machine = recorder, machine
         c = rectangle(product.destination, rows, rows)
         self._c = c.matrix
         self._old = None if product.old is None else _as_stored(product.old, rows, c)
@@ -166,13 +170,33 @@ class DiagonalBlock:
 
     def summary(self) -> dict[str, Any]:
         """Return order, depth and memory as plain values, for reports."""
-        moved = self.planned_bytes
+        moved, phases = self.planned_bytes, self._phase_seconds
         return {
             "kind": "diagonal block", "m": self._n, "n": self._n, "k": self._product.k,
             "dtype": self._product.dtype.name, "block_columns": self._columns,
             "read_bytes": moved["load1"], "write_bytes": moved.get("store2", 0),
             "flops": self._flops, "host_bytes": self.bytes_held,
+            "expected_seconds": self.seconds, "expected_phase_seconds": phases,
+            "expected_limit": "kernel" if phases["update"] > phases["load"] else "disk",
         }  # fmt: skip
+
+    @property
+    def _phase_seconds(self) -> dict[str, float]:
+        """Expected duration of each phase, alone."""
+        moved, machine = self.planned_bytes, self._machine
+        speed = machine.flop_rate(self._product.dtype.name) * float(
+            machine.efficiency(max(1, self._n), max(1, self._n), self._columns)
+        )
+        return {
+            "load": moved["load1"] / machine.disk_read, "update": self._flops / speed,
+            "store": moved.get("store2", 0) / machine.disk_write,
+        }  # fmt: skip
+
+    @property
+    def seconds(self) -> float:
+        """Expected duration: columns are read while the block is updated, which is then stored."""
+        phases = self._phase_seconds
+        return max(phases["load"], phases["update"]) + phases["store"]
 
     @property
     def bytes_held(self) -> int:
@@ -186,7 +210,8 @@ class DiagonalBlock:
         return (
             f"diagonal block of order {n}, k = {self._product.k}: {format_flops(self._flops)}, in "
             f"steps of {self._columns} columns\nbytes read {format_size(moved['load1'])}, written "
-            f"{format_size(moved.get('store2', 0))}; memory held {format_size(self.bytes_held)}"
+            f"{format_size(moved.get('store2', 0))}; memory held {format_size(self.bytes_held)}\n"
+            f"expected: {format_duration(self.seconds)}"
         )
 
     def _buffer(self, key: tuple[int, int], phase: int, shape: tuple[int, int]) -> NDArray[Any]:

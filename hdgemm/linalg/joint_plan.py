@@ -100,7 +100,7 @@ class JointPlan:
         seconds, held = format_duration(whole["expected_seconds"]), format_size(self.bytes_held)
         read, written = format_size(whole["read_bytes"]), format_size(whole["write_bytes"])
         total = f"in all: bytes read {read}, written {written}"
-        # Diagonal blocks of symmetric products have no expected time.
+        # A product on several devices has no expected time.
         known = all(part.get("expected_seconds") is not None for part in whole["parts"])
         expected = f", expected: {seconds}" if known else ""
         return "\n\n".join([*map(str, self.parts), f"{total}\nmemory held {held}{expected}"])

@@ -18,8 +18,10 @@ from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.run import folder_of, machine_of
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.layout import blas_takes
+from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan_summary import Plans
 from hdgemm.progress import Watch
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.linalg.joint_plan import Part
+    from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.product.product import Product
     from hdgemm.run.session import Session
@@ -68,9 +71,10 @@ class TriangleUpdate:
         """Return the plans of the parts that `run` computes; the products' C is open."""
         places, sums = self._parts(options)
         session.free_slots()
+        machine = self._machine(options, session)
         products = [Plans(preflight(product, options, session)) for product in sums]
         return (
-            *(self._block(place, Recorder(Watch(), 0)) for place in places),
+            *(self._block(place, Recorder(Watch(), 0), machine) for place in places),
             *(ProductPart(plans) for plans in products if plans),
         )
 
@@ -81,10 +85,11 @@ class TriangleUpdate:
         beside = sum(product.flops for product in sums)
         portions = Portions(watch, sum(diagonal) + beside)
         session.free_slots()
+        machine = self._machine(options, session)
         with ReadAhead() as reads:
             for place, flops in zip(places, diagonal, strict=True):
                 recorder = Recorder(portions.next(flops), flops)
-                block = self._block(place, recorder)
+                block = self._block(place, recorder, machine)
                 with recorder.measuring_memory():
                     block.update(reads)
                 recorder.finish(block)
@@ -101,10 +106,20 @@ class TriangleUpdate:
             part for block in blocks.rectangles for part in self._rectangle(block)
         ]
 
-    def _block(self, place: Place, recorder: Recorder) -> DiagonalBlock:
+    def _block(self, place: Place, recorder: Recorder, machine: Machine) -> DiagonalBlock:
         return DiagonalBlock(
-            self.products, place, lower=self.lower, hermitian=self.hermitian, recorder=recorder
-        )
+            self.products, place, lower=self.lower, hermitian=self.hermitian, recorder=recorder,
+            machine=machine,
+        )  # fmt: skip
+
+    def _machine(self, options: Options, session: Session) -> Machine:
+        """Return the rates of the host, and of the disk of A or else of C."""
+        first = self.first
+        files = (StoredMatrix(x, writable=False) for x in (first.a, first.destination))
+        return machine_of(
+            (first.m, first.n), first.dtype, folder_of(*files), session, options, Watch(),
+            depth=first.k,
+        )  # fmt: skip
 
     def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:
         """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""

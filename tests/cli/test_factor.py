@@ -177,6 +177,8 @@ def test_the_plan_of_a_symmetric_product_is_the_plan_that_runs(files, memory, tr
     assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
     assert reports[0].plan["parts"][0] == shown.summary()["parts"][0]
     assert shown.bytes_held <= options.host_bytes
+    assert all(part["expected_seconds"] > 0 for part in shown.summary()["parts"])
+    assert "expected: " in str(shown).splitlines()[-1]
 
 
 def test_plans_of_solves_and_symmetric_products_are_printed(files):
