@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError
-from hdgemm.machine.limits import default_host_bytes, thread_limit
+from hdgemm.linalg.joint_plan import facts_of
+from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.run.engine import run_product
@@ -85,7 +86,4 @@ def block_of(product: Product, rows: slice, cols: slice) -> Product:
 
 def product_summary(kind: str, product: Product, options: Options) -> dict[str, Any]:
     """Return shape and dtype of a product as plain values, for reports."""
-    return {
-        "kind": kind, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype.name,
-        "host_limit": options.host_bytes or default_host_bytes(),
-    }  # fmt: skip
+    return facts_of(kind, product.shape, product.dtype.name, options) | {"k": product.k}

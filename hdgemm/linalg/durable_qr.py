@@ -13,6 +13,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import elimination_pairs
+from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import identity_slab
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -21,7 +22,6 @@ from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import Destination, open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
-from hdgemm.machine.limits import default_host_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.target import is_location, result_at
 
@@ -116,9 +116,7 @@ class DurableQr:
                 forming = run.plan_applied(reflectors, columns, q.stored)
             done.begin(forming, run.options)
             self._form(reflectors, forming, q, done, portions.next(forming_flops))
-        summary = {"kind": "qr", "m": m, "n": run.source.shape[1], "dtype": run.dtype.name,
-                   "host_limit": run.options.host_bytes or default_host_bytes()}  # fmt: skip
-        portions.finish(summary)
+        portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.options))
         return q.result(), r.result()
 
     def _form(

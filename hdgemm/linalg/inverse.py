@@ -10,6 +10,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu
+from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.run import OpenRun, Run
@@ -18,7 +19,7 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import Solution, solve_stored
 from hdgemm.linalg.storage import open_square
-from hdgemm.machine.limits import default_host_bytes
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -107,8 +108,7 @@ def inv(
                     f"a is singular: pivot {zero} is exactly zero", order=zero
                 )
             yield by_lu(lu, pivots, "N"), portions.next(solving)
-        limit = run.options.host_bytes or default_host_bytes()
-        portions.finish({"kind": "inv", "m": n, "n": n, "dtype": dtype.name, "host_limit": limit})
+        portions.finish(facts_of("inv", (n, n), dtype.name, run.options))
 
     command = Command(
         "inv", {}, checkpoint, restart, matrices={} if overwrite_a else {"the matrix": given}
@@ -184,14 +184,13 @@ def cond(
         raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
     matrix = open_square(a)
     with session_for(session, options) as (held, chosen):
-        memory = chosen.host_bytes or default_host_bytes()
-        norm = norm_inf(matrix if p == np.inf else matrix.T, memory // 2)
+        norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(chosen) // 2)
         if matrix.shape[0] == 0 or not np.isfinite(norm):
             return norm
         n, name = matrix.shape[0], matrix.dtype.newbyteorder("=").name
         flops = SlabPlan.of_array("lu", n, n, name).flops if factors is None else 0
         portions = Portions(Watch.of(progress, observer, cancel, report), flops)
-        summary = {"kind": "cond", "m": n, "n": n, "dtype": name, "host_limit": memory}
+        summary = facts_of("cond", (n, n), name, chosen)
         run = Run(chosen, held, portions.next(flops))
         given = a if factors is None else check_pair(factors, "factors")
         with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):

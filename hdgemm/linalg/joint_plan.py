@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.pipeline.plan_summary import planned_bytes, summarize_all
 from hdgemm.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.plan_summary import Plans
 
@@ -104,6 +106,12 @@ class JointPlan:
         known = all(part.get("expected_seconds") is not None for part in whole["parts"])
         expected = f", expected: {seconds}" if known else ""
         return "\n\n".join([*map(str, self.parts), f"{total}\nmemory held {held}{expected}"])
+
+
+def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) -> dict[str, Any]:
+    """Return kind, shape, dtype and memory limit of a computation as plain values, for reports."""
+    m, n = shape
+    return {"kind": kind, "m": m, "n": n, "dtype": dtype, "host_limit": host_bytes(options)}
 
 
 def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

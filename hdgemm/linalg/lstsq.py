@@ -15,7 +15,8 @@ from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import host_session, input_unchanged
 from hdgemm.linalg.storage import destination, open_columns, open_matrix
 from hdgemm.linalg.tsqr import RowReduction, Triangle, plan_rows
-from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.linalg.updates import host_bytes
+from hdgemm.machine.limits import cores
 from hdgemm.product.target import single
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -140,7 +141,7 @@ def lstsq(
         )
         stack.enter_context(input_unchanged(source, target.stored))
         plan = durable.plan if durable is not None and durable.plan is not None else plan_rows(
-            source.shape, p, dtype.name, chosen.host_bytes or default_host_bytes(),
+            source.shape, p, dtype.name, host_bytes(chosen),
             chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],
         )  # fmt: skip
         if durable is not None:

@@ -15,12 +15,13 @@ from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
-from hdgemm.linalg.run import check_finite_slab, host_bytes, host_session, input_unchanged, slab_run
+from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 from hdgemm.tasks.tournament import LEAF, PANEL, factor_tournament

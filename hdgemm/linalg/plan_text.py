@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def slab_plan_text(plan: SlabPlan) -> str:
     """Return what a plan does in a few lines: slabs, bytes, memory, disk, time, what limits."""
+    moved = plan.planned_bytes
     widest = max((slab.width for slab in plan.slabs), default=0)
     speed = format_speed(plan.flops / plan.seconds / 1e9 if plan.seconds > 0 else 0.0)
     slabs = (
@@ -34,7 +35,7 @@ def slab_plan_text(plan: SlabPlan) -> str:
             f"{plan.kind} of a {plan.m} × {plan.n} {plan.dtype} matrix: {format_flops(plan.flops)}",
             slabs,
             *_updates(plan),
-            f"bytes read {format_size(plan.read_bytes)}, written {format_size(plan.write_bytes)}",
+            f"bytes read {format_size(moved['load1'])}, written {format_size(moved['store2'])}",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             f"disk space for the output {format_size(plan.disk_bytes)}",
             *phases.lines(),
@@ -72,6 +73,7 @@ def solve_plan_text(plan: SolvePlan) -> str:
 
 def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
     """Return shape, slabs, memory and expectations as plain values, for reports."""
+    moved = plan.planned_bytes
     return {
         "kind": plan.kind,
         "m": plan.m,
@@ -81,8 +83,8 @@ def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
         "slab_buffers": plan.slab_buffers,
         "slab_columns": max((slab.width for slab in plan.slabs), default=0),
         "block_columns": plan.block,
-        "read_bytes": plan.read_bytes,
-        "write_bytes": plan.write_bytes,
+        "read_bytes": moved["load1"],
+        "write_bytes": moved["store2"],
         "flops": plan.flops,
         "host_bytes": plan.bytes_held,
         "host_limit": plan.host_limit,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.joint_plan import JointPlan
+from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE
-from hdgemm.linalg.run import folder_of, host_bytes, host_session, machine_of, row_bytes, slabs_for
+from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
@@ -20,6 +20,7 @@ from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.tsqr import plan_rows
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import parse_location
@@ -253,6 +254,5 @@ class _Preflight:
             reserved = host_bytes(self.options) // 4
             residual = n * n * self.dtype.itemsize
             stream = stream._replace(more=residual, copies=COPIES, keeps_lower=None)
-        facts = {"kind": "solve", "m": n, "n": self.columns, "dtype": self.dtype.name,
-                 "host_limit": host_bytes(self.options)}  # fmt: skip
+        facts = facts_of("solve", (n, self.columns), self.dtype.name, self.options)
         return JointPlan(facts, (slabs, self.solution(stream, reserved)))

@@ -13,12 +13,13 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.run import folder_of, host_bytes, host_session
+from hdgemm.linalg.run import folder_of, host_session
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction, plan_rows
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single

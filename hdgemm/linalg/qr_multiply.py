@@ -11,6 +11,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.durable_qr import DurableQr, checkpoint_of, copy_r
+from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -19,7 +20,6 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_columns, open_matrix
-from hdgemm.machine.limits import default_host_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.target import is_location, result_at
@@ -189,7 +189,7 @@ class _Product:
         if done.finished:
             report_done(watch, done)
             return result_at(r_out)
-        per_pair, (m, _) = flops_per_multiply_add(run.dtype.name), run.source.shape
+        per_pair = flops_per_multiply_add(run.dtype.name)
         factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
         portions = Portions(watch, factoring + per_pair * self.c.size * run.k)
         run.watch = portions.next(factoring)
@@ -211,9 +211,7 @@ class _Product:
             applying, {"load1": streamed + columns * rows, "store2": columns * stored},
             done.resumption,
         )  # fmt: skip
-        limit = run.options.host_bytes or default_host_bytes()
-        portions.finish({"kind": "qr multiply", "m": m, "n": run.source.shape[1],
-                         "dtype": run.dtype.name, "host_limit": limit})  # fmt: skip
+        portions.finish(facts_of("qr multiply", run.source.shape, run.dtype.name, run.options))
         return r.result()
 
     @property

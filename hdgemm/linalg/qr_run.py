@@ -198,7 +198,8 @@ class QrRun:
             written += sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs) * (
                 plan.itemsize
             )
-        recorder.finish(plan, {"load1": plan.read_bytes + loaded, "store2": written + stored})
+        loaded += plan.planned_bytes["load1"]
+        recorder.finish(plan, {"load1": loaded, "store2": written + stored})
 
     def _store(
         self, recorder: Recorder, v: StoredMatrix, r: Destination | None, slab: Slab

@@ -13,8 +13,8 @@ from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.updates import products_of, staging_bytes, with_devices
-from hdgemm.machine.limits import default_host_bytes, thread_limit
+from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices
+from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
@@ -114,11 +114,6 @@ def row_bytes(a: StoredMatrix) -> int:
     if not isinstance(stored, FileMatrix) or a.order != "C":
         return 0
     return stored.pitch // stored.dtype.itemsize * matrix.dtype.itemsize
-
-
-def host_bytes(options: Options) -> int:
-    """Return the memory of one factorisation."""
-    return options.host_bytes or default_host_bytes()
 
 
 def slabs_for(

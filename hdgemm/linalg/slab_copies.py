@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.planning import STREAM_BUFFERS, band_bytes
 from hdgemm.linalg.read_ahead import ReadAhead
-from hdgemm.linalg.slab_plan import band_bytes
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, disk_pool
 

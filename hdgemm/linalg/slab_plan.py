@@ -27,13 +27,6 @@ PHASES: Final = ("load", "update", "panel", "store", "interchange")
 #: Bytes above the part of a short column that are read with it: one contiguous request for all
 #: columns takes less time than a request for each.
 _ABOVE: Final = 64 << 10
-#: Bytes of a band of rows that is copied, where a row is not longer.
-_BAND_BYTES: Final = 4 << 20
-
-
-def band_bytes(n: int, itemsize: int) -> int:
-    """Return the bytes of a buffer for a band of rows that is copied."""
-    return max(n * itemsize, _BAND_BYTES) + ALIGNMENT
 
 
 class Columns(NamedTuple):
@@ -169,24 +162,14 @@ class SlabPlan:
         """Return the slabs that are copied where some are finished: all but the next ones."""
         return self.slabs[done + self.slab_buffers :] if self.copied else ()
 
-    def band(self, needed: Columns) -> Columns:
-        """Return the columns of A that are read where some are needed of a band of rows: all, where
-        the gaps between the pieces would be read anyway.
+    def bands(self, done: int) -> list[Columns]:
+        """Return the columns of A that are read by bands of rows to fill the slab buffers, and to
+        copy the other slabs: all, where the gaps between pieces of rows would be read anyway.
         """
-        return Columns(0, self.n, 0) if 0 < self.gap_bytes(needed) <= GAP else needed
-
-    def bands(self, done: int) -> tuple[Columns, Columns]:
-        """Return the columns that are read to fill the slab buffers, and to copy the others."""
-        filled, copied = self.slabs[done : done + self.slab_buffers], self.copies(done)
-        return (
-            self.band(Columns(filled[0].first, filled[-1].last, 0)),
-            self.band(Columns(copied[0].first, self.n, 0)),
-        )
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes that are read: the slabs of A, and the earlier columns for each slab."""
-        return self.planned_bytes["load1"]
+        middle = self.copies(done)[0].first
+        needed = Columns(self.slabs[done].first, middle, 0), Columns(middle, self.n, 0)
+        whole = Columns(0, self.n, 0)
+        return [whole if 0 < self.gap_bytes(part) <= GAP else part for part in needed]
 
     def streamed_bytes(self) -> list[int]:
         """Return the bytes of the earlier columns that are read for each slab."""
@@ -213,11 +196,6 @@ class SlabPlan:
         count = min(blocks, max(0, most // self.block + 1))
         ragged = rest * (slab.first + last) if last <= most else 0
         return self.block * (count * slab.first + self.block * count * (count - 1) // 2) + ragged
-
-    @property
-    def write_bytes(self) -> int:
-        """Bytes that are written: copies, slabs, and for LU the rows of L in their last order."""
-        return self.planned_bytes["store2"]
 
     @property
     def interchanged(self) -> tuple[Columns, ...]:
@@ -301,10 +279,10 @@ class SlabPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
+        moved = self.planned_bytes
         return asdict(self) | {
-            "phase_seconds": dict(self.phase_seconds),
-            "read_bytes": self.read_bytes, "write_bytes": self.write_bytes, "flops": self.flops,
-            "disk_bytes": self.disk_bytes,
+            "phase_seconds": dict(self.phase_seconds), "read_bytes": moved["load1"],
+            "write_bytes": moved["store2"], "flops": self.flops, "disk_bytes": self.disk_bytes,
         }  # fmt: skip
 
     @classmethod

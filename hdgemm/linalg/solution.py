@@ -14,7 +14,7 @@ from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import destination, in_memory, open_columns
 from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver, whole_columns
-from hdgemm.machine.limits import default_host_bytes
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import single
@@ -23,17 +23,13 @@ from hdgemm.progress import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.storage import Destination
-    from hdgemm.machine.rates import Machine
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.run.session import Session
 
 
 class ColumnSolver(NamedTuple):
@@ -178,8 +174,11 @@ def solve_columns(
     if not isinstance(plan, SolvePlan):
         plan = plan_solve(
             rhs.shape, dtype, solver.stream(dtype),
-            (options.host_bytes or default_host_bytes()) - solver.reserved,
-            solve_machine(rhs.shape, dtype, folder_of(*matrices, target), session, options),
+            host_bytes(options) - solver.reserved,
+            machine_of(
+                (len(rhs), len(rhs)), dtype, folder_of(*matrices, target), session, options,
+                Watch(), depth=rhs.shape[1],
+            ),
             in_array=array is not None, tile=options.tile,
         )  # fmt: skip
     if checkpoint is not None:
@@ -213,15 +212,3 @@ def solve_columns(
     recorder.finish(
         plan, plan.bytes_from(start), None if checkpoint is None else checkpoint.resumption
     )
-
-
-def solve_machine(
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    folder: Path | None,
-    session: Session,
-    options: Options,
-) -> Machine:
-    """Return the rates to plan a solve of B (n×p) with."""
-    n, p = shape
-    return machine_of((n, n), dtype, folder, session, options, Watch(), depth=p)

@@ -78,11 +78,7 @@ def symm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=False)
-    watch = Watch.of(progress, observer, cancel, report)
-    found = compute(product, options, watch, session=session)
-    if watch.report is not None:
-        watch.report(found)
-    return product.result()
+    return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
 
 
 @shows_progress
@@ -112,7 +108,12 @@ def hemm(
     out = c if out is None and overwrite_c and can_hold(c, a, b) else out
     product = _product(alpha, a, b, beta, c, out, side)
     product = _with_symmetric(product, side, lower, hermitian=True)
-    watch = Watch.of(progress, observer, cancel, report)
+    return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
+
+
+def _computed(
+    product: Product, options: Options | None, session: Session | None, watch: Watch
+) -> Any:
     found = compute(product, options, watch, session=session)
     if watch.report is not None:
         watch.report(found)

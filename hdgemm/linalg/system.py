@@ -11,6 +11,7 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu
+from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
@@ -18,7 +19,7 @@ from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
 from hdgemm.linalg.storage import open_square
-from hdgemm.machine.limits import default_host_bytes
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.triangles import SymmetricMatrix
@@ -132,11 +133,8 @@ class System:
 
     def summary(self, run: OpenRun) -> dict[str, Any]:
         """Return shape and dtype as plain values, for reports."""
-        n, p = self.solution.rhs.shape
-        return {
-            "kind": "solve", "m": n, "n": p, "dtype": self.solution.dtype.name,
-            "host_limit": run.options.host_bytes or default_host_bytes(),
-        }  # fmt: skip
+        solution = self.solution
+        return facts_of("solve", solution.rhs.shape, solution.dtype.name, run.options)
 
 
 @contextmanager
@@ -175,7 +173,7 @@ def refined(
             lower = system.lower != a.operand.trans
             whole = SymmetricMatrix(a.operand.matrix, lower=lower, hermitian=True)
             a = _with_matrix(a, whole)
-        memory = run.options.host_bytes or default_host_bytes()
+        memory = host_bytes(run.options)
         norm = norm_inf(a.T if trans else a, memory // 4)
         refinement = Refinement(a, norm, trans, factors, memory // 4, run)
         yield factors._replace(

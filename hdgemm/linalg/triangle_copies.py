@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.updates import update_devices
-from hdgemm.machine.limits import default_host_bytes
+from hdgemm.linalg.updates import host_bytes, update_devices
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +33,7 @@ class TriangleCopies:
     @classmethod
     def of(cls, shape: tuple[int, int], dtype: np.dtype[Any], options: Options) -> TriangleCopies:
         """Cut both into groups of columns that fit the memory, or as wide as a tile forces."""
-        (m, n), memory = shape, options.host_bytes or default_host_bytes()
+        (m, n), memory = shape, host_bytes(options)
         width = max(1, memory // (8 * max(1, m * dtype.itemsize)))
         width = options.tile[1] if options.tile is not None else width
         lower, upper = (

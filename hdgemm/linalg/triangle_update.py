@@ -19,7 +19,7 @@ from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import folder_of, machine_of
-from hdgemm.machine.limits import default_host_bytes
+from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
@@ -99,7 +99,7 @@ class TriangleUpdate:
     def _parts(self, options: Options) -> tuple[list[Place], list[Product]]:
         """Return the places of the diagonal blocks, and the products beside the diagonal."""
         blocks = _Blocks([], [])
-        memory = options.host_bytes or default_host_bytes()
+        memory = host_bytes(options)
         width, columns = options.tile[1:] if options.tile else (None, None)
         self._cut(_Limits(memory, width, columns), 0, self.first.m, blocks)
         return blocks.diagonal, [

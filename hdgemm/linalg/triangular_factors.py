@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
-from hdgemm.linalg.durable_qr import checkpoint_of
+from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import OpenRun, host_session
@@ -24,7 +23,6 @@ from hdgemm.linalg.storage import (
     open_matrix,
 )
 from hdgemm.linalg.triangle_copies import TriangleCopies
-from hdgemm.machine.limits import default_host_bytes
 from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -115,10 +113,7 @@ def lu(
     with open_matrix(a) as source, host_session(session, options) as (held, chosen):
         run = OpenRun(chosen, held, Watch.of(progress, observer, cancel, report))
         call = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
-        if checkpoint is not False:
-            p, left, right = call.run_durable(places, command)
-        else:
-            p, left, right = call.run_once(places, overwrite_a=overwrite_a)
+        p, left, right = call.run(places, command, overwrite_a=overwrite_a)
     if permute_l:
         return left, right
     if p_indices:
@@ -133,60 +128,34 @@ class _Call:
 
     a: Any
     source: StoredMatrix
-    run: OpenRun
+    run_as: OpenRun
     check_finite: bool
     permuted: bool
 
-    def run_once(
-        self, places: list[Any], *, overwrite_a: bool
+    def run(
+        self, places: list[Any], command: Command, *, overwrite_a: bool
     ) -> tuple[NDArray[np.int64], Any, Any]:
-        """Return p, L and U."""
-        portions = self._portions()
-        with self._factors(portions, overwrite_a=overwrite_a) as found, ExitStack() as stack:
-            p = _permutation(found.pivots, found.lu.shape[0])
-            left, right = (
-                stack.enter_context(self._place(place, shape))
-                for place, shape in zip(places, self._shapes, strict=True)
-            )
-            check_apart(left, right)
-            copies, recorder = self._copies(), Recorder(portions.next(0), 0)
-            self._store_upper(found.lu, right.stored, copies, recorder)
-            for number, part in enumerate(copies.plan.slabs):
-                block = self._lower(found.lu, number, part, p, recorder)
-                with recorder.operation("store2", number, nbytes=block.nbytes):
-                    left.stored[:, part.first : part.last] = block
-            recorder.finish(copies)
-            portions.finish(self._summary())
-        return p, left.result(), right.result()
+        """Return p, L and U.
 
-    def run_durable(
-        self, places: list[Any], command: Command
-    ) -> tuple[NDArray[np.int64], Any, Any]:
-        """Return p, L and U; U has its name before L is finished: a finished L says that all is."""
-        portions, m = self._portions(), self.source.shape[0]
+        U has its name before a durable L is finished: a finished L says that all is.
+        """
+        portions, (m, _) = self._portions(), self.source.shape
         with self._place(places[0], self._shapes[0], command) as left:
-            done = checkpoint_of(left)
-            if done.finished:
-                report_done(self.run.watch, done)
+            done = left.checkpoint
+            if done is not None and done.finished:
+                report_done(self.run_as.watch, done)
                 p = _permutation(_recorded(done), m)
                 return p, left.result(), result_at(places[1])
-            with self._factors(portions, checkpoint=done) as found:
+            with self._factors(portions, overwrite_a, done) as found:
                 p = _permutation(found.pivots, m)
                 copies, recorder = self._copies(), Recorder(portions.next(0), 0)
-                if isinstance(done.plan, SlabPlan):
+                if done is not None and isinstance(done.plan, SlabPlan):
                     copies = replace(copies, plan=done.plan)
                 with self._place(places[1], self._shapes[1]) as right:
                     check_apart(left, right)
                     self._store_upper(found.lu, right.stored, copies, recorder)
-                done.begin(copies.plan, self.run.options)
-                start = done.done(0)
-                for number in range(start, len(copies.plan.slabs)):
-                    part = copies.plan.slabs[number]
-                    block = self._lower(found.lu, number, part, p, recorder)
-                    with recorder.operation("store2", number, nbytes=block.nbytes):
-                        done.store(0, number, part, block, {"pivots": found.pivots})
-                recorder.finish(copies, copies.bytes_from(start), done.resumption)
-        portions.finish(self._summary())
+                self._store_lower(found, left, copies, p, recorder)
+        portions.finish(facts_of("lu", self.source.shape, self._dtype.name, self.run_as.options))
         return p, left.result(), right.result()
 
     @property
@@ -194,32 +163,27 @@ class _Call:
         m, n = self.source.shape
         return (m, min(m, n)), (min(m, n), n)
 
+    @property
+    def _flops(self) -> int:
+        return SlabPlan.of_array("lu", *self.source.shape, self._dtype.name).flops
+
     def _portions(self) -> Portions:
-        m, n = self.source.shape
-        return Portions(self.run.watch, SlabPlan.of_array("lu", m, n, self._dtype.name).flops)
+        return Portions(self.run_as.watch, self._flops)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
         return self.source.dtype.newbyteorder("=")
 
-    def _summary(self) -> dict[str, Any]:
-        m, n = self.source.shape
-        limit = self.run.options.host_bytes or default_host_bytes()
-        return {"kind": "lu", "m": m, "n": n, "dtype": self._dtype.name, "host_limit": limit}
-
     def _copies(self) -> TriangleCopies:
-        return TriangleCopies.of(self.source.shape, self._dtype, self.run.options)
+        return TriangleCopies.of(self.source.shape, self._dtype, self.run_as.options)
 
     def _factors(
-        self, portions: Portions, *, overwrite_a: bool = False,
-        checkpoint: SlabCheckpoint | None = None,
-    ) -> AbstractContextManager[Factors]:  # fmt: skip
-        m, n = self.source.shape
-        flops = SlabPlan.of_array("lu", m, n, self._dtype.name).flops
-        run = self.run._replace(watch=portions.next(flops))
+        self, portions: Portions, overwrite_a: bool, checkpoint: SlabCheckpoint | None
+    ) -> AbstractContextManager[Factors]:
+        run = self.run_as._replace(watch=portions.next(self._flops))
         return lu_factors(
-            self.a, run, overwrite_a=overwrite_a, check_finite=self.check_finite,
-            checkpoint=checkpoint,
+            self.a, run, overwrite_a=overwrite_a and checkpoint is None,
+            check_finite=self.check_finite, checkpoint=checkpoint,
         )  # fmt: skip
 
     def _place(
@@ -239,6 +203,24 @@ class _Call:
                 rows[...] = np.triu(factors[: len(rows), first:last].read(), -first)
             with recorder.operation("store2", number, nbytes=block.nbytes):
                 u[:, first:last] = block
+
+    def _store_lower(
+        self, found: Factors, left: Destination, copies: TriangleCopies, p: NDArray[np.int64],
+        recorder: Recorder,
+    ) -> None:  # fmt: skip
+        done, start = left.checkpoint, 0
+        if done is not None:
+            done.begin(copies.plan, self.run_as.options)
+            start = done.done(0)
+        for number, part in enumerate(copies.plan.slabs[start:], start):
+            block = self._lower(found.lu, number, part, p, recorder)
+            with recorder.operation("store2", number, nbytes=block.nbytes):
+                if done is not None:
+                    done.store(0, number, part, block, {"pivots": found.pivots})
+                else:
+                    left.stored[:, part.first : part.last] = block
+        resumption = None if done is None else done.resumption
+        recorder.finish(copies, copies.bytes_from(start), resumption)
 
     def _lower(
         self, factors: StoredMatrix, number: int, part: Columns, p: NDArray[np.int64],

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import tpmqrt, tpqrt
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.run import check_finite_slab
+from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.slabs import Slab
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -278,20 +281,6 @@ class RowReduction:
             with self._recorder.operation("load1", core, nbytes=array.nbytes, block=number):
                 source[first:last, :].read(array)
             if self._check:
-                _check_finite(name, array, first)
+                check_finite_slab(Slab(core, Columns(0, cols, first), array), name=name)
             arrays.append(array)
         return arrays[0], arrays[1]
-
-
-def _check_finite(name: str, array: NDArray[Any], first: int) -> None:
-    """Raise `InputError` with the position of a NaN or Inf in rows of a matrix."""
-    for col in range(array.shape[1]):
-        finite = np.isfinite(array[:, col])
-        if finite.all():
-            continue
-        row = int(np.argmin(finite))
-        raise InputError(
-            f"{name} has {array[row, col]} at row {first + row}, column {col}: it must not contain "
-            "infs or NaNs",
-            row=first + row, col=col,
-        )  # fmt: skip

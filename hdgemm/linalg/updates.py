@@ -125,11 +125,14 @@ def update_devices(options: Options) -> tuple[str, ...]:
     return names_for(options, 0) if device_names(options) else ()
 
 
+def host_bytes(options: Options) -> int:
+    """Return the host memory that one computation may take."""
+    return options.host_bytes or default_host_bytes()
+
+
 def staging_bytes(options: Options) -> int:
     """Return the host memory that products on the devices of the options may take."""
-    if not device_names(options):
-        return 0
-    return (options.host_bytes or default_host_bytes()) // _PART
+    return host_bytes(options) // _PART if device_names(options) else 0
 
 
 def with_devices(plan: SlabPlan, host_rate: float, session: Session, options: Options) -> SlabPlan:

@@ -212,8 +212,8 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
     )
     assert {event.stage for event in events} <= set(STAGES)
     moved = {stage: sum(e.nbytes for e in events if e.stage == stage) for stage in STAGES}
-    assert moved["load1"] == plan.read_bytes
-    assert moved["store2"] == plan.write_bytes
+    assert moved["load1"] == plan.planned_bytes["load1"]
+    assert moved["store2"] == plan.planned_bytes["store2"]
     # Each operation's count is rounded down.
     assert abs(sum(event.flops for event in events) - n**3 / 3) < n**2 + len(events)
     assert snapshots[-1].percent == 100

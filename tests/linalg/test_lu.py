@@ -248,6 +248,6 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
     plan = plan_slabs("lu", n, "float64", 20_000_000, HOST, width=7, block=3,
                       storage=Storage(whole=True))  # fmt: skip
     moved = {stage: sum(e.nbytes for e in events if e.stage == stage) for stage in STAGES}
-    assert moved["load1"] == plan.read_bytes
-    assert moved["store2"] == plan.write_bytes
+    assert moved["load1"] == plan.planned_bytes["load1"]
+    assert moved["store2"] == plan.planned_bytes["store2"]
     assert abs(sum(event.flops for event in events) - 2 * n**3 / 3) < n**2 + len(events)

@@ -71,14 +71,16 @@ def test_bytes_by_hand():
     cholesky = plan("cholesky", n, 2 * 10**7, width=width, block=2)
     assert [slab.last for slab in cholesky.slabs] == [5, 10, 13]
     # Trapezoids of 13, 8 and 3 rows; then 5 columns of 8 rows, and 10 columns of 3 rows.
-    assert cholesky.write_bytes == 8 * (13 * 5 + 8 * 5 + 3 * 3)
-    assert cholesky.read_bytes == cholesky.write_bytes + 8 * (5 * 8 + 10 * 3)
+    assert cholesky.planned_bytes["store2"] == 8 * (13 * 5 + 8 * 5 + 3 * 3)
+    assert cholesky.planned_bytes["load1"] == cholesky.planned_bytes["store2"] + 8 * (
+        5 * 8 + 10 * 3
+    )
     lu = plan("lu", n, 2 * 10**7, width=width, block=2)
     # Blocks of 2, 2 and 1 columns have the rows from their own diagonal on.
     first, second = 2 * 13 + 2 * 11 + 9, 2 * 8 + 2 * 6 + 4
     last_pass = 5 * 13 + 5 * 13  # short columns are moved whole
-    assert lu.write_bytes == 8 * (13 * 13 + last_pass)
-    assert lu.read_bytes == 8 * (13 * 13 + 2 * first + second + last_pass)
+    assert lu.planned_bytes["store2"] == 8 * (13 * 13 + last_pass)
+    assert lu.planned_bytes["load1"] == 8 * (13 * 13 + 2 * first + second + last_pass)
 
 
 def test_what_fits_is_one_slab_without_a_stream():
@@ -112,7 +114,7 @@ def test_slabs_begin_on_blocks_of_the_file():
 
 def test_no_32_bit_trap():
     found = plan("lu", 100_000, 8_000_000_000)
-    assert found.read_bytes > 8 * 100_000**2
+    assert found.planned_bytes["load1"] > 8 * 100_000**2
     assert found.flops == 2 * 100_000**3 // 3
 
 

@@ -166,11 +166,11 @@ def test_bytes_of_copies_by_hand():
     plain = plan_slabs("lu", n, "float64", 2 * 10**7, Machine(), width=width, block=2)
     # Two slabs of 5 columns and one of 3; the gaps of 12 rows are read with each.
     gaps = 8 * 12 * (2 * (n - 5) + n - 3)
-    assert plan.read_bytes - plain.read_bytes == gaps
+    assert plan.planned_bytes["load1"] - plain.planned_bytes["load1"] == gaps
     copying = replace(plan, copied=True, slab_buffers=2)
     assert copying.copies(0) == plan.slabs[2:]
     # A is read a second time for the copies, and the copies are read.
-    assert copying.read_bytes == plain.read_bytes + 8 * n * n + 8 * n * 3
-    assert copying.write_bytes == plain.write_bytes + 8 * n * 3
+    assert copying.planned_bytes["load1"] == plain.planned_bytes["load1"] + 8 * n * n + 8 * n * 3
+    assert copying.planned_bytes["store2"] == plain.planned_bytes["store2"] + 8 * n * 3
     # After one slab the other two are filled in memory.
     assert copying.copies(1) == ()

@@ -1,0 +1,111 @@
+"""Expected durations of slab plans, from the rates of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
+from hdgemm.matrices.filematrix import GAP
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from hdgemm.machine.rates import Machine
+
+#: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
+#: of the rate of the updates with 192 columns of 8192 rows.
+_SLOWER: Final = 1.3
+#: Seconds to apply the reflectors of one block to another one, besides the multiplications: 0.17 to
+#: 0.24 ms with blocks of 4 to 16 columns of 512 rows.
+_APPLYING: Final = 2e-4
+#: Part of the disk's rate at which short pieces of rows are read, with their gaps or one by one:
+#: requests are short, and the pieces are copied (measured: 0.91 of 1.65 GB/s).
+_SHORT_ROWS: Final = 0.55
+#: Core time to read one short piece of a row by a request of its own (measured: 29 to 39 µs).
+_PIECE_SECONDS: Final = 35e-6
+
+
+def priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
+    """Return the plan with its expected duration, by phase too, and what limits it."""
+    phases = dict.fromkeys(PHASES, 0.0)
+    exposed = 0.0
+    last = len(plan.slabs) - 1
+    for number, (slab, streamed) in enumerate(zip(plan.slabs, plan.streamed_bytes(), strict=True)):
+        # Copies between layouts and alignments, and requests for pieces of rows, take time of the
+        # cores that multiply.
+        pieces = 0 if plan.copied or plan.gap_bytes(slab) <= GAP else plan.m - slab.top
+        copying = (streamed + 2 * plan.nbytes(slab)) / machine.copy + pieces * _PIECE_SECONDS
+        copying /= machine.cores
+        update, panel = _kernel_seconds(plan, slab, streamed, machine)
+        computing = update + panel + copying
+        streaming = streamed / machine.disk_read
+        load, store = _load_seconds(plan, number, machine), plan.nbytes(slab) / machine.disk_write
+        # With two buffers only the first load and the last store have nothing to overlap.
+        edges = (load if number == 0 else 0.0) + (store if number == last else 0.0)
+        alone = edges if plan.slab_buffers > 1 else load + store
+        exposed += computing + alone + max(0.0, streaming + load + store - alone - computing)
+        phases["load"] += load + streaming
+        phases["store"] += store
+        phases["update"] += update + copying
+        phases["panel"] += panel
+    final = sum(map(plan.nbytes, plan.interchanged)) * (
+        1 / machine.disk_read + 1 / machine.disk_write
+    )
+    phases["interchange"] = final
+    kernel = phases["update"] + phases["panel"]
+    limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"
+    return replace(plan, seconds=exposed + final, phase_seconds=phases, limit=limit)
+
+
+def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:
+    """Return the seconds to load a slab; while the second one waits, others are copied."""
+    slab = plan.slabs[number]
+    if not plan.copied:
+        return _columns_seconds(plan, slab, machine)
+    seconds = plan.nbytes(slab) / machine.disk_read if number >= plan.slab_buffers else 0.0
+    if number <= 1:
+        copied = sum(map(plan.nbytes, plan.copies(0))) if number else 0
+        seconds += _columns_seconds(plan, plan.bands(0)[number], machine)
+        seconds += copied / machine.disk_write
+    return seconds
+
+
+def _columns_seconds(plan: SlabPlan, columns: Columns, machine: Machine) -> float:
+    """Return the seconds to read some columns of A."""
+    if not plan.gap_bytes(columns):
+        return plan.nbytes(columns) / machine.disk_read
+    # A request for one piece of a row takes as long as reading a gap of GAP bytes.
+    gaps = (plan.m - columns.top) * min(plan.gap_bytes(columns), GAP)
+    return (plan.nbytes(columns) + gaps) / (_SHORT_ROWS * machine.disk_read)
+
+
+def _kernel_seconds(
+    plan: SlabPlan, slab: Columns, streamed: int, machine: Machine
+) -> tuple[float, float]:
+    """Return the seconds of the updates and of the panel of one slab."""
+    rate, m, width = machine.flop_rate(plan.dtype), plan.m, slab.width
+    first = min(slab.first, plan.pivots)
+    rows = m - first
+    per_pair = flops_per_multiply_add(plan.dtype)
+    if plan.kind == "cholesky":
+        update = first * (width * (rows - width) + width * (width + 1) / 2)
+        panel = cholesky_pairs(rows, width)
+    elif plan.kind in ("form q", "apply q"):
+        update = 2 * width * streamed / plan.itemsize
+        panel = 0
+    else:
+        update = width * (first * m - first**2 / 2)
+        panel = elimination_pairs(rows, width)
+    if plan.kind == "qr":
+        update *= 2
+        panel = 2 * panel + _SLOWER * plan.block * width * rows
+    speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
+    seconds = per_pair * update / speed
+    if plan.kind == "qr":
+        blocks, earlier = -(-width // plan.block), -(-first // plan.block)
+        seconds += _APPLYING * blocks * (earlier + blocks / 2)
+    # Each block passes the slab through the caches, which overlaps with the multiplications in
+    # part: with 128 columns gemm ran at 0.93 of its rate with 512.
+    seconds += plan.itemsize * update / (plan.block * machine.memory)
+    return seconds, per_pair * panel / rate
