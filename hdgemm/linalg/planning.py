@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
 #: Bytes of a band of rows that is copied, where a row is not longer.
-_BAND_BYTES: Final = 4 << 20
+_BAND_BYTES: Final = 2 << 20
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Parts of the memory for slabs that the planner tries: narrower slabs overlap more.

@@ -7,7 +7,6 @@ triangles of all cores are combined at the end.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import tpmqrt, tpqrt
+from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns
@@ -26,7 +27,6 @@ from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
 
-#: Blocks of rows that each core has in memory: one is reduced, the next one is read.
-_BUFFERS: Final = 2
 #: Bytes of a block at most: larger requests to a disk are not faster.
 _BLOCK_BYTES: Final = 32 << 20
 #: Bytes of the rows that LAPACK reduces at once: they stay in a core's cache.
@@ -124,7 +122,7 @@ def plan_rows(
     for workers in range(max(1, most_cores), 0, -1):
         # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
         fixed = workers * itemsize * (n * width + 2 * _REFLECTORS * width) + BOUNCE_BYTES
-        per_row = workers * (_BUFFERS * row_bytes + 1)
+        per_row = workers * (STREAM_BUFFERS * row_bytes + 1)
         most = max(1, min(m, _BLOCK_BYTES // row_bytes)) if rows is None else rows
         fitting = min(most, (memory - fixed) // per_row)
         least = most if rows is not None else min(most, n // 4 + 1 if workers > 1 else 1)
@@ -208,9 +206,8 @@ class RowReduction:
             self._recorder.measuring_memory(),
             threadpool_limits(1, user_api="blas"),
             ThreadPoolExecutor(cores, "hdgemm-rows") as workers,
-            ThreadPoolExecutor(cores, "hdgemm-rows-read") as readers,
         ):
-            parts = [workers.submit(self._reduce, core, readers) for core in range(cores)]
+            parts = [workers.submit(self._reduce, core) for core in range(cores)]
             try:
                 first, *others = [part.result() for part in parts]
             finally:
@@ -231,42 +228,42 @@ class RowReduction:
         )
         return {"load1": left * (self._plan.n + self._plan.p) * self._dtype.itemsize}
 
-    def _reduce(self, core: int, readers: ThreadPoolExecutor) -> Triangle:
+    def _reduce(self, core: int) -> Triangle:
         plan = self._plan
         found, done = Triangle.zeros(plan.n, plan.p, self._dtype), 0
         if self._checkpoint is not None:
             done, found = self._checkpoint.load(core, found)
             self._kept[core] = done
         try:
-            for number, (a, b) in enumerate(self._blocks(core, done, readers), done):
-                flops = flops_per_multiply_add(plan.dtype) * plan.n * len(a) * (plan.n + 2 * plan.p)
-                with self._recorder.operation("mult1", core, flops=flops, block=number):
-                    found.absorb(a, b)
-                if self._checkpoint is not None:
-                    self._checkpoint.note(core, number + 1, found)
+            with ReadAhead() as reads:
+                for number, (a, b) in enumerate(self._blocks(core, done, reads), done):
+                    pairs = plan.n * len(a) * (plan.n + 2 * plan.p)
+                    flops = flops_per_multiply_add(plan.dtype) * pairs
+                    with self._recorder.operation("mult1", core, flops=flops, block=number):
+                        found.absorb(a, b)
+                    if self._checkpoint is not None:
+                        self._checkpoint.note(core, number + 1, found)
         except BaseException:
             self._stop.set()  # the other cores need not go on
             raise
         return found
 
     def _blocks(
-        self, core: int, done: int, readers: ThreadPoolExecutor
+        self, core: int, done: int, reads: ReadAhead
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Yield the rows of A and B of each block of a core, while the next block is read.
-
-        The first `done` blocks are left out.
+        """Yield the rows of A and B of each block of a core but the first `done`, until a core
+        fails.
         """
         plan = self._plan
-        places = plan.blocks(core)[done:]
+        places = list(enumerate(plan.blocks(core)))[done:]
         size = (plan.n + plan.p) * min(plan.rows, plan.m)
-        buffers = [np.empty(size, self._dtype) for _ in places[:_BUFFERS]]
-        reads: deque[Future[tuple[NDArray[Any], NDArray[Any]]]] = deque()
-        for number in range(len(places) + _BUFFERS):
-            if len(reads) == _BUFFERS or (reads and number >= len(places)):
-                yield reads.popleft().result()
-            if number < len(places) and not self._stop.is_set():
-                buffer = buffers[number % _BUFFERS]
-                reads.append(readers.submit(self._read, core, number, places[number], buffer))
+        buffers = [np.empty(size, self._dtype) for _ in places[:STREAM_BUFFERS]]
+        for block in reads.blocks(
+            places, lambda place, buffer: self._read(core, *place, buffers[buffer])
+        ):
+            if self._stop.is_set():
+                return
+            yield block
 
     def _read(
         self, core: int, number: int, place: tuple[int, int], buffer: NDArray[Any]
