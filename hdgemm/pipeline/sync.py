@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.plan import STAGES
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Need, Op
+
+#: Functions that stop the runs of this process, for its end; a forked child has no runs.
+RUNNING: Final[set[Callable[[BaseException], object]]] = set()
+os.register_at_fork(after_in_child=RUNNING.clear)
 
 
 class Stopped(Exception):  # noqa: N818  (control flow between lanes, never seen by a caller)
@@ -174,6 +179,7 @@ def run_all(
         Called with the error that interrupts the start or the waiting, KeyboardInterrupt
         included. It must make all workers end, and keep the error.
     """
+    RUNNING.add(stop)
     try:
         with thread_limit():
             for worker in workers:
@@ -187,3 +193,4 @@ def run_all(
                 look()
             except BaseException as error:  # noqa: BLE001  (raised after all workers have ended)
                 stop(error)
+    RUNNING.discard(stop)

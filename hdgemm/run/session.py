@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import threading
+import time
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import CancelledRunError, InputError, InputTypeError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
 from hdgemm.machine.limits import thread_limit
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
-from hdgemm.pipeline.sync import Worker
+from hdgemm.pipeline.sync import RUNNING, Worker
 from hdgemm.progress import CalibrationMeter, Watch
 
 if TYPE_CHECKING:
@@ -187,16 +189,32 @@ class Session:
             device.close()
 
 
+#: How long the interpreter's end waits for runs to stop.
+_LAST_SECONDS: Final = 10.0
+#: One object for each call that is not at its end.
+_CALLS: Final[set[object]] = set()
 _SESSIONS: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 
 
 def _unlock_sessions() -> None:
     """Make the locks anew in a forked child: a thread that it lacks may hold them."""
+    _CALLS.clear()
     for session in _SESSIONS:
         session._running = threading.RLock()  # noqa: SLF001 - of this module
 
 
+def _stop_runs() -> None:
+    """Stop the runs of daemon threads: Python would end these in a driver's call, which aborts."""
+    error = CancelledRunError("the interpreter ends; the result is not finished")
+    for stop in list(RUNNING):
+        stop(error)
+    deadline = time.monotonic() + _LAST_SECONDS
+    while _CALLS and time.monotonic() < deadline:  # they remove their drafts
+        time.sleep(0.005)
+
+
 os.register_at_fork(after_in_child=_unlock_sessions)
+atexit.register(_stop_runs)
 
 
 def check_options(options: Any) -> Options:
@@ -220,10 +238,15 @@ def check_options(options: Any) -> Options:
 @contextmanager
 def session_for(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
     """Yield a session and the options of one call; a session of its own where none is given."""
-    if session is not None:
-        if not isinstance(session, Session):
+    call = object()
+    _CALLS.add(call)
+    try:
+        if session is None:
+            with Session(check_options(options)) as own:
+                yield own, own.options
+        elif isinstance(session, Session):
+            yield session, session.options if options is None else check_options(options)
+        else:
             raise InputTypeError(f"session must be hdgemm.Session, got {type(session).__name__}")
-        yield session, session.options if options is None else check_options(options)
-        return
-    with Session(check_options(options)) as own:
-        yield own, own.options
+    finally:
+        _CALLS.discard(call)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import CancelledRunError, DeviceError
-from hdgemm.pipeline.sync import Stopped, Worker
+from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.dispatcher import Dispatcher
@@ -108,6 +108,7 @@ class Runtime:
     def __enter__(self) -> Self:
         self._limits = threadpool_limits(self._blas_threads, user_api="blas")
         self._start = time.perf_counter()
+        RUNNING.add(self._stop)
         try:
             for worker in self._workers:
                 worker.start()
@@ -130,6 +131,7 @@ class Runtime:
             for lane in self._lanes:
                 lane.close()
         finally:
+            RUNNING.discard(self._stop)
             self._limits.restore_original_limits()
 
     def insert(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hdgemm import CancelledRunError, Options, multiply
+from hdgemm.pipeline.devices.registry import list_devices
 from tests.child import HEARS_SIGNALS
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -171,4 +172,35 @@ except KeyboardInterrupt:
         env=ENVIRONMENT,
     )
     assert done.stdout == "interrupted []\n", done.stderr
+    assert contents(matrices) == before
+
+
+ENDING = """
+import sys, threading, time
+import hdgemm
+
+device, out = sys.argv[1:]
+options = hdgemm.Options(devices=device, tile=(32, 32, 32), host_memory="200MB")
+stored = threading.Event()
+
+def observe(event):
+    if event.stage == "store2":
+        stored.set()
+        time.sleep(0.05)  # 256 times
+
+keywords = {"out": out, "options": options, "observer": observe}
+threading.Thread(None, hdgemm.multiply, None, ("a.npy", "b.npy"), keywords, daemon=True).start()
+stored.wait()
+"""
+
+
+@pytest.mark.parametrize("device", [info.name for info in list_devices() if info.usable])
+def test_a_program_that_ends_before_its_daemon_thread(matrices, device):
+    """The driver of PoCL aborted the process, and the draft stayed."""
+    before = contents(matrices)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, device, "x.h5::C"], cwd=matrices, env=ENVIRONMENT,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     assert contents(matrices) == before
