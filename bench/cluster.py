@@ -150,7 +150,7 @@ def _do_nothing() -> None:
     def compute_block(topic: str, number: int, block: Any, _share: float) -> None:
         receipt = Receipt(
             number=number, block=block, pieces=[(block, 0)], began=time.time(), seconds=1e-3,
-            gflops=1.0, stages={}, events=[], peak_memory=0,
+            stages={}, events=[], peak_memory=0,
         )  # fmt: skip
         get_worker().log_event(topic, receipt.to_message())
 

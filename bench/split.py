@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.harness import environment, save, spread
+from bench.virtual_pool import Speed, run_pool
 from hdgemm.blas import multiply
 from hdgemm.machine.cache import cache_folder
 from hdgemm.options import Options
 from hdgemm.run.balance import Member
-from hdgemm.simulation.pool import Speed, run_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hdgemm.machine.assumed import H200, HOST
+from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
 from hdgemm.pipeline.plan_summary import planned_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from hdgemm.pipeline.plan_summary import summarize_all
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hdgemm.energy import Energy
     from hdgemm.pipeline.abft import CheckedTiles
@@ -256,6 +256,19 @@ def stage_reports(
         elif planned:
             stages[name] = StageReport(0, 0, planned, 0, 0.0)
     return stages
+
+
+def sum_stages(runs: Iterable[Mapping[Stage, StageReport]]) -> dict[Stage, StageReport]:
+    """Add up what each stage did in several runs."""
+    by_stage: dict[Stage, list[StageReport]] = {name: [] for name in STAGES}
+    for stages in runs:
+        for name, stage in stages.items():
+            by_stage[name].append(stage)
+    return {
+        name: StageReport(*map(sum, zip(*map(astuple, found), strict=True)))
+        for name, found in by_stage.items()
+        if found
+    }
 
 
 @cache

@@ -45,6 +45,7 @@ def multiply_on_cluster(
     from hdgemm.cluster import multiply
 
     outputs.check()
+    _check_operands((a, b), product)
     with open_cluster(where) as client:
         if not outputs.quiet:
             typer.echo(f"Dask's dashboard: {client.dashboard_link}", err=True)
@@ -75,10 +76,19 @@ def plan_on_cluster(
     """
     from hdgemm.cluster import plan, plan_shape
 
+    if len(what) == 2:
+        _check_operands(what, product)
     with open_cluster(where) as client:
         planned: Any = plan if len(what) == 2 else plan_shape
         found = planned(*what, **product, client=client, storage=storage)
     typer.echo(found.to_json() if as_json else str(found))
+
+
+def _check_operands(what: Sequence[Any], product: dict[str, Any]) -> None:
+    """Refuse operands that are missing or do not fit together, before a worker is started."""
+    from hdgemm.product.product import Product
+
+    Product.of(*what, **{name: value for name, value in product.items() if name != "options"})
 
 
 class BlockMap:

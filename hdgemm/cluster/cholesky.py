@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import secrets
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.cluster.checkpoint import open_factor
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.panel_job import PanelJob
-from hdgemm.cluster.product import check_client, free_workers, parse_bandwidth, quantum_of
+from hdgemm.cluster.product import check_client, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.report import merged_report
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import check_square
 from hdgemm.matrices.fingerprint import unchanged
@@ -122,9 +121,9 @@ def cholesky(
             return merged_report(extents, None, durable)
         with unchanged({"A": matrix}, durable.c.matrix):
             run = _Run(matrix, lower, durable, client, options, bandwidth)
-            coordinator, seconds = run.factor(watch, check_finite)
+            coordinator = run.factor(watch, check_finite)
         durable.finish()
-        return merged_report(extents, coordinator, durable, seconds)
+        return merged_report(extents, coordinator, durable)
 
 
 class _Run:
@@ -147,18 +146,17 @@ class _Run:
         quantum = quantum_of(durable.c.matrix)
         self._quantum = quantum[::-1] if self._factor.trans else quantum
 
-    def factor(self, watch: Watch, check_finite: bool) -> tuple[Coordinator, float]:
-        """Compute all blocks that are left; return the coordinator and the seconds it took."""
+    def factor(self, watch: Watch, check_finite: bool) -> Coordinator:
+        """Compute all blocks that are left."""
         durable = self._durable
         done = [self._turned(rect) for rect in durable.begin_blocks()]
         dtype = durable.c.matrix.dtype.newbyteorder("=")
         job = self._job(dtype, check_finite)
-        coordinator = Coordinator(
+        total, before = self._n**3 / 3, 0.0
+        with Coordinator(
             self._client, job, durable, watch, itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
-            measures_storage=self._bandwidth is None, shown=ProgressOf(watch),
-        )  # fmt: skip
-        start, total, before = time.perf_counter(), self._n**3 / 3, 0.0
-        try:
+            bandwidth=self._bandwidth,
+        ) as coordinator:  # fmt: skip
             for region in self._regions():
                 # Multiply-adds of an element: the update, and half a slab's width of the solve.
                 depth = region.col + region.cols // 2
@@ -169,9 +167,7 @@ class _Run:
                     flops = flops_per_multiply_add(dtype.name) * max(1, depth)
                     coordinator.run(pool, flops, span)
                 before += work
-        finally:
-            free_workers(self._client, coordinator, job.run)
-        return coordinator, time.perf_counter() - start
+        return coordinator
 
     def _job(self, dtype: np.dtype[Any], check_finite: bool) -> PanelJob:
         durable = self._durable

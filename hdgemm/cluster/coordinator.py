@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from numpy.linalg import LinAlgError
 
 from hdgemm.cluster.connection import ClusterError, Scheduler
-from hdgemm.cluster.task import UnknownJobError
+from hdgemm.cluster.report import ProgressOf
+from hdgemm.cluster.task import UnknownJobError, free_memory
 from hdgemm.cluster.tasks import Task, Tasks
 from hdgemm.cluster.workers import Workers
 from hdgemm.errors import CancelledRunError, NotFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from hdgemm.cluster.blocks import BlockPool
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
@@ -61,17 +63,23 @@ class Tally:
 class Coordinator:
     """Pools of blocks on their way through a cluster, one after the other.
 
+    A context: when it is left, the workers free what they keep for the run.
+
     Parameters
     ----------
     itemsize
         Bytes of memory that an element of a block takes of C's part of a worker's.
-    measures_storage
-        Take the bandwidth of the storage from what the workers measure.
-    shown
-        Called with the coordinator after each change.
+    bandwidth
+        Bytes/s of the storage; None takes them from what the workers measure.
+
+    Attributes
+    ----------
+    seconds
+        Wall time of the run, once the context is left.
     """
 
     pool: BlockPool
+    seconds = 0.0
 
     def __init__(
         self,
@@ -81,8 +89,7 @@ class Coordinator:
         watch: Watch,
         *,
         itemsize: int,
-        measures_storage: bool = False,
-        shown: Callable[[Coordinator], None] = lambda _: None,
+        bandwidth: float | None = None,
     ) -> None:
         self.workers = Workers(client, job)
         self._scheduler = Scheduler(
@@ -92,6 +99,7 @@ class Coordinator:
         self.tally = Tally()
         #: `time.time` at the start of the run.
         self.began = time.time()
+        self._start = time.perf_counter()
         #: Elements of all pools so far.
         self.elements = 0
         #: Rows and columns of C as it is stored.
@@ -105,8 +113,8 @@ class Coordinator:
         self._watch = watch
         self._flops_per_element = 1
         self._itemsize = itemsize
-        self._measures_storage = measures_storage
-        self._shown = shown
+        self._measures_storage = bandwidth is None
+        self._shown = ProgressOf(watch)
         self._tasks = Tasks(client, job)
         #: Workers whose queues may have room.
         self._idle: set[str] = set()
@@ -115,6 +123,21 @@ class Coordinator:
         self._losses = 0
         self._warned = time.monotonic()
         self._last_error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the workers free what they keep for the run; a lost scheduler is no error."""
+        from distributed import fire_and_forget
+
+        self.seconds = time.perf_counter() - self._start
+        with suppress(Exception):
+            for address in self.workers.joined:
+                task = self._client.submit(
+                    free_memory, self._job.run, workers=[address], pure=False
+                )
+                fire_and_forget(task)  # type: ignore[no-untyped-call]
 
     def run(
         self, pool: BlockPool, flops_per_element: int, span: tuple[float, float] = (0.0, 1.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.recorder import Recorder, TriangleRecorder
+from hdgemm.linalg.blockwise import block_of
 from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.product.product import Product
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
     from pathlib import Path
+    from typing import TypeAlias
 
+    from hdgemm.cluster.panel_job import PanelJob
     from hdgemm.cluster.references import Reference
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
@@ -26,38 +29,11 @@ if TYPE_CHECKING:
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
 
+    #: What the workers are asked to compute; both kinds have the methods of `Job`.
+    AnyJob: TypeAlias = "Job | PanelJob"
+
 #: Part of a worker's host memory that a block of C may take.
 _C_PART: Final = 0.5
-
-
-class AnyJob(Protocol):
-    """What the workers are asked to compute."""
-
-    @property
-    def run(self) -> str:
-        """Name of the run, in the first record of the journal."""
-
-    @property
-    def topic(self) -> str:
-        """Topic of the scheduler under which receipts are sent."""
-
-    @property
-    def journal(self) -> Path | None:
-        """Path of the journal where it lies in the storage of C; None where only the client
-        sees it.
-        """
-
-    @property
-    def options(self) -> Options:
-        """Options of each worker."""
-
-    def described(self, stack: ExitStack, /) -> Described:
-        """Open all operands, and describe the work to the planner."""
-
-    def compute(
-        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
-    ) -> tuple[Receipt, Recorder]:
-        """Compute and store one block of C; return C to make durable, which `stack` closes."""
 
 
 class Described(NamedTuple):
@@ -123,9 +99,15 @@ class Job:
         """Compute and store one block of C; return C to make durable, which `stack` closes."""
         product = self.open(stack)
         recorder = self.recorder(product.destination.matrix)
-        part = _block_of(product, block, recorder)
+        part = block_of(
+            replace(product, c=Operand(recorder)), slice(block.row, block.row + block.rows),
+            slice(block.col, block.col + block.cols),
+        )  # fmt: skip
         report = compute(part, session.options, watch, session=session)
-        return Receipt.of(number, block, recorder.pieces(block), report), recorder
+        peak = report.peak_memory_bytes
+        return (
+            Receipt.of(number, block, recorder, report.timeline, report.stages, peak), recorder,
+        )  # fmt: skip
 
     def open(self, stack: ExitStack) -> Product:
         """Open all operands; `stack` closes them.
@@ -135,20 +117,13 @@ class Job:
         InputError
             When one cannot be opened here.
         """
-        opened = []
-        for reference in (self.a, self.b, self.c, self.old):
-            operand = None
-            if reference is not None:
-                operand = reference.open(writable=reference is self.c)
-                stack.callback(operand.matrix.close)
-            opened.append(operand)
-        a, b, c, old = opened
-        return Product(_opened(a), _opened(b), c, old, self.alpha, self.beta, self.dtype)
-
-
-def _opened(operand: Operand | None) -> Operand:
-    assert operand is not None  # noqa: S101  (only the old C may be missing)
-    return operand
+        return Product(
+            self.a.open(stack),
+            self.b.open(stack),
+            None if self.c is None else self.c.open(stack, writable=True),
+            None if self.old is None else self.old.open(stack),
+            self.alpha, self.beta, self.dtype,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +177,3 @@ class WorkerInfo:
     def most_elements(self, itemsize: int) -> float:
         """Return the elements of the largest block of C that its memory holds."""
         return _C_PART * self.memory / itemsize
-
-
-def _block_of(product: Product, block: Rect, recorder: Recorder) -> Product:
-    """Return the product of a block's rows of op(A) and columns of op(B)."""
-    k = product.k
-    old = product.old
-    return replace(
-        product,
-        a=_part(product.a, block.row, 0, (block.rows, k)),
-        b=_part(product.b, 0, block.col, (k, block.cols)),
-        c=Operand(recorder.part(block.row, block.col, (block.rows, block.cols))),
-        old=None if old is None else _part(old, *block[:2], (block.rows, block.cols)),
-    )
-
-
-def _part(operand: Operand, row: int, col: int, shape: tuple[int, int]) -> Operand:
-    """Return a rectangle of op(X)."""
-    if operand.trans:
-        row, col, shape = col, row, shape[::-1]
-    return replace(operand, matrix=operand.matrix.part(row, col, shape))

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.cluster.job import Described, describe
-from hdgemm.cluster.receipts import Receipt, coalesce
+from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.recorder import Recorder
 from hdgemm.errors import NotFiniteError
-from hdgemm.fortran import SingularMatrixError, potrf, trsm
+from hdgemm.fortran import trsm
 from hdgemm.linalg.blockwise import rectangle
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
-from hdgemm.pipeline.timeline import Event
+from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.product.product import Product
+from hdgemm.report import stage_reports
 from hdgemm.run.engine import run_product
+from hdgemm.tasks.kernels import factor_diagonal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
     from hdgemm.cluster.references import Reference
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
+    from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
+    from hdgemm.report import Report
     from hdgemm.run.session import Session
 
 
@@ -85,16 +91,15 @@ class PanelJob:
             _check_finite(bar, block)
         with work.doing("mult1", flops=_flops(block, diagonal=diagonal, dtype=self.dtype)):
             if diagonal:
-                _factor(bar, block)
+                factor_diagonal(bar, block.row)
+                for column in range(1, block.cols):
+                    bar[:column, column] = 0
             else:
                 trsm(solver, bar, side="R", trans="C")
         return self._store(number, block, bar, factor, work)
 
     def _open(self, stack: ExitStack) -> tuple[Operand, Operand]:
-        a, factor = self.a.open(), self.factor.open(writable=True)
-        stack.callback(a.matrix.close)
-        stack.callback(factor.matrix.close)
-        return a, factor
+        return self.a.open(stack), self.factor.open(stack, writable=True)
 
     def _diagonal_block(self, factor: Operand, block: Rect, work: _Work) -> NDArray[Any]:
         """Read the factored diagonal block of a block's slab."""
@@ -142,70 +147,43 @@ class PanelJob:
         stored = Rect(block.col, block.row, block.cols, block.rows) if factor.trans else block
         with work.doing("store2", nbytes=bar.nbytes):
             recorder.write(stored.row, stored.col, bar.T if factor.trans else bar)
-        flops = work.stages["mult1"]["flops"]
-        receipt = Receipt(
-            number=number, block=stored, pieces=recorder.pieces(stored), began=0.0, seconds=0.0,
-            gflops=flops / work.now() / 1e9, stages=work.stages, events=coalesce(work.events),
-            peak_memory=work.peak + bar.nbytes,
-        )  # fmt: skip
-        return receipt, recorder
+        return work.receipt(number, stored, recorder, bar.nbytes), recorder
 
 
-@dataclass
 class _Work:
-    """Events and sums by stage of one block."""
+    """Events and the peak of the memory of one block."""
 
-    events: list[Event] = field(default_factory=list)
-    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
-    peak: int = 0
-    began: float = field(default_factory=time.perf_counter)
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._peak = 0
+        self._began = time.perf_counter()
 
     def now(self) -> float:
         """Return the seconds since the block was begun."""
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self._began
 
-    def doing(self, stage: Any, *, nbytes: int = 0, flops: int = 0) -> _Operation:
-        """Return a context that records one operation."""
-        return _Operation(self, stage, nbytes, flops)
+    @contextmanager
+    def doing(self, stage: Stage, *, nbytes: int = 0, flops: int = 0) -> Iterator[None]:
+        """Record one operation, unless it fails."""
+        start = self.now()
+        yield
+        self._events.append(Event("host", stage, 0, 0, 0, start, self.now(), nbytes, flops))
 
-    def record(self, event: Event) -> None:
-        """Add an event to the sums."""
-        self.events.append(event)
-        sums = self.stages.setdefault(
-            event.stage,
-            {"operations": 0, "bytes": 0, "planned_bytes": 0, "flops": 0, "seconds": 0.0},
-        )
-        sums["operations"] += 1
-        sums["bytes"] += event.nbytes
-        sums["planned_bytes"] += event.nbytes
-        sums["flops"] += event.flops
-        sums["seconds"] += event.end - event.start
-
-    def add(self, began: float, report: Any) -> None:
+    def add(self, began: float, report: Report) -> None:
         """Add a product's events; its C stays in memory."""
-        self.peak = max(self.peak, report.peak_memory_bytes or 0)
-        for event in report.timeline.events:
-            if event.stage in ("load1", "mult1"):
-                self.record(event._replace(start=event.start + began, end=event.end + began))
+        self._peak = max(self._peak, report.peak_memory_bytes or 0)
+        self._events += [
+            event._replace(start=event.start + began, end=event.end + began)
+            for event in report.timeline.events
+            if event.stage in ("load1", "mult1")
+        ]
 
-
-@dataclass
-class _Operation:
-    work: _Work
-    stage: Any
-    nbytes: int
-    flops: int
-    start: float = 0.0
-
-    def __enter__(self) -> None:
-        self.start = self.work.now()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            end = self.work.now()
-            self.work.record(
-                Event("host", self.stage, 0, 0, 0, self.start, end, self.nbytes, self.flops)
-            )
+    def receipt(self, number: int, block: Rect, recorder: Recorder, held: int) -> Receipt:
+        """Return the receipt of the block, beside which `held` bytes were in memory."""
+        timeline = Timeline(tuple(self._events), self.now())
+        moved = {stage: stats.nbytes for stage, stats in timeline.stages().items()}
+        stages = stage_reports(timeline, moved)
+        return Receipt.of(number, block, recorder, timeline, stages, self._peak + held)
 
 
 def _read(operand: Operand, out: NDArray[Any]) -> None:
@@ -225,18 +203,6 @@ def _check_finite(bar: NDArray[Any], block: Rect) -> None:
             "transpose for U): it must not contain infs or NaNs",
             row=block.row + row, col=block.col + col,
         )  # fmt: skip
-
-
-def _factor(bar: NDArray[Any], block: Rect) -> None:
-    """Factor a diagonal block in memory, zero above the diagonal."""
-    order = potrf(bar)
-    if order:
-        raise SingularMatrixError(
-            f"a is not positive definite: its leading minor of order {block.row + order} is not",
-            order=block.row + order,
-        )
-    for column in range(1, block.cols):
-        bar[:column, column] = 0
 
 
 def _flops(block: Rect, *, diagonal: bool, dtype: np.dtype[Any]) -> int:

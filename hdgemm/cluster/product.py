@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import BlockPool, Costs, triangle_region
@@ -12,8 +10,7 @@ from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.job import Job
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import ProgressOf, merged_report
-from hdgemm.cluster.task import free_memory
+from hdgemm.cluster.report import merged_report
 from hdgemm.errors import InputError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
@@ -139,9 +136,9 @@ def run_product(
         if durable.finished:
             return merged_report(extents, None, durable)
         with unchanged(product.inputs(), durable.c.matrix):
-            coordinator, seconds = _run(product, durable, client, options, watch, bandwidth)
+            coordinator = _run(product, durable, client, options, watch, bandwidth)
         durable.finish()
-        return merged_report(extents, coordinator, durable, seconds)
+        return merged_report(extents, coordinator, durable)
 
 
 def check_client(client: Any) -> None:
@@ -166,8 +163,8 @@ def _run(
     options: Options,
     watch: Watch,
     bandwidth: float | None,
-) -> tuple[Coordinator, float]:
-    """Compute all blocks that are left; return the coordinator and the seconds it took."""
+) -> Coordinator:
+    """Compute all blocks that are left."""
     done = durable.begin_blocks()
     stored = product.stored_in(durable.c).row_major()
     job = make_job(stored, durable, options)
@@ -177,16 +174,11 @@ def _run(
         region=None if job.lower is None else triangle_region(stored.m, quantum, lower=job.lower),
     )  # fmt: skip
     flops = stored.flops // (c.shape[0] * c.shape[1])
-    coordinator = Coordinator(
-        client, job, durable, watch, itemsize=c.dtype.itemsize,
-        measures_storage=bandwidth is None, shown=ProgressOf(watch),
-    )  # fmt: skip
-    start = time.perf_counter()
-    try:
+    with Coordinator(
+        client, job, durable, watch, itemsize=c.dtype.itemsize, bandwidth=bandwidth
+    ) as coordinator:
         coordinator.run(pool, flops)
-    finally:
-        free_workers(client, coordinator, job.run)
-    return coordinator, time.perf_counter() - start
+    return coordinator
 
 
 def make_job(product: Product, durable: ClusterCheckpoint | None, options: Options) -> Job:
@@ -227,13 +219,3 @@ def costs_of(product: Product) -> Costs:
     a, b = product.a.matrix.dtype.itemsize, product.b.matrix
     pitch = b.pitch if isinstance(b, FileMatrix) and not product.b.trans else 0
     return Costs(product.k, a, b.dtype.itemsize, row_bytes=pitch)
-
-
-def free_workers(client: Any, coordinator: Coordinator, run: str) -> None:
-    """Let the workers free what they keep for the run; a lost scheduler is no error."""
-    from distributed import fire_and_forget
-
-    with suppress(Exception):
-        for address in coordinator.workers.joined:
-            task = client.submit(free_memory, run, workers=[address], pure=False)
-            fire_and_forget(task)  # type: ignore[no-untyped-call]

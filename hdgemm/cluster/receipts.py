@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.timeline import Event
+from hdgemm.report import StageReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hdgemm.report import Report
+    from hdgemm.cluster.recorder import Recorder
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.pipeline.timeline import Timeline
 
 #: Events of one stage of one device that a receipt carries at most.
 _MOST_EVENTS: Final = 16
@@ -31,8 +34,8 @@ class Receipt:
         The rectangles in which it was stored, and their CRC-32.
     began
         The worker's `time.time` at the start.
-    seconds, gflops
-        Time from opening the operands to the last byte written, and 10⁹ flop/s of the run.
+    seconds
+        Time from opening the operands to the last byte written.
     stages
         What each stage did, as in a report.
     events
@@ -46,71 +49,53 @@ class Receipt:
     number: int
     block: Rect
     pieces: Sequence[tuple[Rect, int]]
-    began: float
-    seconds: float
-    gflops: float
-    stages: Mapping[str, Mapping[str, Any]]
+    stages: Mapping[Stage, StageReport]
     events: Sequence[Event]
     peak_memory: int
+    began: float = 0.0
+    seconds: float = 0.0
     worker: str = ""
 
     @classmethod
     def of(
-        cls, number: int, block: Rect, pieces: Sequence[tuple[Rect, int]], report: Report
-    ) -> Receipt:
-        """Make a receipt of a run's report; its times are filled in later."""
+        cls, number: int, block: Rect, recorder: Recorder, timeline: Timeline,
+        stages: Mapping[Stage, StageReport], peak_memory: int | None,
+    ) -> Receipt:  # fmt: skip
+        """Make the receipt of a block that `recorder` has stored; its times are filled in later."""
         return cls(
-            number=number, block=block, pieces=pieces, began=0.0, seconds=0.0,
-            gflops=report.gflops,
-            stages={name: stage.to_dict() for name, stage in report.stages.items()},
-            events=coalesce(report.timeline.events),
-            peak_memory=report.peak_memory_bytes or 0,
+            number, block, recorder.pieces(block),
+            stages, events=coalesce(timeline.events), peak_memory=peak_memory or 0,
         )  # fmt: skip
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the block."""
-        return int(self.stages.get("mult1", {}).get("flops", 0))
+        return self.stages["mult1"].flops if "mult1" in self.stages else 0
 
     @property
     def bytes_read(self) -> int:
         """Bytes of A, B and the old C that were read from storage."""
-        return int(self.stages.get("load1", {}).get("bytes", 0))
+        return self.stages["load1"].nbytes if "load1" in self.stages else 0
 
     @property
     def bytes_written(self) -> int:
         """Bytes of C that were stored."""
-        return int(self.stages.get("store2", {}).get("bytes", 0))
+        return self.stages["store2"].nbytes if "store2" in self.stages else 0
 
     def to_message(self) -> dict[str, Any]:
         """Return plain values, as the scheduler transports them."""
-        return {
-            "number": self.number,
-            "block": list(self.block),
-            "pieces": [[*rect, crc] for rect, crc in self.pieces],
-            "began": self.began,
-            "seconds": self.seconds,
-            "gflops": self.gflops,
-            "stages": {name: dict(stage) for name, stage in self.stages.items()},
-            "events": [list(event) for event in self.events],
-            "peak_memory": self.peak_memory,
-        }
+        return asdict(self)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Receipt:
-        """Return the receipt of a message that the scheduler has transported."""
-        return cls(
-            number=message["number"],
-            block=Rect(*message["block"]),
-            pieces=[(Rect(*place), crc) for *place, crc in message["pieces"]],
-            began=message["began"],
-            seconds=message["seconds"],
-            gflops=message["gflops"],
-            stages=message["stages"],
-            events=[Event(*event) for event in message["events"]],
-            peak_memory=message["peak_memory"],
-            worker=message.get("worker", ""),
-        )
+        """Return the receipt of a message, in which tuples of any kind arrive as plain ones."""
+        pieces = [(Rect(*place), crc) for place, crc in message["pieces"]]
+        events = [Event(*event) for event in message["events"]]
+        stages = {name: StageReport(**stage) for name, stage in message["stages"].items()}
+        block = Rect(*message["block"])
+        return cls(**{
+            **message, "block": block, "pieces": pieces, "stages": stages, "events": events,
+        })  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         """Return the journal's records: of the pieces, as other durable runs have, then of it."""

@@ -15,6 +15,7 @@ from hdgemm.matrices.location import Location
 from hdgemm.matrices.stores import create_matrix, open_location
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
     from pathlib import Path
 
 
@@ -93,9 +94,11 @@ class Reference:
     def __str__(self) -> str:
         return str(self.stored)
 
-    def open(self, *, writable: bool = False) -> Operand:
-        """Open the operand, as it was here."""
-        return Operand(self.stored.open(writable=writable), self.trans, self.conj)
+    def open(self, stack: ExitStack, *, writable: bool = False) -> Operand:
+        """Open the operand, as it was here; `stack` closes it."""
+        matrix = self.stored.open(writable=writable)
+        stack.callback(matrix.close)
+        return Operand(matrix, self.trans, self.conj)
 
 
 def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:

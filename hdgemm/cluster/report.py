@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.energy import Energy
-from hdgemm.pipeline.plan import STAGES
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.progress import Progress
-from hdgemm.report import Report, StageReport, versions
+from hdgemm.report import Report, sum_stages, versions
 from hdgemm.run.split_report import Share, SplitReport
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from hdgemm.cluster.coordinator import Coordinator
     from hdgemm.cluster.job import WorkerInfo
     from hdgemm.cluster.receipts import Receipt
-    from hdgemm.pipeline.plan import Rect, Stage
+    from hdgemm.pipeline.plan import Rect
     from hdgemm.pipeline.timeline import Event
     from hdgemm.progress import Watch
 
@@ -96,13 +95,13 @@ def merged_report(
     extents: Mapping[str, Any],
     coordinator: Coordinator | None,
     durable: ClusterCheckpoint,
-    seconds: float = 0.0,
 ) -> Report:
     """Return the report of a run on a cluster; without a coordinator, of one finished before.
 
     `extents` are m, n, k and dtype of the product.
     """
     receipts = coordinator.tally.receipts if coordinator is not None else []
+    seconds = coordinator.seconds if coordinator is not None else 0.0
     known = coordinator.workers.known if coordinator is not None else {}
     labels = {receipt.worker: label_of(receipt.worker, known) for receipt in receipts}
     began = coordinator.began if coordinator is not None else 0.0
@@ -110,7 +109,11 @@ def merged_report(
     for receipt in receipts:
         offset = coordinator.workers.offsets.get(receipt.worker, 0.0) if coordinator else 0.0
         events += _moved(receipt, labels[receipt.worker], receipt.began + offset - began)
-    stages = _stages(receipts, max(1, len(set(labels.values()))))
+    workers = max(1, len(set(labels.values())))
+    stages = {
+        name: replace(stage, seconds=stage.seconds / workers)  # the mean over the workers
+        for name, stage in sum_stages(receipt.stages for receipt in receipts).items()
+    }
     flops = sum(stage.flops for stage in stages.values())
     return Report(
         seconds=seconds,
@@ -122,7 +125,7 @@ def merged_report(
         versions=MappingProxyType(versions()),
         timeline=Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds),
         resumption=durable.resumption,
-        split=None if coordinator is None else _split(coordinator, labels, seconds),
+        split=None if coordinator is None else _split(coordinator, labels),
         energy=Energy(missing={"workers": "their machines' counters are not collected; read them "
                                "there, as hdgemm.energy.EnergyMeter does"}),
     )  # fmt: skip
@@ -137,24 +140,6 @@ def _moved(receipt: Receipt, label: str, start: float) -> list[Event]:
         )
         for event in receipt.events
     ]  # fmt: skip
-
-
-def _stages(receipts: Sequence[Receipt], workers: int) -> dict[Stage, StageReport]:
-    """Sum the stages of all blocks; seconds are the mean over the workers."""
-    stages: dict[Stage, StageReport] = {}
-    for name in STAGES:
-        found = [receipt.stages[name] for receipt in receipts if name in receipt.stages]
-        if not found:
-            continue
-        total = {
-            field: sum(stage[field] for stage in found)
-            for field in ("operations", "bytes", "planned_bytes", "flops", "seconds")
-        }
-        stages[name] = StageReport(
-            total["operations"], total["bytes"], total["planned_bytes"], total["flops"],
-            total["seconds"] / workers,
-        )  # fmt: skip
-    return stages
 
 
 def _peaks(receipts: Sequence[Receipt]) -> int | None:
@@ -179,7 +164,7 @@ def _summary(
     }
 
 
-def _split(coordinator: Coordinator, labels: Mapping[str, str], seconds: float) -> SplitReport:
+def _split(coordinator: Coordinator, labels: Mapping[str, str]) -> SplitReport:
     """Describe which worker computed which blocks, and how evenly the run ended."""
     by_label: dict[str, list[Receipt]] = {}
     for receipt in coordinator.tally.receipts:
@@ -195,7 +180,8 @@ def _split(coordinator: Coordinator, labels: Mapping[str, str], seconds: float) 
         finished = max(receipt.began + receipt.seconds for receipt in own) + offset
         elements = sum(receipt.block.rows * receipt.block.cols for receipt in own)
         flops = sum(receipt.flops for receipt in own)
-        busy = sum(receipt.stages.get("mult1", {}).get("seconds", 0.0) for receipt in own)
+        multiplied = sum_stages(receipt.stages for receipt in own).get("mult1")
+        busy = multiplied.seconds if multiplied is not None else 0.0
         shares[label] = Share(
             planned=known[address].flop_rate / total,
             used=elements / coordinator.elements,
@@ -207,11 +193,5 @@ def _split(coordinator: Coordinator, labels: Mapping[str, str], seconds: float) 
             tiles=tuple(receipt.block for receipt in own),
             failed=address not in present,
         )
-    ends = [share.finished for share in shares.values() if not share.failed]
-    kernels = sum(share.kernel_rate for share in shares.values())
     done = sum(receipt.flops for receipt in coordinator.tally.receipts)
-    return SplitReport(
-        shares,
-        imbalance=(max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
-        efficiency=done / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
-    )
+    return SplitReport.of(shares, done, coordinator.seconds)

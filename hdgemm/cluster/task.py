@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.cluster.job import AnyJob, Described, Extents, WorkerInfo
+from hdgemm.cluster.job import Extents, WorkerInfo
 from hdgemm.durable.journal import read_journal
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.machine.limits import default_host_bytes
@@ -26,6 +26,7 @@ from hdgemm.run.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hdgemm.cluster.job import AnyJob, Described
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Rect
 

@@ -12,12 +12,11 @@ from hdgemm.energy import Energy
 from hdgemm.linalg.joint_plan import joint_summary
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.progress import Watch
-from hdgemm.report import Report, Resumption, StageReport, versions
+from hdgemm.report import Report, Resumption, sum_stages, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import Progress, ProgressCallback
 
@@ -106,7 +105,7 @@ def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) ->
     return Report(
         seconds=seconds,
         gflops=flops / seconds if seconds > 0 else 0.0,
-        stages=_stages(reports),
+        stages=sum_stages(report.stages for report in reports),
         peak_memory_bytes=max(peaks, default=None),
         plan=joint_summary(summary, (report.plan for report in reports)),
         devices=tuple(dict.fromkeys(name for r in reports for name in r.devices)) or ("host",),
@@ -116,20 +115,6 @@ def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) ->
         phases=dict(phases),
         energy=Energy.of_runs(r.energy for r in reports if r.energy is not None),
     )
-
-
-def _stages(reports: Iterable[Report]) -> dict[Stage, StageReport]:
-    """Sum what each stage did in runs that did not overlap."""
-    found: dict[Stage, StageReport] = {}
-    for report in reports:
-        for name, stage in report.stages.items():
-            before = found.get(name, StageReport(0, 0, 0, 0, 0.0))
-            found[name] = StageReport(
-                before.operations + stage.operations, before.nbytes + stage.nbytes,
-                before.planned_bytes + stage.planned_bytes, before.flops + stage.flops,
-                before.seconds + stage.seconds,
-            )  # fmt: skip
-    return found
 
 
 def _resumption(found: list[Resumption]) -> Resumption | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import platform
 import tempfile
-import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from hdgemm.machine.assumed import assumed
 from hdgemm.machine.benchmarks import (
     Deadline,
     measure_blas,
@@ -19,6 +17,7 @@ from hdgemm.machine.benchmarks import (
 )
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.machine.rates import assumed
 from hdgemm.pipeline.devices.host_tuning import LEAST_FLOPS, measure_drawing, remember_drawing
 
 if TYPE_CHECKING:
@@ -74,23 +73,6 @@ class Figures:
     drawing: float
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Figures of the host, and how they were obtained.
-
-    Parameters
-    ----------
-    source
-        ``"measured"`` just now, or ``"cached"`` from an earlier run.
-    seconds
-        Seconds that measuring took; 0 for cached figures.
-    """
-
-    figures: Figures
-    source: Literal["measured", "cached"]
-    seconds: float = 0.0
-
-
 def machine_for(
     problem: Problem,
     device: DeviceSpec,
@@ -118,7 +100,7 @@ def machine_for(
     machine = replace(assumed(device), host_bytes=default_host_bytes())
     where = _where(folder)
     if problem.flops >= WORTH_MEASURING:
-        found = calibrate(where, threads=threads, progress=progress, cancel=cancel).figures
+        found = calibrate(where, threads=threads, progress=progress, cancel=cancel)
         return with_figures(machine, device, found, threads)
     cached = _load(where, threads)
     return machine if cached is None else with_figures(machine, device, cached, threads)
@@ -165,18 +147,15 @@ def calibrate(
     folder: Path,
     *,
     threads: int | None = None,
-    refresh: bool = False,
     progress: CalibrationProgress | None = None,
     cancel: threading.Event | None = None,
-) -> Calibration:
+) -> Figures:
     """Return this machine's figures from the cache, or measure them within `MOST_SECONDS`.
 
     Parameters
     ----------
     folder
         Where the scratch file for the disk is written.
-    refresh
-        Measure although figures are cached.
     progress
         Called before each benchmark, and at the end; not called for cached figures.
     cancel
@@ -187,14 +166,12 @@ def calibrate(
     CancelledRunError
         When `cancel` was set.
     """
-    figures = None if refresh else _load(folder, threads)
-    if figures is not None:
-        return Calibration(figures, "cached")
-    start = time.perf_counter()
-    figures = measure(folder, threads or cores(), progress, cancel)
-    write_entry(_FILE, _key(folder, threads), asdict(figures))
-    remember_drawing(threads or cores(), figures.drawing)
-    return Calibration(figures, "measured", time.perf_counter() - start)
+    figures = _load(folder, threads)
+    if figures is None:
+        figures = measure(folder, threads or cores(), progress, cancel)
+        write_entry(_FILE, _key(folder, threads), asdict(figures))
+        remember_drawing(threads or cores(), figures.drawing)
+    return figures
 
 
 def measure(

@@ -9,6 +9,8 @@ import numpy as np
 from hdgemm.errors import InputTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import DTypeLike, NDArray
 
 SUPPORTED: Final = ("float32", "float64", "complex64", "complex128")
@@ -68,3 +70,15 @@ def blas_takes(array: NDArray[Any] | None, dtype: np.dtype[Any]) -> TypeGuard[ND
         return False
     pitch = row_pitch(array.shape, array.strides, array.itemsize)
     return array.flags.aligned and pitch is not None and pitch % array.itemsize == 0
+
+
+def rectangles(shape: tuple[int, int], most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut a matrix into (row, col, rows, cols) of at most `most` elements, one at least: whole
+    rows, or parts of rows that are too long.
+    """
+    height, width = shape
+    cols = max(1, min(width, most))
+    rows = max(1, most // cols)
+    for row in range(0, height, rows):
+        for col in range(0, width, cols):
+            yield row, col, min(rows, height - row), min(cols, width - col)

@@ -37,7 +37,7 @@ def build_plan(case: Case, shape: Shape) -> Plan:
     # The order of the k-chunks in units with even and with odd numbers.
     sweeps = [sweep(chunks, unit, wriggled=overlap.loads) for unit in (0, 1)]
     a, b = (_residence(case, operand, shape, c_tiles, sweeps) for operand in ("A", "B"))
-    loads, a_places, b_places = _merge(
+    loads, a_places, b_places = merge_loads(
         _loads(problem, "A", shape, a), _loads(problem, "B", shape, b)
     )
     steps = len(c_tiles) * len(chunks)
@@ -58,8 +58,8 @@ def build_plan(case: Case, shape: Shape) -> Plan:
         units=_units(c_tiles, len(chunks), slots["C"].count),
         steps=_steps(
             [sweeps[number % 2] for number in range(len(c_tiles))],
-            _reads(a, a_places, steps),
-            _reads(b, b_places, steps),
+            load_read_by_step(a, a_places, steps),
+            load_read_by_step(b, b_places, steps),
         ),
         host_limit=case.limits.host,
         device_limit=case.limits.device,
@@ -179,7 +179,7 @@ def _rect(problem: Problem, operand: Operand, shape: Shape, tile: int) -> Rect:
     return Rect(row, col, min(depth, k - row), min(nb, n - col))
 
 
-def _merge(a: Sequence[Load], b: Sequence[Load]) -> tuple[tuple[Load, ...], Places, Places]:
+def merge_loads(a: Sequence[Load], b: Sequence[Load]) -> tuple[tuple[Load, ...], Places, Places]:
     """Sort both operands' loads by their first readers; return each load's place too."""
     loads = [*a, *b]
     order = np.argsort(np.array([load.step for load in loads], np.int64), kind="stable")
@@ -196,9 +196,9 @@ def _steps(
     return _rows(Step, range(len(starts)), units, starts, lengths, reads_a, reads_b)
 
 
-def _reads(residence: Residence | None, places: Places, steps: int) -> list[int]:
+def load_read_by_step(residence: Residence | None, places: Places, steps: int) -> list[int]:
     """Return for each step the index of the load that it reads, -1 for an operand in place."""
     if residence is None:
         return [-1] * steps
-    reads: list[int] = places[np.array(residence.reads)].tolist()
+    reads: list[int] = places[np.array(residence.reads, np.int64)].tolist()
     return reads

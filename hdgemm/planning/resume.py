@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hdgemm.pipeline.validate import validate
+from hdgemm.planning.build import load_read_by_step, merge_loads
 from hdgemm.planning.reuse import Residence, fetch_always, keep_nearest
 
 if TYPE_CHECKING:
@@ -27,14 +28,16 @@ def remaining(plan: Plan, done: Collection[int]) -> Plan:
     sweeps = [plan.steps[unit.first : unit.last + 1] for unit in kept]
     old = [step for sweep in sweeps for step in sweep]
     a, b = (_residence(plan, "A", old), _residence(plan, "B", old))
-    loads, places = _merged(plan, old, (a, b))
+    loads, a_places, b_places = merge_loads(_loads(plan, a), _loads(plan, b))
+    reads_a = load_read_by_step(a, a_places, len(old))
+    reads_b = load_read_by_step(b, b_places, len(old))
     units: list[WorkUnit] = []
     steps: list[Step] = []
     for number, (unit, sweep) in enumerate(zip(kept, sweeps, strict=True)):
         first = len(steps)
         for step in sweep:
             at = len(steps)
-            steps.append(step._replace(number=at, unit=number, a=places[0][at], b=places[1][at]))
+            steps.append(step._replace(number=at, unit=number, a=reads_a[at], b=reads_b[at]))
         slot = number % plan.c_slots.count if plan.c_slots.count else -1
         units.append(unit._replace(number=number, slot=slot, first=first, last=len(steps) - 1))
     rest = replace(
@@ -65,25 +68,6 @@ def _residence(plan: Plan, operand: Operand, steps: Sequence[Step]) -> Residence
     return keep_nearest(tiles, count)
 
 
-def _merged(
-    plan: Plan, steps: Sequence[Step], residences: tuple[Residence | None, Residence | None]
-) -> tuple[tuple[Load, ...], tuple[list[int], list[int]]]:
-    """Return both operands' loads in order of first readers, and the load that each step reads."""
-    fetches = sorted(
-        (fetch.step, side, number, fetch)
-        for side, residence in enumerate(residences)
-        if residence is not None
-        for number, fetch in enumerate(residence.fetches)
-    )
-    loads: list[Load] = []
-    place: dict[tuple[int, int], int] = {}
-    for step, side, number, fetch in fetches:
-        place[side, number] = len(loads)
-        loads.append(plan.loads[fetch.tile]._replace(slot=fetch.slot, step=step))
-    reads = tuple(
-        [-1] * len(steps)
-        if residence is None
-        else [place[side, fetch] for fetch in residence.reads]
-        for side, residence in enumerate(residences)
-    )
-    return tuple(loads), (reads[0], reads[1])
+def _loads(plan: Plan, residence: Residence | None) -> list[Load]:
+    fetches = () if residence is None else residence.fetches
+    return [plan.loads[tile]._replace(slot=slot, step=step) for tile, slot, step in fetches]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from hdgemm.machine.assumed import assumed
 from hdgemm.machine.benchmarks import Deadline, measure_executor
 from hdgemm.machine.limits import cores
+from hdgemm.machine.rates import assumed
 from hdgemm.pipeline.devices.registry import list_devices
 from hdgemm.report import versions
 

@@ -67,17 +67,7 @@ def describe_split(
             alone=alone.get(name),
             dropped=_dropped(shared.refusal(name), per_element, seconds),
         )
-    ends = [
-        share.finished
-        for share in shares.values()
-        if share.elements and not share.failed and share.dropped is None
-    ]
-    kernels = sum(share.kernel_rate for share in shares.values())
-    return SplitReport(
-        shares,
-        (max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
-        problem.flops / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
-    )
+    return SplitReport.of(shares, problem.flops, seconds)
 
 
 def _dropped(refusal: Refusal | None, per_element: int, run_seconds: float) -> Dropped | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.machine.cache import read_entries, write_entry
@@ -67,10 +67,6 @@ class Rates:
     found: Mapping[str, Learned] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
 
-    def learned(self, device: str) -> Learned | None:
-        """Return a device's speed within this set; None where it was not measured."""
-        return self.found.get(device)
-
     def left_out(self, devices: Sequence[str]) -> dict[str, LeftOut]:
         """Return the devices with which the set is slower than its best member alone.
 
@@ -88,11 +84,8 @@ class Rates:
 
     def rested(self, devices: Sequence[str]) -> dict[str, Learned]:
         """Return the speeds of devices that were left out, with one more rest each."""
-        return {
-            name: Learned(old.flop_rate, old.known, old.rests + 1)
-            for name in devices
-            if (old := self.found.get(name)) is not None
-        }
+        found = {name: self.found[name] for name in devices if name in self.found}
+        return {name: replace(old, rests=old.rests + 1) for name, old in found.items()}
 
     def learn(self, measured: Mapping[str, Learned]) -> None:
         """Store measured speeds; a cache folder that cannot be written is ignored."""

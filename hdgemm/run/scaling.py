@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.layout import rectangles
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
 
     from hdgemm.matrices.base import Matrix, Operand
 
-#: Bytes of the only buffer, unless the caller allows fewer.
+#: Bytes of the only buffer.
 _BUFFER: Final = 64 << 20
 
 
@@ -24,7 +24,6 @@ def run_scaling(
     out: Operand,
     dtype: np.dtype[Any],
     *,
-    memory: int = _BUFFER,
     cancel: threading.Event | None = None,
 ) -> None:
     """Compute C := beta·C by rectangles.
@@ -39,8 +38,6 @@ def run_scaling(
         Where C goes, m×n; the same elements as `old`, or others.
     dtype
         Type of the arithmetic, as `Product.dtype`.
-    memory
-        Bytes that the buffer may take.
     cancel
         When set, no further rectangle is begun.
 
@@ -56,7 +53,7 @@ def run_scaling(
     elif beta == 1 and old is not None and old.matrix is out.matrix:
         return
     target = out.matrix
-    tiles = list(_tiles(target.shape, min(memory, _BUFFER) // dtype.itemsize))
+    tiles = list(rectangles(target.shape, _BUFFER // dtype.itemsize))
     buffer = np.zeros(max((rows * cols for _, _, rows, cols in tiles), default=0), dtype)
     for row, col, rows, cols in tiles:
         if cancel is not None and cancel.is_set():
@@ -81,13 +78,3 @@ def _scaled(
     with np.errstate(all="ignore"):
         np.multiply(tile, tile.dtype.type(beta), out=tile)
     return tile
-
-
-def _tiles(shape: tuple[int, int], elements: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut a matrix into rectangles of whole rows, or of parts of rows that are too long."""
-    height, width = shape
-    cols = max(1, min(width, elements))
-    rows = max(1, min(height, elements // cols))
-    for row in range(0, height, rows):
-        for col in range(0, width, cols):
-            yield row, col, min(rows, height - row), min(cols, width - col)

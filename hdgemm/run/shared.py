@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesNotFitError
-from hdgemm.machine.assumed import assumed
+from hdgemm.machine.rates import assumed
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.sync import Worker, run_all
@@ -229,7 +229,7 @@ class SharedRun:
 def _drawing(member: Member, rates: Rates) -> balance.Member:
     """Return how a device draws: its largest tile, the speed expected of it, its granularity."""
     plan, spec = member.plan, member.device.spec
-    learned = rates.learned(spec.name)
+    learned = rates.found.get(spec.name)
     flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.dtype)
     per_element = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
     return balance.Member(

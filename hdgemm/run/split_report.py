@@ -144,6 +144,17 @@ class SplitReport:
     efficiency: float
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, shares: Mapping[str, Share], flops: int, seconds: float) -> SplitReport:
+        """Return the report of shares that computed so many flop in so many seconds together."""
+        ends = [s.finished for s in shares.values() if s.elements and not (s.failed or s.dropped)]
+        kernels = sum(share.kernel_rate for share in shares.values())
+        return cls(
+            shares,
+            imbalance=(max(ends) - min(ends)) / seconds if ends and seconds > 0 else 0.0,
+            efficiency=flops / seconds / kernels if kernels > 0 and seconds > 0 else 0.0,
+        )
+
     @property
     def tiles(self) -> dict[str, tuple[Rect, ...]]:
         """Tiles of C that each device computed."""

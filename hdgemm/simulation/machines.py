@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.machine.assumed import H200
-from hdgemm.machine.rates import Machine
+from hdgemm.machine.rates import H200, Machine
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:

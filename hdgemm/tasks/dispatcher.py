@@ -12,10 +12,11 @@ from hdgemm.tasks.residency import Residency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.residency import Move
-    from hdgemm.tasks.task import Kernel, Task, Tile
+    from hdgemm.tasks.task import Access, Kernel, Task
 
 
 class Issued(NamedTuple):
@@ -58,15 +59,7 @@ class Dispatcher:
         #: Copies to the host that tasks which wait there need; the caller starts them, and clears.
         self.fetches: list[Move] = []
 
-    def insert(
-        self,
-        kernel: Kernel,
-        *,
-        reads: Sequence[Tile] = (),
-        writes: Sequence[Tile] = (),
-        priority: int = 0,
-        where: str | None = None,
-    ) -> str | None:
+    def insert(self, kernel: Kernel, **access: Unpack[Access]) -> str | None:
         """Insert a task; return the device that it is assigned to, None while it must wait.
 
         Where the device that is asked for cannot run it, another one does.
@@ -78,9 +71,9 @@ class Dispatcher:
         """
         if kernel.kind not in self._kinds:
             raise InputError(f"no device can run {kernel.kind}")
-        if where is not None and where not in self._kinds[kernel.kind]:
-            where = None
-        task = self.graph.insert(kernel, reads=reads, writes=writes, priority=priority, where=where)
+        if access.get("where") not in self._kinds[kernel.kind]:
+            access["where"] = None
+        task = self.graph.insert(kernel, **access)
         return self._assign(task) if task.waits_for == 0 else None
 
     def waiting(self, device: str) -> bool:

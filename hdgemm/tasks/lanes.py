@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.transfers import DeviceTiles
@@ -12,6 +12,7 @@ from hdgemm.tasks.transfers import DeviceTiles
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Completion, FactorDevice
     from hdgemm.tasks.dispatcher import Issued
+    from hdgemm.tasks.runtime import Runtime
     from hdgemm.tasks.transfers import Transfer, Transfers
 
 #: Tasks that a device has enqueued beside the one that it runs.
@@ -26,20 +27,7 @@ class Job(NamedTuple):
     arriving: list[Transfer]
 
 
-class JobSource(Protocol):
-    """Where lanes get their jobs."""
-
-    def next(self, device: str, finished: Issued | None, *, issued: bool = False) -> Job | None:
-        """Note a finished task; return the next job, or None at the end.
-
-        With tasks `issued` that are not finished, it returns None instead of waiting.
-        """
-
-    def record(self, issued: Issued, start: float, end: float) -> None:
-        """Note when a task ran."""
-
-
-def run_on_host(source: JobSource, transfers: Transfers) -> None:
+def run_on_host(source: Runtime, transfers: Transfers) -> None:
     """Run tasks on the host, one at a time, until there are no more."""
     job = source.next(HOST, None)
     while job is not None:
@@ -59,7 +47,7 @@ class DeviceLane:
     """Enqueues the tasks of one device; `AHEAD` of them wait on the device for the running one."""
 
     def __init__(
-        self, name: str, device: FactorDevice, source: JobSource, transfers: Transfers
+        self, name: str, device: FactorDevice, source: Runtime, transfers: Transfers
     ) -> None:
         self._name, self._source, self._transfers = name, source, transfers
         self._tiles = DeviceTiles(name, device, transfers)

@@ -22,13 +22,14 @@ from hdgemm.tasks.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Unpack
 
     from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.dispatcher import Issued
-    from hdgemm.tasks.task import Kernel, Tile
+    from hdgemm.tasks.task import Access, Kernel
     from hdgemm.tasks.transfers import Transfer
 
 #: Seconds between two looks for a cancelled run.
@@ -134,21 +135,11 @@ class Runtime:
             RUNNING.discard(self._stop)
             self._limits.restore_original_limits()
 
-    def insert(
-        self,
-        kernel: Kernel,
-        *,
-        reads: Sequence[Tile] = (),
-        writes: Sequence[Tile] = (),
-        priority: int = 0,
-        where: str | None = None,
-    ) -> None:
+    def insert(self, kernel: Kernel, **access: Unpack[Access]) -> None:
         """Insert one task; wait while the window is full."""
         with self._lock:
             self._wait_below(self._window)
-            device = self._dispatcher.insert(
-                kernel, reads=reads, writes=writes, priority=priority, where=where
-            )
+            device = self._dispatcher.insert(kernel, **access)
             self._start_fetches()
             if device is not None:
                 self._work[device].notify()
@@ -168,7 +159,10 @@ class Runtime:
         return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
 
     def next(self, device: str, finished: Issued | None, *, issued: bool = False) -> Job | None:
-        """Note a finished task; return the next job of a lane, as `JobSource` says."""
+        """Note a finished task; return the next job of a lane, or None at the end.
+
+        With tasks `issued` that are not finished, it returns None instead of waiting.
+        """
         with self._lock:
             if finished is not None:
                 names = self._dispatcher.finish(finished)

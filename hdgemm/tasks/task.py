@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
@@ -110,16 +111,20 @@ class Task:
         return f"{self.kernel.kind} {self.number}"
 
 
+class Access(TypedDict, total=False):
+    """The tiles of a task and its place: `reads`, `writes`, `priority` and `where` of `Task`.
+
+    A tile that is read and written is named in both.
+    """
+
+    reads: Sequence[Tile]
+    writes: Sequence[Tile]
+    priority: int
+    where: str | None
+
+
 class Insert(Protocol):
     """Inserts a task after all earlier ones; waits while the window of tasks is full."""
 
-    def __call__(
-        self,
-        kernel: Kernel,
-        *,
-        reads: Sequence[Tile] = (),
-        writes: Sequence[Tile] = (),
-        priority: int = 0,
-        where: str | None = None,
-    ) -> object:
-        """Insert one task; a tile that is read and written is named in both."""
+    def __call__(self, kernel: Kernel, **access: Unpack[Access]) -> object:
+        """Insert one task."""

@@ -6,7 +6,7 @@ The tasks of the leaves and of the last step run on several cores at once (Donfa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,16 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.tasks.block_columns import BlockColumn
+    from hdgemm.tasks.task import Insert
     from hdgemm.tasks.tournament import Proposal
-
-
-class InsertPanel(Protocol):
-    """Inserts a task of a panel."""
-
-    def __call__(
-        self, kernel: Kernel, *, reads: Sequence[Tile], writes: Sequence[Tile], where: str
-    ) -> object:
-        """Insert it after all earlier tasks."""
 
 
 class TournamentTasks:
@@ -50,7 +42,7 @@ class TournamentTasks:
         Inserts a task with the panel's priority.
     """
 
-    def __init__(self, panel: BlockColumn, leaf: int, insert: InsertPanel) -> None:
+    def __init__(self, panel: BlockColumn, leaf: int, insert: Insert) -> None:
         self._panel, self._insert = panel, insert
         self._leaf = max(leaf, panel.width)
         self._proposals: dict[Tile, Proposal] = {}

@@ -13,12 +13,13 @@ from hdgemm.tasks.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from hdgemm.pipeline.plan import Stage
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.residency import Move
-    from hdgemm.tasks.task import Kernel, Task, Tile
+    from hdgemm.tasks.task import Access, Kernel, Task, Tile
 
 
 class VirtualRun:
@@ -55,21 +56,11 @@ class VirtualRun:
         self._ends: list[tuple[float, int, Issued]] = []
         self._events: list[Event] = []
 
-    def insert(
-        self,
-        kernel: Kernel,
-        *,
-        reads: Sequence[Tile] = (),
-        writes: Sequence[Tile] = (),
-        priority: int = 0,
-        where: str | None = None,
-    ) -> None:
+    def insert(self, kernel: Kernel, **access: Unpack[Access]) -> None:
         """Insert one task; advance the clock while the window is full."""
         while self.dispatcher.graph.unfinished >= self._window:
             self._advance()
-        device = self.dispatcher.insert(
-            kernel, reads=reads, writes=writes, priority=priority, where=where
-        )
+        device = self.dispatcher.insert(kernel, **access)
         self.most_unfinished = max(self.most_unfinished, self.dispatcher.graph.unfinished)
         self._fetch(kernel)
         if device is not None:

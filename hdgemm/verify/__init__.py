@@ -78,7 +78,8 @@ def verify(
     from hdgemm.matrices.operands import open_operand
     from hdgemm.options import parse_size
     from hdgemm.product.arguments import trans_flags
-    from hdgemm.verify.check import verify_operands
+    from hdgemm.product.product import check_product
+    from hdgemm.verify.check import conclude, prepare
     from hdgemm.verify.freivalds import CheckSettings
     from hdgemm.verify.independent import read_independently
 
@@ -98,6 +99,5 @@ def verify(
         old = None if c_before is None else opened(c_before, "c_before")
         if beta != 0 and old is None:
             raise InputError(f"beta = {beta}: pass c_before, the C that beta multiplied")
-        return verify_operands(
-            left, right, result, alpha=alpha, beta=beta, old=old, settings=settings
-        )
+        product = check_product(alpha, left, right, beta, old)
+        return conclude(prepare(product, result, settings))

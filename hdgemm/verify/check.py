@@ -10,14 +10,12 @@ import numpy as np
 
 from hdgemm.options import whole_number
 from hdgemm.product.arguments import check_shape
-from hdgemm.product.product import check_product
 from hdgemm.verify.freivalds import Check, CheckSettings
 
 if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
     from hdgemm.product.product import Product
 
-DEFAULTS: Final = CheckSettings()
 _ROWS_SHOWN: Final = 10
 
 
@@ -82,21 +80,7 @@ class Verification:
         return text
 
 
-def verify_operands(
-    a: Operand,
-    b: Operand,
-    c: Operand,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    old: Operand | None = None,
-    settings: CheckSettings = DEFAULTS,
-) -> Verification:
-    """Check as `hdgemm.verify`, with opened operands, which stay open."""
-    return conclude(prepare(check_product(alpha, a, b, beta, old), c, settings))
-
-
-def prepare(product: Product, c: Operand, settings: CheckSettings = DEFAULTS) -> Check:
+def prepare(product: Product, c: Operand, settings: CheckSettings) -> Check:
     """Return a check to `conclude` when C is computed; nothing is read yet.
 
     Where C will overwrite C₀, call its `remember_old` before.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.layout import rectangles
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 from hdgemm.pipeline.abft.bounds import row_norms
 
@@ -177,7 +178,7 @@ def _tiles(
     if array is not None and array.dtype == wide:
         yield 0, 0, array
         return
-    rects = list(_rectangles(matrix.shape, max(1, min(memory // 2, _SLAB) // wide.itemsize)))
+    rects = list(rectangles(matrix.shape, max(1, min(memory // 2, _SLAB) // wide.itemsize)))
     if not rects:
         return
     largest = max(rows * cols for _, _, rows, cols in rects) * wide.itemsize
@@ -196,16 +197,6 @@ def _tiles(
             if number + 1 < len(rects):
                 coming = ahead.submit(read, number + 1)
             yield row, col, tile
-
-
-def _rectangles(shape: tuple[int, int], elements: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut rows and columns into slabs of whole rows, or parts of rows where one is too long."""
-    height, width = shape
-    cols = max(1, min(width, elements))
-    rows = max(1, min(height, elements // cols))
-    for row in range(0, height, rows):
-        for col in range(0, width, cols):
-            yield row, col, min(rows, height - row), min(cols, width - col)
 
 
 def _shaped(

@@ -208,13 +208,16 @@ class TestScaling:
     @pytest.mark.parametrize("old_order", "CF")
     @pytest.mark.parametrize("out_order", "CF")
     @pytest.mark.parametrize("memory", [16, 200, 10**6])
-    def test_from_one_matrix_into_another(self, tmp_path, old_order, out_order, memory):
+    def test_from_one_matrix_into_another(
+        self, tmp_path, monkeypatch, old_order, out_order, memory
+    ):
+        monkeypatch.setattr("hdgemm.run.scaling._BUFFER", memory)
         values = np.random.default_rng(4).standard_normal((7, 11))
         np.save(tmp_path / "old.npy", np.array(values, order=old_order))
         np.save(tmp_path / "out.npy", np.full((7, 11), np.nan, order=out_order))
         old = open_operand(tmp_path / "old.npy")
         out = open_operand(tmp_path / "out.npy", writable=True)
-        run_scaling(-3.0, old, out, np.dtype("float64"), memory=memory)
+        run_scaling(-3.0, old, out, np.dtype("float64"))
         np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), -3.0 * values)
 
     @pytest.mark.parametrize("dtype", DTYPES)

@@ -155,6 +155,16 @@ def test_wrong_values_name_their_option(run, arguments, words):
     assert words in done.stderr
 
 
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_missing_operands_are_refused_before_workers_start(run, monkeypatch, dry_run):
+    monkeypatch.setattr("hdgemm.cli.cluster.open_cluster", lambda _where: pytest.fail("started"))
+    done = run(
+        "multiply", "A.npy", "missing.npy", "--out", "D.npy", "--cluster", "local:2", *dry_run
+    )
+    assert done.returncode == 2
+    assert "missing.npy" in done.stderr
+
+
 def test_devices_are_completed(monkeypatch):
     def listed():
         return [registry.DeviceInfo("host", "", 1), registry.DeviceInfo("cuda:0", "", 0, False)]

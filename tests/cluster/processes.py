@@ -76,7 +76,7 @@ def hold(moment, file):
         return call
 
     if moment == "before":
-        job._block_of = stop_after(job._block_of)
+        job.block_of = stop_after(job.block_of)
     elif moment == "during":
         recorder.Recorder.write = stop_after(recorder.Recorder.write)
     else:
@@ -87,14 +87,14 @@ def wait_in_blocks(file):
     """Let each block of this process begin once a file exists; with None at once again."""
     from hdgemm.cluster import job
 
-    original = getattr(job._block_of, "original", job._block_of)
+    original = getattr(job.block_of, "original", job.block_of)
 
     def later(*arguments):
         wait_for(Path(file).exists)
         return original(*arguments)
 
     later.original = original
-    job._block_of = original if file is None else later
+    job.block_of = original if file is None else later
 
 
 @contextmanager

@@ -221,7 +221,7 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
 
 
 def _machine():
-    from hdgemm.machine.assumed import HOST
+    from hdgemm.machine.rates import HOST
 
     return HOST
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import hdgemm
 from hdgemm.linalg import cholesky, lu_factor, plan_slabs, slab_plan
 from hdgemm.linalg.planning import Storage
-from hdgemm.machine.assumed import HOST
+from hdgemm.machine.rates import HOST
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
 

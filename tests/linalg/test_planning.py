@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import slab_plan
 from hdgemm.linalg.planning import Storage, plan_slabs
-from hdgemm.machine.assumed import HOST
+from hdgemm.machine.rates import HOST
 from hdgemm.matrices.transfer import leading
 
 KINDS = ("cholesky", "lu")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.linalg import plan_slabs, qr, qr_multiply, slab_plan
-from hdgemm.machine.assumed import HOST
+from hdgemm.machine.rates import HOST
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, residual_ratio, widened

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hdgemm.machine.assumed import HOST
+from hdgemm.machine.rates import HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, Rect, Slots
 from hdgemm.pipeline.slots import pieces_of

@@ -3,7 +3,7 @@
 import pytest
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.machine.assumed import HOST, OPENCL
+from hdgemm.machine.rates import HOST, OPENCL
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.planning.planner import plan_for

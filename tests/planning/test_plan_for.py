@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hdgemm.machine.assumed import H200, HOST
+from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.validate import validate

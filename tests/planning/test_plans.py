@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.machine.assumed import HOST
+from hdgemm.machine.rates import HOST
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
 from hdgemm.pipeline.plan_summary import planned_bytes

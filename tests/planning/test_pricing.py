@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.machine.assumed import H200, HOST, OPENCL
+from hdgemm.machine.rates import H200, HOST, OPENCL
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule

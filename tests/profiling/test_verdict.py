@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hdgemm.machine.assumed import assumed
-from hdgemm.machine.rates import RESOURCES
+from hdgemm.machine.rates import RESOURCES, assumed
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, Problem
 from hdgemm.planning.planner import plan_for

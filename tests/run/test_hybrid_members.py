@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdgemm.machine.assumed import assumed
+from hdgemm.machine.rates import assumed
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.options import Options

@@ -232,8 +232,8 @@ def test_a_dropped_device_is_tried_again_and_a_known_one_is_not():
     rates = load_rates(["x", "y"], problem())
     rates.learn({"x": Learned(2e9), "y": Learned(1e6, known=False)})
     again = load_rates(["x", "y"], problem())
-    assert again.learned("x") == Learned(2e9)
-    assert not again.learned("y").known
+    assert again.found.get("x") == Learned(2e9)
+    assert not again.found["y"].known
 
 
 def test_a_set_that_is_slower_than_one_alone_leaves_the_others_out():

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.split import best_static
+from bench.virtual_pool import Speed, run_pool
 from hdgemm.run.balance import Member
-from hdgemm.simulation.pool import Speed, run_pool
 
 SIDE = 16000
 ELEMENTS = SIDE * SIDE

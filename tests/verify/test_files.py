@@ -7,8 +7,10 @@ import pytest
 
 from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.operands import open_operand
+from hdgemm.product.product import check_product
 from hdgemm.verify import verify
-from hdgemm.verify.check import verify_operands
+from hdgemm.verify.check import conclude, prepare
+from hdgemm.verify.freivalds import CheckSettings
 from hdgemm.verify.projection import Placement, project
 from tests.reference import DTYPES
 
@@ -81,6 +83,10 @@ def test_memory_holds(tmp_path):
     # The bounce buffers of reading files belong to the process, not to the check.
     assert peak <= memory + 17_000_000
     assert a.nbytes > memory
+
+
+def verify_operands(a, b, c, *, alpha=1.0, beta=0.0, old=None):
+    return conclude(prepare(check_product(alpha, a, b, beta, old), c, CheckSettings()))
 
 
 def test_each_matrix_is_read_once():

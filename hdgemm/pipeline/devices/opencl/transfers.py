@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyopencl as cl
 
+from hdgemm.matrices.layout import rectangles
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 from hdgemm.pipeline.devices.opencl.memory import bytes_at, span_bytes
 from hdgemm.pipeline.devices.opencl.panels import Panels, panel_width, rows_are_steps, rows_of
@@ -13,8 +14,6 @@ from hdgemm.pipeline.devices.opencl.programs import PACK_CHUNK, Rows
 from hdgemm.pipeline.devices.protocol import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
@@ -58,7 +57,7 @@ class Uploads:
             """Write one piece at a time into scratch memory and pack it from there."""
             commands: list[cl.Event] = []
             most = SCRATCH_BYTES // source.itemsize
-            for row, col, height, across in _pieces(target.rows, target.cols, most):
+            for row, col, height, across in rectangles((target.rows, target.cols), most):
                 part = source[row : row + height, col : col + across]
                 block = Block(target.tile, target.row + row, target.col + col, height, across)
                 dense = Rows(scratch, 0, across)
@@ -101,15 +100,6 @@ def pack_block(
 
 def _whole_elements(source: NDArray[Any]) -> bool:
     return source.strides[0] % source.itemsize == 0 and source.ctypes.data % source.itemsize == 0
-
-
-def _pieces(rows: int, cols: int, most: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut a rectangle into (row, col, rows, cols) of at most `most` elements, whole rows first."""
-    width = min(cols, most)
-    height = max(1, most // width)
-    for row in range(0, rows, height):
-        for col in range(0, cols, width):
-            yield row, col, min(height, rows - row), min(width, cols - col)
 
 
 def write_block(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError
-from hdgemm.machine.assumed import H200, assumed
+from hdgemm.machine.rates import H200, assumed
 from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
 from hdgemm.pipeline.devices.cuda.driver import Driver
