@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from numpy.linalg import LinAlgError
@@ -51,15 +50,6 @@ _FATAL: Final = (LinAlgError, NotFiniteError)
 _MOST_LOSSES: Final = 10
 
 
-@dataclass
-class Tally:
-    """What has happened so far."""
-
-    receipts: list[Receipt] = field(default_factory=list)
-    lost: int = 0
-    failed: int = 0
-
-
 class Coordinator:
     """Pools of blocks on their way through a cluster, one after the other.
 
@@ -96,7 +86,7 @@ class Coordinator:
             client, f"finished blocks are recorded in {checkpoint.path}, and the same command goes "
             "on with a new scheduler"
         )  # fmt: skip
-        self.tally = Tally()
+        self.receipts: list[Receipt] = []
         #: `time.time` at the start of the run.
         self.began = time.time()
         self._start = time.perf_counter()
@@ -242,7 +232,7 @@ class Coordinator:
     def _lose(self, address: str) -> None:
         """Give the blocks of a worker that is gone to the others."""
         if address in self.pool:
-            self.tally.lost += len(self.pool.leave(address))
+            self.pool.leave(address)
         self._tasks.cancel(address)
         self._failures.pop(address, None)
         self._idle = set(self.pool.workers)
@@ -276,7 +266,7 @@ class Coordinator:
         if receipts:
             self._losses = 0
             self._checkpoint.record(receipts)
-            self.tally.receipts += receipts
+            self.receipts += receipts
             self._shown(self)
 
     def _drop(self, ended: Iterable[int]) -> None:
@@ -291,7 +281,6 @@ class Coordinator:
             return
         self.pool.failed(task.worker, task.block)
         self._idle = set(self.pool.workers)
-        self.tally.failed += 1
         error = self._tasks.error(task)
         if error is None:
             return

@@ -63,7 +63,7 @@ class ProgressOf:
 
     def __call__(self, coordinator: Coordinator) -> None:
         """Show what has been finished since the last call."""
-        receipts = coordinator.tally.receipts
+        receipts = coordinator.receipts
         new, self._shown = receipts[self._shown :], len(receipts)
         known = coordinator.workers.known
         if self._watch.observer is not None:
@@ -100,7 +100,7 @@ def merged_report(
 
     `extents` are m, n, k and dtype of the product.
     """
-    receipts = coordinator.tally.receipts if coordinator is not None else []
+    receipts = coordinator.receipts if coordinator is not None else []
     seconds = coordinator.seconds if coordinator is not None else 0.0
     known = coordinator.workers.known if coordinator is not None else {}
     labels = {receipt.worker: label_of(receipt.worker, known) for receipt in receipts}
@@ -167,7 +167,7 @@ def _summary(
 def _split(coordinator: Coordinator, labels: Mapping[str, str]) -> SplitReport:
     """Describe which worker computed which blocks, and how evenly the run ended."""
     by_label: dict[str, list[Receipt]] = {}
-    for receipt in coordinator.tally.receipts:
+    for receipt in coordinator.receipts:
         by_label.setdefault(labels[receipt.worker], []).append(receipt)
     known = coordinator.workers.known
     total = sum(known[address].flop_rate for address in labels) or 1.0
@@ -193,5 +193,5 @@ def _split(coordinator: Coordinator, labels: Mapping[str, str]) -> SplitReport:
             tiles=tuple(receipt.block for receipt in own),
             failed=address not in present,
         )
-    done = sum(receipt.flops for receipt in coordinator.tally.receipts)
+    done = sum(receipt.flops for receipt in coordinator.receipts)
     return SplitReport.of(shares, done, coordinator.seconds)
