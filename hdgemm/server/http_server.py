@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+    from fastapi import FastAPI
+
     from hdgemm.server.database import Database
 
 log = logging.getLogger("hdgemm.server")
@@ -133,6 +135,23 @@ def make_service(settings: Settings, host: str) -> Service:
     )  # fmt: skip
 
 
+def make_config(app: FastAPI, settings: Settings, listener: Listener) -> uvicorn.Config:
+    """Return the configuration of uvicorn for an application."""
+    return uvicorn.Config(
+        app,
+        http=with_timeouts(settings.header_seconds, settings.body_seconds),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        ssl_certfile=listener.certificate,
+        ssl_keyfile=listener.key,
+    )
+
+
 def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -> None:
     """Serve until SIGTERM or SIGINT; then drain, and finish or hand back the jobs.
 
@@ -150,19 +169,7 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
     address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     log.info("listening on %s; open %s in a browser", address, settings.public_url or address)
     keeper = WorkerKeeper(settings) if with_worker else None
-    config = uvicorn.Config(
-        create_app(service),
-        http=with_timeouts(settings.header_seconds, settings.body_seconds),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        log_config=None,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-        ssl_certfile=listener.certificate,
-        ssl_keyfile=listener.key,
-    )
+    config = make_config(create_app(service), settings, listener)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again after its shutdown; the worker is stopped after that.
         signal.signal(number, signal.SIG_IGN)

@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,12 @@ import httpx
 import numpy as np
 import psutil
 import pytest
+import uvicorn
 
 import hdgemm
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
+from hdgemm.server.http_server import Listener, make_config
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
 from tests.child import ends_with_parent
@@ -70,6 +74,37 @@ def application(settings: Settings, **options: Any) -> Iterator[FastAPI]:
         yield create_app(Service(settings, database, **options))
     finally:
         database.close()
+
+
+@dataclass(frozen=True)
+class Threaded:
+    """A server without a worker, in a thread of the test's process."""
+
+    app: FastAPI
+    settings: Settings
+    port: int
+    http: httpx.Client
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def served(settings: Settings) -> Iterator[Threaded]:
+    """Serve on a port, without the seconds that a process takes to import everything."""
+    with application(settings) as app, socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(make_config(app, settings, Listener()))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        port = listening.getsockname()[1]
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                wait_until(lambda: server.started)
+                yield Threaded(app, settings, port, http)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 class InProcess:

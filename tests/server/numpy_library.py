@@ -78,6 +78,8 @@ class NumpyLibrary:
         a, b, c = (_operand(call.operands.get(name)) for name in ("a", "b", "c"))
         wanted = call.parameters
         a, b = (x.T if wanted[trans] else x for x, trans in ((a, "trans_a"), (b, "trans_b")))
+        if options.strategy == "initial":
+            raise RuntimeError("a fault of the library's own")
         if a.shape[1] != b.shape[0]:
             raise InputError(f"op(A) is {a.shape}, op(B) is {b.shape}")
         began = time.monotonic()
@@ -102,11 +104,8 @@ class NumpyLibrary:
         for _ in _wait(slower * float(os.environ.get(DELAY, "0"))):
             if watch.cancel.is_set():
                 raise CancelledRunError("cancelled")
-        mode = os.environ.get(MODE)
-        if mode == "die" and step == STEPS // 2:
+        if os.environ.get(MODE) == "die" and step == STEPS // 2:
             os.abort()
-        if mode == "bug":
-            raise RuntimeError("a fault of the library's own")
         elapsed = time.monotonic() - began
         if watch.observer is not None:
             start = elapsed * (step - 1) / step

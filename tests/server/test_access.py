@@ -15,7 +15,15 @@ from hdgemm.errors import InputError
 from hdgemm.server import tokens
 from hdgemm.server.http_server import check_may_serve
 from hdgemm.server.tokens import Account
-from tests.server.harness import InProcess, Live, application, live, make_settings, submit, upload
+from tests.server.harness import (
+    InProcess,
+    Threaded,
+    application,
+    make_settings,
+    served,
+    submit,
+    upload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,13 +157,13 @@ def test_the_page_may_load_nothing_from_elsewhere(app: FastAPI) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
     chosen = make_settings(tmp_path_factory.mktemp("slow"), header_seconds=1.5, body_seconds=1.5)
-    with live(chosen, "--no-worker") as started:
+    with served(chosen) as started:
         yield started
 
 
-def wire(server: Live, sent: bytes) -> socket.socket:
+def wire(server: Threaded, sent: bytes) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     connection.sendall(sent)
     return connection
@@ -185,7 +193,7 @@ def answer_of(connection: socket.socket) -> tuple[int, bytes]:
     ],
 )  # fmt: skip
 def test_clients_that_never_finish_are_answered_and_closed(
-    server: Live, sent: bytes, status: int
+    server: Threaded, sent: bytes, status: int
 ) -> None:
     found, body = answer_of(wire(server, sent))
     assert found == status
@@ -194,14 +202,14 @@ def test_clients_that_never_finish_are_answered_and_closed(
     assert server.http.get("/healthz").status_code == 200
 
 
-def test_half_open_connections_slow_nobody_and_go_away(server: Live) -> None:
+def test_half_open_connections_slow_nobody_and_go_away(server: Threaded) -> None:
     held = [wire(server, b"GET / HTTP/1.1\r\nHost: x\r\n") for _ in range(300)]
     assert server.http.get("/healthz").status_code == 200
     for connection in held:
         assert answer_of(connection)[0] == 408
 
 
-def test_a_trickle_of_header_bytes_does_not_keep_a_connection(server: Live) -> None:
+def test_a_trickle_of_header_bytes_does_not_keep_a_connection(server: Threaded) -> None:
     connection = wire(server, b"GET / HTTP/1.1\r\nHost: x\r\n")
     for _ in range(100):
         try:
@@ -214,7 +222,7 @@ def test_a_trickle_of_header_bytes_does_not_keep_a_connection(server: Live) -> N
     connection.close()
 
 
-def test_requests_on_one_connection_are_not_cut(server: Live) -> None:
+def test_requests_on_one_connection_are_not_cut(server: Threaded) -> None:
     with wire(server, b"") as connection:
         for _ in range(4):
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

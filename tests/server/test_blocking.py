@@ -21,7 +21,7 @@ from hdgemm.server import paths
 from hdgemm.server.backend import Problem, Source
 from hdgemm.server.planner import Planner
 from tests.server.blocked_library import MARK
-from tests.server.harness import InProcess, application, live, make_settings, wait_until
+from tests.server.harness import InProcess, application, live, make_settings, served, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def test_fifos_hold_nothing_up(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     os.mkfifo(settings.roots[0] / "f.npy")
     body = {"inputs": {"a": {"path": "f.npy"}, "b": {"path": "f.npy"}}}
-    with live(settings, "--no-worker") as server, ThreadPoolExecutor(60) as pool:
+    with served(settings) as server, ThreadPoolExecutor(60) as pool:
         answers = list(pool.map(lambda _: httpx.post(server.url + GEMM, json=body), range(60)))
         assert {answer.status_code for answer in answers} == {422}
         assert "regular file" in answers[0].json()["detail"]
@@ -74,12 +74,15 @@ def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -
         assert server.process.returncode == 0
 
 
-def test_planning_is_cancelled_when_the_client_disconnects(tmp_path: Path) -> None:
+def test_planning_is_cancelled_when_the_client_disconnects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = make_settings(tmp_path, library="tests.server.blocked_library:CancellableLibrary")
     np.save(settings.roots[0] / "a.npy", np.eye(3))
     inputs = {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}
     mark = tmp_path / "mark"
-    with live(settings, "--no-worker", **{MARK: str(mark)}) as server:
+    monkeypatch.setenv(MARK, str(mark))
+    with served(settings) as server:
         for dry_run in (True, False):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(

@@ -16,7 +16,7 @@ from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
-from tests.server.harness import Live, free_port, live, make_settings
+from tests.server.harness import Live, Threaded, free_port, live, make_settings, served
 from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 @pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
     """A server without a worker: its jobs wait."""
-    with live(make_settings(tmp_path_factory.mktemp("idle")), "--no-worker") as started:
+    with served(make_settings(tmp_path_factory.mktemp("idle"))) as started:
         yield started
 
 
@@ -107,7 +107,7 @@ def test_refusals_are_the_librarys_errors(client: Client) -> None:
         client.upload(np.zeros((3, 3), int))
 
 
-def test_a_cancelled_job_is_told_apart(idle: Live) -> None:
+def test_a_cancelled_job_is_told_apart(idle: Threaded) -> None:
     with Client(idle.url) as client:
         job = client.submit(A, B).cancel()
         with pytest.raises(CancelledRunError):
@@ -180,7 +180,7 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
         breaker.close()
 
 
-def test_the_commands(server: Live, idle: Live, root: Path, tmp_path: Path) -> None:
+def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) -> None:
     np.save(root / "x.npy", A)
     np.save(tmp_path / "y.npy", B)
     at = ["--url", server.url]

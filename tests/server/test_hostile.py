@@ -17,7 +17,7 @@ from hdgemm.server import jobs, leases, paths, tokens
 from hdgemm.server.leases import Capacity, Held
 from hdgemm.server.tables import WorkerRow
 from hdgemm.server.tokens import Account
-from tests.server.harness import InProcess, application, live, make_settings, submit, upload
+from tests.server.harness import InProcess, application, make_settings, served, submit, upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -151,7 +151,7 @@ def test_a_folder_swapped_for_a_link_is_no_way_out(settings: Settings, tmp_path:
 def test_of_many_at_once_one_gets_the_output_and_one_key_makes_one_job(settings: Settings) -> None:
     body = {"inputs": {"a": A, "b": A, "output": {"path": "c.npy"}}}
     keyed = {"inputs": {"a": A, "b": A}}
-    with live(settings, "--no-worker") as server, ThreadPoolExecutor(12) as pool:
+    with served(settings) as server, ThreadPoolExecutor(12) as pool:
         codes = [
             answer.status_code
             for answer in pool.map(lambda _: server.http.post(GEMM, json=body), range(12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -111,22 +110,6 @@ def test_finished_jobs_expire(tmp_path: Path) -> None:
             wait_until(lambda at=f"/v1/jobs/{job_id}": server.http.get(at).status_code == 404)
         wait_until(lambda: not settings.job_dir(kept).exists())
         assert (settings.roots[0] / "c.npy").exists()
-
-
-def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    np.save(settings.roots[0] / "a.npy", np.eye(3))
-    with live(settings) as server:
-        job_id = submit(server.http, a=A, b=A, priority=3)
-        log = settings.data_dir / "serve.log"
-        wait_until(lambda: "job_end" in log.read_text(encoding="utf-8"))
-    text = log.read_text(encoding="utf-8")
-    assert "alembic" not in text
-    lines = [json.loads(line[line.index("{") :]) for line in text.splitlines() if job_id in line]
-    assert [line["event"] for line in lines] == ["job_start", "job_end"]
-    assert (lines[0]["priority"], lines[0]["attempt"], lines[0]["owner"]) == (3, 1, "")
-    assert (lines[1]["status"], lines[1]["exit"]) == ("successful", 0)
-    assert lines[1]["seconds"] > 0
 
 
 def test_a_submit_asks_the_same_of_the_database_however_many_jobs_wait(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hdgemm.server.database import open_database
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.service import Service
 from hdgemm.server.tokens import Account
-from tests.server.harness import InProcess, application, live, make_settings, submit, wait_until
+from tests.server.harness import InProcess, application, make_settings, served, submit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ def test_a_revoked_token_ends_its_streams(settings: Settings) -> None:
     with database.write() as conn:
         secret = tokens.create(conn, Account(name="me"), database.now(conn))
         tokens.create(conn, Account(name="other"), database.now(conn))
-    with live(settings, "--no-worker") as server, ThreadPoolExecutor(1) as pool:
+    with served(settings) as server, ThreadPoolExecutor(1) as pool:
         server.http.headers["Authorization"] = f"Bearer {secret}"
         job_id = submit(server.http, a=A, b=A)
         begun = threading.Event()

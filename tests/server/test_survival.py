@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -222,14 +223,29 @@ def test_a_job_that_always_dies_fails_at_last_and_says_how(settings: Settings) -
         assert "SIGABRT" in job["error"]["detail"]
 
 
-def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(
-    settings: Settings,
-) -> None:
-    with live(settings, **{MODE: "bug"}) as server:
-        job_id = submit(server.http, a=A, b=B)
-        job = finished(server.http, job_id)
-        assert (job["status"], job["error"]["origin"]) == ("failed", "system")
-        assert "RuntimeError" in server.http.get(f"/v1/jobs/{job_id}/log").text
+def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B, options={"strategy": "initial"})
+    job = finished(slow.http, job_id)
+    assert (job["status"], job["error"]["origin"]) == ("failed", "system")
+    assert "RuntimeError" in slow.http.get(f"/v1/jobs/{job_id}/log").text
+
+
+def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(slow: Live) -> None:
+    job_id = submit(slow.http, a=A, b=B, priority=3)
+    log = slow.settings.data_dir / "serve.log"
+
+    def logged() -> list[dict[str, Any]]:
+        text = log.read_text(encoding="utf-8")
+        assert "alembic" not in text
+        whole = text.rpartition("\n")[0].splitlines()
+        return [json.loads(line[line.index("{") :]) for line in whole if f'"{job_id}"' in line]
+
+    wait_until(lambda: len(logged()) > 1)
+    lines = logged()
+    assert [line["event"] for line in lines] == ["job_start", "job_end"]
+    assert (lines[0]["priority"], lines[0]["attempt"], lines[0]["owner"]) == (3, 1, "")
+    assert (lines[1]["status"], lines[1]["exit"]) == ("successful", 0)
+    assert lines[1]["seconds"] > 0
 
 
 def test_an_input_that_changed_since_is_the_users(slow: Live) -> None:
