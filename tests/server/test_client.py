@@ -16,8 +16,7 @@ from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
-from tests.server.harness import Live, Threaded, free_port, live, make_settings, served
-from tests.server.numpy_library import DELAY
+from tests.server.harness import Live, Threaded, free_port, make_settings, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 
 RNG = np.random.default_rng(11)
 A, B = RNG.standard_normal((50, 40)), RNG.standard_normal((40, 60))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    settings = make_settings(tmp_path_factory.mktemp("client"))
-    with live(settings, **{DELAY: "0.02"}) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from tests.server.harness import (
     InProcess,
     application,
     finished,
-    live,
     make_settings,
     submit,
 )
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.server.settings import Settings
+    from tests.server.harness import Live
 
 A = {"path": "a.npy"}
 GEMM = "/v1/processes/gemm/execution"
@@ -42,34 +42,35 @@ def client(settings: Settings) -> Iterator[InProcess]:
         yield InProcess(app)
 
 
-def test_owslib_lists_describes_and_executes(settings: Settings) -> None:
+def test_owslib_lists_describes_and_executes(server: Live) -> None:
     processes = pytest.importorskip("owslib.ogcapi.processes", reason="owslib is not installed")
     headers = copy.copy(processes.Collections.__init__.__globals__["REQUEST_HEADERS"])
-    with live(settings) as server:
-        ogc = processes.Processes(f"{server.url}/v1", headers=headers)
-        assert [one["id"] for one in ogc.processes()] == list(PROCESSES)
-        described = ogc.process("gemm")
-        assert described["inputs"]["a"]["minOccurs"] == 1
-        assert described["outputs"]["report"]["schema"] == {"type": "object"}
-        assert any(one.endswith("/conf/core") for one in ogc.conformance()["conformsTo"])
-        job = ogc.execute(
-            "gemm", inputs={"a": {"value": A}, "b": {"value": A}, "alpha": 2.0},
-            outputs={"c": {"transmissionMode": "reference"}}, async_=True,
-        )  # fmt: skip
-        assert ogc.response_headers["Preference-Applied"] == "respond-async"
-        assert finished(server.http, job["jobID"])["status"] == "successful"
-        results = server.http.get(f"/v1/jobs/{job['jobID']}/results").json()
-        assert list(results) == ["c"]
-        data = server.http.get(results["c"]["href"]).content
-        assert data.endswith((2.0 * np.eye(3)).tobytes())
-        raw = server.http.post(
-            GEMM, json={"inputs": {"a": A, "b": A}, "response": "raw"}
-        ).json()["jobID"]  # fmt: skip
-        finished(server.http, raw)
-        answer = server.http.get(f"/v1/jobs/{raw}/results")
-        assert (answer.status_code, answer.content) == (204, b"")
-        assert f"</v1/jobs/{raw}/results/c>; rel=c" in answer.headers["link"]
-        assert server.http.get(f"/v1/jobs/{raw}/results/report").json()["gflops"] == 1.0
+    np.save(server.settings.roots[0] / "square.npy", np.eye(3))
+    square = {"path": "square.npy"}
+    ogc = processes.Processes(f"{server.url}/v1", headers=headers)
+    assert [one["id"] for one in ogc.processes()] == list(PROCESSES)
+    described = ogc.process("gemm")
+    assert described["inputs"]["a"]["minOccurs"] == 1
+    assert described["outputs"]["report"]["schema"] == {"type": "object"}
+    assert any(one.endswith("/conf/core") for one in ogc.conformance()["conformsTo"])
+    job = ogc.execute(
+        "gemm", inputs={"a": {"value": square}, "b": {"value": square}, "alpha": 2.0},
+        outputs={"c": {"transmissionMode": "reference"}}, async_=True,
+    )  # fmt: skip
+    assert ogc.response_headers["Preference-Applied"] == "respond-async"
+    assert finished(server.http, job["jobID"])["status"] == "successful"
+    results = server.http.get(f"/v1/jobs/{job['jobID']}/results").json()
+    assert list(results) == ["c"]
+    data = server.http.get(results["c"]["href"]).content
+    assert data.endswith((2.0 * np.eye(3)).tobytes())
+    raw = server.http.post(
+        GEMM, json={"inputs": {"a": square, "b": square}, "response": "raw"}
+    ).json()["jobID"]  # fmt: skip
+    finished(server.http, raw)
+    answer = server.http.get(f"/v1/jobs/{raw}/results")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert f"</v1/jobs/{raw}/results/c>; rel=c" in answer.headers["link"]
+    assert server.http.get(f"/v1/jobs/{raw}/results/report").json()["gflops"] == 1.0
 
 
 @pytest.mark.parametrize(

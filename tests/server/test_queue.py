@@ -19,18 +19,17 @@ from tests.server.harness import (
     InProcess,
     application,
     finished,
-    live,
     make_settings,
     submit,
     wait_until,
 )
-from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from hdgemm.server.settings import Settings
+    from tests.server.harness import Live
 
 A = {"path": "a.npy"}
 GB = 10**9
@@ -244,27 +243,26 @@ def test_the_last_operations_of_a_run_are_bounded(tmp_path: Path) -> None:
     assert kept["lanes"]["host mult1"][-1] == [999, 999.5, 249]
 
 
-def test_a_finished_jobs_history_phases_and_load(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path, sample_seconds=0.01)
-    np.save(settings.roots[0] / "a.npy", np.eye(30))
-    with live(settings, **{DELAY: "0.02"}) as server:
-        job_id = submit(server.http, a=A, b=A, options={"verify": True})
-        job = finished(server.http, job_id)
-        assert job["status"] == "successful", job["error"]
-        assert job["verification"]["summary"] == "C is the product"
-        points = server.http.get(f"/v1/jobs/{job_id}/history").json()["points"]
-        assert points[0]["percent"] == 10.0
-        stream = server.http.get(f"/v1/jobs/{job_id}/events").text
-        phases = ["queued", "starting", "opening", "multiplying", "verifying", "hashing",
-                  "drawing", "publishing", "successful"]  # fmt: skip
-        # Phases are recorded as they begin, however short they are.
-        recorded = job["phases"]
-        assert [one["phase"] for one in recorded] == phases
-        assert [one["at"] for one in recorded] == sorted(one["at"] for one in recorded)
-        places = [stream.index(f'"phase": "{phase}"') for phase in phases]
-        assert places == sorted(places)
-        assert '"at": ' in stream
-        # The Gantt picture replaces the operations of a running job.
-        assert server.http.get(f"/v1/jobs/{job_id}/operations").json()["lanes"] == {}
-        loads = wait_until(lambda: server.http.get("/v1/system/load").json()["workers"])
-        assert set(next(iter(loads.values()))["devices"]) == {"host"}
+def test_a_finished_jobs_history_phases_and_load(server: Live) -> None:
+    np.save(server.settings.roots[0] / "queued.npy", np.eye(30))
+    queued = {"path": "queued.npy"}
+    job_id = submit(server.http, a=queued, b=queued, options={"verify": True})
+    job = finished(server.http, job_id)
+    assert job["status"] == "successful", job["error"]
+    assert job["verification"]["summary"] == "C is the product"
+    points = server.http.get(f"/v1/jobs/{job_id}/history").json()["points"]
+    assert points[0]["percent"] == 10.0
+    stream = server.http.get(f"/v1/jobs/{job_id}/events").text
+    phases = ["queued", "starting", "opening", "multiplying", "verifying", "hashing",
+              "drawing", "publishing", "successful"]  # fmt: skip
+    # Phases are recorded as they begin, however short they are.
+    recorded = job["phases"]
+    assert [one["phase"] for one in recorded] == phases
+    assert [one["at"] for one in recorded] == sorted(one["at"] for one in recorded)
+    places = [stream.index(f'"phase": "{phase}"') for phase in phases]
+    assert places == sorted(places)
+    assert '"at": ' in stream
+    # The Gantt picture replaces the operations of a running job.
+    assert server.http.get(f"/v1/jobs/{job_id}/operations").json()["lanes"] == {}
+    loads = wait_until(lambda: server.http.get("/v1/system/load").json()["workers"])
+    assert set(next(iter(loads.values()))["devices"]) == {"host"}
