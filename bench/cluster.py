@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
+from bench.lossy_cluster import LossyCluster
 from hdgemm.blas import multiply
 from hdgemm.cluster import blocks
 from hdgemm.cluster import multiply as multiply_on_cluster
 from hdgemm.cluster.connection import local_cluster
-from hdgemm.cluster.virtual_time import VirtualCluster, VirtualWorker
+from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options, parse_size
 
@@ -165,15 +166,15 @@ def virtual(args: argparse.Namespace) -> dict[str, Any]:
         rates = [50e9 * 10 ** random.random() for _ in range(1000)]
         ideal = 2 * args.n**3 / sum(rates)
         workers = [
-            VirtualWorker(
-                f"w{i}", rate, most_elements=4e9, bandwidth=10e9,
-                lost_at=random.uniform(0, ideal) if random.random() < 0.05 else float("inf"),
-            )
+            VirtualWorker(f"w{i}", rate, most_elements=4e9, bandwidth=10e9)
             for i, rate in enumerate(rates)
-        ]  # fmt: skip
+        ]
+        lost = {
+            worker.name: random.uniform(0, ideal) for worker in workers if random.random() < 0.05
+        }
         began = time.perf_counter()
-        cluster = VirtualCluster(
-            (args.n, args.n), blocks.Costs(k=args.n), workers, bandwidth=200e9,
+        cluster = LossyCluster(
+            (args.n, args.n), blocks.Costs(k=args.n), workers, lost, bandwidth=200e9,
             flops_per_element=2 * args.n,
         )  # fmt: skip
         run = cluster.run()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Seconds that a task takes beside its work: the scheduler, opening of files, planning.
 TASK_SECONDS: Final = 0.05
-#: Seconds until the client sees that a worker is gone.
-NOTICE_SECONDS: Final = 5.0
 #: Blocks that a worker has at a time, as in a real run.
 _DEPTH: Final = 2
 
@@ -41,8 +39,6 @@ class VirtualWorker:
         Elements of the largest block of C in its memory.
     bandwidth
         Bytes/s that it can read from the storage at most.
-    lost_at
-        Second at which it is lost; infinite for one that stays.
     """
 
     name: str
@@ -50,7 +46,6 @@ class VirtualWorker:
     expected: float | None = None
     most_elements: float = math.inf
     bandwidth: float = math.inf
-    lost_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +57,11 @@ class VirtualRun:
     seconds
         Until the last block was stored.
     perfect_seconds
-        The same work on the same workers, lost when they were, without reading, waiting or
-        computing anything twice.
+        The same work on the same workers, without reading or waiting.
     blocks
-        Extents of the blocks in the order of their ends, those of lost workers left out.
+        The blocks in the order of their ends.
     bytes_read
-        By worker, for blocks that were not finished too.
+        By worker.
     """
 
     seconds: float
@@ -134,31 +128,14 @@ class VirtualCluster:
         self._read = dict.fromkeys(self._states, 0)
 
     def run(self) -> VirtualRun:
-        """Return when every element of C is stored.
-
-        Raises
-        ------
-        ValueError
-            When every worker is lost before.
-        """
-        lost: list[tuple[float, int, str]] = []
-        for state in self._states.values():
-            at, name = state.worker.lost_at, state.worker.name
-            if math.isfinite(at):
-                lost += [(at, 0, name), (at + NOTICE_SECONDS, 1, name)]
-        heapq.heapify(lost)
+        """Return when every element of C is stored."""
         self._fill()
         while self._pool.left:
-            end = self._next_end()
-            if lost and lost[0][0] <= end:
-                at, noticed, name = heapq.heappop(lost)
-                self._advance(at)
-                (self._notice if noticed else self._lose)(name)
-                continue
-            if math.isinf(end):
-                raise ValueError("every worker is lost before C is complete")
-            self._advance(end)
+            self._advance(self._next_end())
             self._finish()
+        return self._result()
+
+    def _result(self) -> VirtualRun:
         return VirtualRun(self._now, self._perfect(), tuple(self._blocks), self._read)
 
     @property
@@ -167,12 +144,7 @@ class VirtualCluster:
         return min(1.0, self._bandwidth / self._demand) if self._demand > 0 else 1.0
 
     def _next_end(self) -> float:
-        while self._ends:
-            work, name, running = self._ends[0]
-            if self._states[name].running is running:
-                return self._now + (work - self._work) / self._speed
-            heapq.heappop(self._ends)
-        return math.inf
+        return self._now + (self._ends[0][0] - self._work) / self._speed
 
     def _advance(self, time: float) -> None:
         self._work += (time - self._now) * self._speed
@@ -185,8 +157,6 @@ class VirtualCluster:
     def _draw(self, name: str) -> None:
         """Fill a worker's queue and start its next task."""
         state = self._states[name]
-        if self._now >= state.worker.lost_at or name not in self._pool:
-            return
         while len(self._pool.out(name)) < _DEPTH and (block := self._pool.draw(name)) is not None:
             state.queue.append(block)
         if state.running is None and state.queue:
@@ -210,25 +180,6 @@ class VirtualCluster:
         self._blocks.append(running.block)
         self._draw(name)
 
-    def _lose(self, name: str) -> None:
-        state = self._states[name]
-        if state.running is not None:
-            self._demand -= state.running.demand
-        state.running, state.queue = None, []
-
-    def _notice(self, name: str) -> None:
-        """Give a lost worker's blocks to the others."""
-        self._pool.leave(name)
-        self._fill()
-
     def _perfect(self) -> float:
-        """Return the seconds of perfect balance: no waiting, no reading, nothing lost."""
-        workers = sorted((s.worker for s in self._states.values()), key=lambda w: w.lost_at)
-        left, now = float(self._total), 0.0
-        rate = sum(worker.flop_rate for worker in workers)
-        for worker in workers:
-            if now + left / rate <= worker.lost_at:
-                break
-            left -= (worker.lost_at - now) * rate
-            now, rate = worker.lost_at, rate - worker.flop_rate
-        return now + left / rate
+        """Return the seconds of perfect balance: no waiting, no reading."""
+        return self._total / sum(state.worker.flop_rate for state in self._states.values())

@@ -67,17 +67,6 @@ def update_weights(
     return {name: rate for name, rate in rates.items() if rate > 0}
 
 
-def host_share(host_rate: float, device_rate: float) -> float:
-    """Return d/N: the part of the block columns with which host and device take equally long.
-
-    Examples
-    --------
-    >>> round(host_share(403.2, 504.0), 3)
-    0.444
-    """
-    return host_rate / (host_rate + device_rate)
-
-
 def split_columns(count: int, owners: Sequence[str]) -> Owner:
     """Return a function that names the device of a panel's update of a block column.
 

@@ -33,8 +33,6 @@ class Factorised:
     ----------
     timeline
         Of all devices.
-    widths
-        Of the block columns.
     pivots, zeros
         Of LU: 0-based interchanges as LAPACK's, and 1-based indices of zero pivots.
     triangles
@@ -42,7 +40,6 @@ class Factorised:
     """
 
     timeline: Timeline
-    widths: tuple[int, ...]
     pivots: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     zeros: tuple[int, ...] = ()
     triangles: tuple[NDArray[Any], ...] = ()
@@ -82,9 +79,9 @@ def factor(
     machine.correct(name, shape, asked, array.dtype, timeline.seconds)
     if isinstance(found, Pivots):
         finish_pivots(cut, found)
-        return Factorised(timeline, widths, found.rows, tuple(sorted(found.zeros)))
+        return Factorised(timeline, found.rows, tuple(sorted(found.zeros)))
     triangles = tuple(tile.data() for tile in found) if name == "qr" else ()
-    return Factorised(timeline, widths, triangles=triangles)
+    return Factorised(timeline, triangles=triangles)
 
 
 def _factor_by_lapack(
@@ -92,7 +89,6 @@ def _factor_by_lapack(
     cancel: threading.Event | None,
 ) -> Factorised:  # fmt: skip
     """Factor by one call of LAPACK, as one task, on all threads of the host."""
-    m, n = array.shape
     pivots: list[NDArray[np.int64]] = []
     zeros: list[int] = []
 
@@ -104,7 +100,7 @@ def _factor_by_lapack(
         pivots.append(found)
         zeros.extend([zero] if zero else [])
 
-    kernel = Kernel("lapack", lapack_flops(name, (m, n)), host=host)
+    kernel = Kernel("lapack", lapack_flops(name, (array.shape[0], array.shape[1])), host=host)
     with Runtime(
         [Capability(name=HOST, rates={"lapack": 1.0})], observer=observer, cancel=cancel,
         blas_threads=machine.threads,
@@ -112,4 +108,4 @@ def _factor_by_lapack(
         runtime.insert(kernel)
         timeline = runtime.finish()
     rows = pivots[0] if pivots else np.empty(0, np.int64)
-    return Factorised(timeline, (n,), rows, tuple(zeros))
+    return Factorised(timeline, rows, tuple(zeros))

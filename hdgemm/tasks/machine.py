@@ -12,7 +12,7 @@ from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns
 from hdgemm.tasks.capability import HOST, KINDS, UPDATES, Capability, coarse
-from hdgemm.tasks.dealing import deal, host_share, split_columns, update_weights
+from hdgemm.tasks.dealing import deal, split_columns, update_weights
 from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tournament import LEAF
@@ -152,8 +152,8 @@ class TaskMachine:
         width = max(widths)
         update = Kernel("gemm", 2 * rows * width**2, width)
         rates = {x.name: x.lanes * update.flops / x.seconds(update) for x in self.capabilities}
-        of_host = rates.pop(HOST)
-        share = host_share(of_host, sum(rates.values()))
+        total = sum(rates.values())
+        share = rates.pop(HOST) / total  # d/N of the host
         return split_columns(round(share * len(widths)), deal(len(widths), rates))
 
     def choose(

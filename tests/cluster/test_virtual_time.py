@@ -5,15 +5,17 @@ from random import Random
 
 import pytest
 
+from bench.lossy_cluster import LossyCluster
 from hdgemm.cluster.blocks import Costs
 from hdgemm.cluster.cluster_plan import plan_cluster, useful_extent
 from hdgemm.cluster.virtual_time import VirtualCluster, VirtualWorker
 
-INFINITE = float("inf")
 
-
-def cluster_of(n, workers, bandwidth=1e12):
-    return VirtualCluster((n, n), Costs(k=n), workers, bandwidth=bandwidth, flops_per_element=2 * n)
+def cluster_of(n, workers, bandwidth=1e12, **lost):
+    rates = {"bandwidth": bandwidth, "flops_per_element": 2 * n}
+    if lost:
+        return LossyCluster((n, n), Costs(k=n), workers, lost, **rates)
+    return VirtualCluster((n, n), Costs(k=n), workers, **rates)
 
 
 @pytest.mark.parametrize("misjudged", [1.0, 3.0])
@@ -24,23 +26,24 @@ def test_a_thousand_workers_of_mixed_speed_with_losses_are_balanced(misjudged):
     workers = [
         VirtualWorker(
             f"w{i}", rate, expected=rate * misjudged ** random.uniform(-1, 1), most_elements=4e9,
-            bandwidth=10e9, lost_at=random.uniform(0, ideal) if i % 20 == 0 else INFINITE,
+            bandwidth=10e9,
         )
         for i, rate in enumerate(rates)
     ]  # fmt: skip
-    run = cluster_of(n, workers, 200e9).run()
+    lost = {f"w{i}": random.uniform(0, ideal) for i in range(0, 1000, 20)}
+    run = cluster_of(n, workers, 200e9, **lost).run()
     assert sum(block.rows * block.cols for block in run.blocks) == n * n
     assert run.efficiency >= 0.90
 
 
 def test_a_lone_worker_computes_all_and_a_lost_one_nothing_more():
-    run = cluster_of(4096, [VirtualWorker("a", 1e11), VirtualWorker("b", 1e11, lost_at=0.5)]).run()
+    run = cluster_of(4096, [VirtualWorker("a", 1e11), VirtualWorker("b", 1e11)], b=0.5).run()
     # Both work for half a second, then one alone.
     assert run.perfect_seconds == pytest.approx(2 * 4096**3 / 1e11 - 0.5)
     assert run.seconds > run.perfect_seconds
     assert sum(block.rows * block.cols for block in run.blocks) == 4096**2
     with pytest.raises(ValueError, match="every worker is lost"):
-        cluster_of(4096, [VirtualWorker("a", 1e11, lost_at=0.5)]).run()
+        cluster_of(4096, [VirtualWorker("a", 1e11)], a=0.5).run()
 
 
 def test_a_shared_storage_limits_all_workers():
