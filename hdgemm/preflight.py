@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputTypeError
+from hdgemm.machine.limits import memory_limit
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import Plan
 from hdgemm.pipeline.plan_summary import Plans
@@ -55,11 +56,12 @@ def plan(
     DoesNotFitError
         No plan fits the limits, with `requested`, `available` and `missing` in bytes.
     """
-    product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
-    )
-    with session_for(session, options) as (opened, chosen):
-        return Plans(preflight(product, chosen, opened))
+    with memory_limit():  # an `out` in memory is allocated, though not touched
+        product = Product.of(
+            a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+        )
+        with session_for(session, options) as (opened, chosen):
+            return Plans(preflight(product, chosen, opened))
 
 
 def plan_gemm(

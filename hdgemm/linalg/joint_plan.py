@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.pipeline.plan_summary import planned_bytes, summarize_all
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.plan_summary import Plans
+
+#: Line breaks in the plans of the parts that are printed.
+_MOST_LINES: Final = 19
 
 
 class Part(Protocol):
@@ -105,7 +108,12 @@ class JointPlan:
         # A product on several devices has no expected time.
         known = all(part.get("expected_seconds") is not None for part in whole["parts"])
         expected = f", expected: {seconds}" if known else ""
-        return "\n\n".join([*map(str, self.parts), f"{total}\nmemory held {held}{expected}"])
+        shown = [str(part) for part in self.parts]
+        while len(shown) > 1 and "\n\n".join(shown).count("\n") > _MOST_LINES:
+            shown.pop()
+        if left := len(self.parts) - len(shown):
+            shown.append(f"and {left} more parts (--json, to_dict() have them all)")
+        return "\n\n".join([*shown, f"{total}\nmemory held {held}{expected}"])
 
 
 def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.tsqr import plan_rows
 from hdgemm.linalg.updates import host_bytes
-from hdgemm.machine.limits import cores
+from hdgemm.machine.limits import cores, memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stored import StoredMatrix
@@ -102,7 +102,7 @@ def plan(
     """
     if routine not in PLANNED:
         raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
-    with host_session(session, options) as (opened, chosen):
+    with memory_limit(), host_session(session, options) as (opened, chosen):
         if routine == "syrk":
             return _syrk(a, dtype, out, chosen, opened, arguments)
         preflight = _Preflight.of(a, dtype, columns, out, chosen, opened, checkpoint=checkpoint)

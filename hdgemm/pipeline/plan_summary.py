@@ -84,8 +84,11 @@ def summarize(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    """Return what a plan does in a few lines: shape, tiles, order, time and the bottleneck."""
+def plan_lines(plan: Plan, *, alone: bool = True) -> list[str]:
+    """Return what a plan does in a few lines: shape, tiles, order, time and the bottleneck.
+
+    A device that is not `alone` draws an unknown number of tiles.
+    """
     p, (mb, nb, kb) = plan.problem, plan.tile
     lines = [
         f"C ({p.m} × {p.n}) := A ({p.m} × {p.k}) · B ({p.k} × {p.n}), {p.dtype}",
@@ -95,15 +98,18 @@ def plan_lines(plan: Plan) -> list[str]:
         lines.append("in place: one BLAS call on the caller's arrays, nothing is copied")
     else:
         bars = len({unit.bar for unit in plan.units})
-        lines.append(
-            f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}; wriggled order: bars {bars},"
-            f" work units {len(plan.units)}, steps {len(plan.steps)}, loads {len(plan.loads)}"
+        counts = (
+            f"; wriggled order: bars {bars}, work units {len(plan.units)}, steps "
+            f"{len(plan.steps)}, loads {len(plan.loads)}"
         )
+        tiles = f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}"
+        lines.append(tiles + counts if alone else tiles)
     if plan.expected is not None:
         seconds = plan.expected.seconds
         speed = format_speed(p.flops / seconds / 1e9 if seconds > 0 else 0.0)
         lines.append(
-            f"expected: {format_duration(seconds)}, {speed}, limited by {plan.expected.limit}"
+            f"expected{'' if alone else ' without the other devices'}: {format_duration(seconds)}, "
+            f"{speed}, limited by {plan.expected.limit}"
         )
     return lines
 
@@ -173,7 +179,7 @@ class Plans(list["Plan"]):
             return plan_text(self[0])
         lines = plan_lines(self[0])[:1]
         for plan in self[:_MOST_DEVICES]:
-            lines += [*plan_lines(plan)[1:], _held(plan), ""]
+            lines += [*plan_lines(plan, alone=False)[1:], _held(plan), ""]
         if len(self) > _MOST_DEVICES:
             lines.append(f"and {len(self) - _MOST_DEVICES} more devices")
         lines.append("The devices draw tiles of C from one pool while the run lasts.")

@@ -1,7 +1,7 @@
 """The plan of one of several devices that share a product: slots, tile and rings for its share.
 
 The devices draw C tiles from a common pool while they run, so the units of this plan are not
-executed; its tile, slots and staging are used.
+executed; its tile, slots and staging are used. Its expected time is that of the device alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hdgemm.planning.byte_counts import ceil_div
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hdgemm.pipeline.plan import Plan, Problem
+    from hdgemm.pipeline.plan import Expectation, Plan, Problem
     from hdgemm.planning.case import Case
 
     Tile = tuple[int, int, int]
@@ -52,7 +52,18 @@ def member_plan(
         # they do not. Files are read in whole rows, which a forced tile would prevent.
         tile = _cut_rows(plan_case(case, None).tile, part, case.device.granularity)
     plan = plan_case(replace(case, problem=part), tile)
-    return _hold_bar(replace(plan, problem=replace(plan.problem, m=problem.m, n=problem.n)))
+    whole = replace(plan.problem, m=problem.m, n=problem.n)
+    expected = _expected(plan, whole.flops / plan.problem.flops)
+    return _hold_bar(replace(plan, problem=whole, expected=expected))
+
+
+def _expected(plan: Plan, times: float) -> Expectation | None:
+    """Return what the model expects of the device alone for so many times the plan's part of C."""
+    found = plan.expected
+    if found is None:
+        return None
+    stages = {stage: seconds * times for stage, seconds in found.stage_seconds.items()}
+    return replace(found, seconds=found.seconds * times, stage_seconds=stages)
 
 
 def _part(extent: int, parts: int) -> int:

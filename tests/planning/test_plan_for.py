@@ -7,6 +7,7 @@ import pytest
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.pipeline.plan_summary import Plans
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.case import case_for
 from hdgemm.planning.planner import plan_for
@@ -82,6 +83,12 @@ def test_a_member_s_plan_leaves_tiles_to_balance_with(members):
     assert (plan.problem.m, plan.problem.n) == (n, n)
     assert plan.tile[0] <= max(256, -(-n // (2 * members)))
     assert plan.tile[1] <= n // 2
+    # The units are those of a part of C, the expectation is for all of it.
+    assert plan.expected is not None
+    assert plan.expected.seconds >= plan.problem.flops / H200.flop_rate("float64") / 2
+    text = str(Plans([plan] * members))
+    assert "expected without the other devices" in text
+    assert "steps" not in text
 
 
 def test_a_product_in_place_is_one_call():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.pipeline.plan_summary import summarize, summarize_all
 from hdgemm.pipeline.planjson import from_json
 
@@ -145,3 +145,21 @@ def test_wrong_extents_dtypes_and_plans_are_refused(error, match, call, tmp_path
     with pytest.raises(error, match=match):
         call()
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_a_result_that_is_larger_than_memory_has_no_plan():
+    tall = np.broadcast_to(1.0, (5_000_000, 1))  # 200 TB: more than there are addresses
+    with pytest.raises(DoesNotFitError, match="200,000,000,000,000 bytes") as refused:
+        hdgemm.plan(tall, tall.T)
+    assert refused.value.requested == 8 * 5_000_000**2
+    with pytest.raises(DoesNotFitError):
+        hdgemm.linalg.plan("syrk", (5_000_000, 1))
+
+
+def test_a_plan_of_many_parts_is_printed_in_25_lines(tmp_path):
+    options = hdgemm.Options(devices="host", host_memory="64MB")
+    plan = hdgemm.linalg.plan("syrk", (20_000, 10), out=tmp_path / "c.npy", options=options)
+    text = str(plan)
+    assert len(plan.parts) > 3
+    assert len(text.splitlines()) <= 25
+    assert "more parts" in text
