@@ -18,7 +18,8 @@ from typing import Any
 
 import psutil
 
-from tests.server.harness import Live, free_port, make_settings, wait_until
+from tests.ports import reserved_port
+from tests.server.harness import Live, make_settings, wait_until
 
 _CHUNK = 1 << 20
 #: The plain copy: the same HTTP server, a body straight into a file and a file straight out.
@@ -107,15 +108,15 @@ async def watched(memory: Memory, work: Any) -> Any:
 
 def plain(folder: Path, source: Path, size: int) -> dict[str, float]:
     """Measure the plain copy."""
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", _PLAIN, str(port), str(folder / "plain")])
-    try:
-        wait_until(lambda: psutil.Process(process.pid).net_connections("tcp"))
-        up = asyncio.run(send(port, "/f", source, 0, size, size))
-        down, count = asyncio.run(receive(port, "/f"))
-    finally:
-        process.terminate()
-        process.wait()
+    with reserved_port() as port:
+        process = subprocess.Popen([sys.executable, "-c", _PLAIN, str(port), str(folder / "plain")])
+        try:
+            wait_until(lambda: psutil.Process(process.pid).net_connections("tcp"))
+            up = asyncio.run(send(port, "/f", source, 0, size, size))
+            down, count = asyncio.run(receive(port, "/f"))
+        finally:
+            process.terminate()
+            process.wait()
     if count != size:
         raise RuntimeError(f"{count} bytes came back of {size}")
     return {"up": size / up / 1e6, "down": size / down / 1e6}

@@ -175,8 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record, stop = Record(), threading.Event()
     with tempfile.TemporaryDirectory(prefix="hdgemm-kills-") as name:
         settings = make_settings(
-            Path(name), max_crashes=10**6, max_attempts=10**6, database_url=asked.database_url
-        )
+            Path(name), max_crashes=10**6, max_attempts=10**6, database_url=asked.database_url,
+            lease_seconds=6.0,
+        )  # fmt: skip
         killer = Killer(settings, asked.seed)
         began = time.monotonic()
         with Client(killer.server.url, patience=120) as client:

@@ -25,7 +25,8 @@ import numpy as np
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.server import jobs
 from hdgemm.server.database import open_database
-from tests.server.harness import Live, free_port, make_settings, submit, wait_until
+from tests.ports import reserved_port
+from tests.server.harness import Live, make_settings, submit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,15 +52,15 @@ uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", htt
 @contextlib.contextmanager
 def bare_server() -> Iterator[httpx.Client]:
     """Run the framework alone; give a client of it."""
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            wait_until(lambda: client.get("/job/0").status_code == 200)
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
+    with reserved_port() as port:
+        process = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+                wait_until(lambda: client.get("/job/0").status_code == 200)
+                yield client
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def fill(settings: Settings, count: int) -> None:

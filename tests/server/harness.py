@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from hdgemm.server.http_server import Listener, make_config
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
 from tests.child import ends_with_parent
+from tests.ports import reserved_port
 from tests.server import postgres
 
 if TYPE_CHECKING:
@@ -40,10 +40,15 @@ if TYPE_CHECKING:
 
 FAKE = "tests.server.numpy_library:NumpyLibrary"
 REPOSITORY = Path(hdgemm.__file__).parent.parent
+#: Seconds after which a wait fails: many times what a slow and busy machine takes.
+LIMIT = 240.0
 
 
 def make_settings(folder: Path, **values: Any) -> Settings:
-    """Quick clocks, the NumPy library, one root, SQLite or an empty database in PostgreSQL."""
+    """Quick clocks, the NumPy library, one root, SQLite or an empty database in PostgreSQL.
+
+    Leases outlast any pause of a busy machine; a test that waits for their end sets a short one.
+    """
     root = folder / "root"
     root.mkdir(exist_ok=True)
     if postgres.wanted():
@@ -51,7 +56,7 @@ def make_settings(folder: Path, **values: Any) -> Settings:
     return Settings(
         **{
             "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
-            "lease_seconds": 6.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
+            "lease_seconds": 60.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
             "job_niceness": 0,
             **values,
         }
@@ -149,12 +154,6 @@ def upload(client: Any, array: NDArray[Any]) -> str:
     return str(answer.json()["id"])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def environment(settings: Settings, **extra: str) -> dict[str, str]:
     values = settings.model_dump(mode="json", exclude={"roots", "devices"}, exclude_none=True)
     named = {f"HDGEMM_{name.upper()}": str(value) for name, value in values.items()}
@@ -176,7 +175,7 @@ def start(
         )  # fmt: skip
 
 
-def wait_until(ready: Callable[[], Any], seconds: float = 60.0, every: float = 0.05) -> Any:
+def wait_until(ready: Callable[[], Any], seconds: float = LIMIT, every: float = 0.05) -> Any:
     """Return the first true answer; fail when there is none in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -192,9 +191,10 @@ class Live:
 
     def __init__(self, settings: Settings, *arguments: str, **extra: str) -> None:
         self.settings = settings
-        self.port = free_port()
+        self._reserved = contextlib.ExitStack()
+        self.port = self._reserved.enter_context(reserved_port())
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self.http = httpx.Client(base_url=self.url, timeout=LIMIT)
         self._arguments = arguments
         self._extra = extra
         self.process = self._start()
@@ -205,8 +205,12 @@ class Live:
         )
 
     def wait(self) -> Live:
-        wait_until(lambda: self.http.get("/readyz").status_code == 200)
+        wait_until(self._ready)
         return self
+
+    def _ready(self) -> bool:
+        assert self.process.poll() is None, (self.settings.data_dir / "serve.log").read_text()
+        return self.http.get("/readyz").status_code == 200
 
     def restart(self) -> None:
         self.process = self._start()
@@ -221,10 +225,11 @@ class Live:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
+        self._reserved.close()
 
 
 @contextlib.contextmanager
@@ -236,14 +241,14 @@ def live(settings: Settings, *arguments: str, **extra: str) -> Iterator[Live]:
         server.close()
 
 
-def finished(client: Any, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
+def finished(client: Any, job_id: str) -> dict[str, Any]:
     """Wait for a job's end; return its status document."""
 
     def look() -> dict[str, Any] | None:
         job: dict[str, Any] = client.get(f"/v1/jobs/{job_id}").json()
         return job if job["status"] in {"successful", "failed", "dismissed"} else None
 
-    answer: dict[str, Any] = wait_until(look, seconds)
+    answer: dict[str, Any] = wait_until(look)
     return answer
 
 
@@ -262,3 +267,9 @@ def processes(settings: Settings, module: str) -> list[psutil.Process]:
             if environ.get("HDGEMM_DATA_DIR") == str(settings.data_dir):
                 found.append(process)
     return found
+
+
+def newest_runner(settings: Settings) -> psutil.Process | None:
+    """Return the process of the job that runs; that of an earlier job may not have ended."""
+    runners = processes(settings, "hdgemm.server.runner")
+    return max(runners, key=lambda each: each.create_time(), default=None)

@@ -11,7 +11,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+
+from tests.ports import reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def _server() -> tuple[str, tuple[str | Path, ...]]:
     """Start the server; return its databases' URL with a place for their name, and the command."""
     binaries = _programs()
     folder = Path(tempfile.mkdtemp(prefix="hdgemm-pg-"))
-    secret, data, port = secrets.token_hex(16), folder / "data", _free_port()
+    secret, data = secrets.token_hex(16), folder / "data"
     password = folder / "password"
     password.write_text(secret, encoding="ascii")
     if os.geteuid() == 0:
@@ -66,12 +67,16 @@ def _server() -> tuple[str, tuple[str | Path, ...]]:
         binaries / "initdb", "-D", data, "-A", "scram-sha-256", "-U", "hdgemm", "-E", "UTF8",
         "--pwfile", password, "--no-sync",
     )  # fmt: skip
-    options = (
-        f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= "
-        "-c fsync=off -c max_connections=400"
-    )
-    start = (binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
-    _run(*start)
+    with reserved_port() as port:
+        options = (
+            f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= "
+            "-c fsync=off -c max_connections=400"
+        )
+        start = (
+            binaries / "pg_ctl", "-D", data, "-w", "-t", "600", "-o", options,
+            "-l", folder / "log", "start",
+        )  # fmt: skip
+        _run(*start)
     _stop_at_end(binaries / "pg_ctl", folder)
     return f"postgresql://hdgemm:{secret}@127.0.0.1:{port}/%s", start
 
@@ -107,12 +112,6 @@ def _programs() -> Path:
     if os.geteuid() == 0 and shutil.which("runuser") is None:
         raise NoPostgresError("PostgreSQL refuses to run as root, and there is no runuser")
     return with_server[-1]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _run(*arguments: str | Path) -> None:

@@ -16,6 +16,7 @@ from hdgemm.server import tokens
 from hdgemm.server.http_server import check_may_serve
 from hdgemm.server.tokens import Account
 from tests.server.harness import (
+    LIMIT,
     InProcess,
     Threaded,
     application,
@@ -164,7 +165,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
 
 
 def wire(server: Threaded, sent: bytes) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT)
     connection.sendall(sent)
     return connection
 

@@ -21,7 +21,15 @@ from hdgemm.server import paths
 from hdgemm.server.backend import Problem, Source
 from hdgemm.server.planner import Planner
 from tests.server.blocked_library import MARK
-from tests.server.harness import InProcess, application, live, make_settings, served, wait_until
+from tests.server.harness import (
+    LIMIT,
+    InProcess,
+    application,
+    live,
+    make_settings,
+    served,
+    wait_until,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +58,7 @@ def test_fifos_hold_nothing_up(tmp_path: Path) -> None:
     os.mkfifo(settings.roots[0] / "f.npy")
     body = {"inputs": {"a": {"path": "f.npy"}, "b": {"path": "f.npy"}}}
     with served(settings) as server, ThreadPoolExecutor(60) as pool:
-        answers = list(pool.map(lambda _: httpx.post(server.url + GEMM, json=body), range(60)))
+        answers = list(pool.map(lambda _: server.http.post(GEMM, json=body), range(60)))
         assert {answer.status_code for answer in answers} == {422}
         assert "regular file" in answers[0].json()["detail"]
         assert server.http.get("/readyz").status_code == 200
@@ -63,14 +71,14 @@ def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -
     body = {"inputs": {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}}
     with live(settings, "--no-worker") as server, ThreadPoolExecutor(60) as pool:
         waiting = [
-            pool.submit(httpx.post, server.url + GEMM, json=body, timeout=120) for _ in range(60)
+            pool.submit(httpx.post, server.url + GEMM, json=body, timeout=LIMIT) for _ in range(60)
         ]
         busy = wait_until(lambda: [one for one in waiting if one.done()])
         assert busy[0].result().status_code == 503
         assert server.http.get("/readyz").status_code == 200
         assert server.http.get("/v1/jobs").json()["jobs"] == []
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(LIMIT)
         assert server.process.returncode == 0
 
 
@@ -86,8 +94,9 @@ def test_planning_is_cancelled_when_the_client_disconnects(
         for dry_run in (True, False):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(
-                    server.url + GEMM, json={"inputs": inputs, "dry_run": dry_run}, timeout=1.0
-                )
+                    server.url + GEMM, json={"inputs": inputs, "dry_run": dry_run},
+                    timeout=httpx.Timeout(LIMIT, read=1.0),
+                )  # fmt: skip
             wait_until(mark.exists)
             mark.unlink()
         assert server.http.get("/v1/jobs").json()["jobs"] == []
@@ -125,4 +134,4 @@ def test_a_planner_ends_with_its_parent() -> None:
     ) as child:
         theirs.close()
         ours.close()
-        assert child.wait(60) == 0
+        assert child.wait(LIMIT) == 0

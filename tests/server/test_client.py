@@ -16,7 +16,8 @@ from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
-from tests.server.harness import Live, Threaded, free_port, make_settings, served
+from tests.ports import reserved_port
+from tests.server.harness import LIMIT, Live, Threaded, make_settings, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
 
 @pytest.fixture
 def client(server: Live) -> Iterator[Client]:
-    with Client(server.url, patience=20) as made:
+    with Client(server.url, patience=LIMIT) as made:
         yield made
 
 
@@ -109,7 +110,7 @@ def test_a_cancelled_job_is_told_apart(idle: Threaded) -> None:
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    with Client(f"http://127.0.0.1:{free_port()}", patience=0.5) as client:
+    with reserved_port() as port, Client(f"http://127.0.0.1:{port}", patience=0.5) as client:
         jobs = client.jobs()
         with pytest.raises(RemoteError, match="cannot reach"):
             next(jobs)
@@ -164,7 +165,7 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
     breaker = Breaker(server.port, 7 << 20)
     try:
         url = f"http://127.0.0.1:{breaker.port}"
-        with Client(url, patience=30, first_contact=0.0) as client:
+        with Client(url, patience=LIMIT, first_contact=0.0) as client:
             c = client.multiply(a, np.eye(1500))
             assert breaker.cuts >= 3
             np.testing.assert_allclose(c, a)

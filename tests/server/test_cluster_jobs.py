@@ -9,10 +9,11 @@ import pytest
 from tests.cluster.processes import scheduler, worker
 from tests.reference import assert_close_in_eps
 from tests.server.harness import (
+    LIMIT,
     finished,
     live,
     make_settings,
-    processes,
+    newest_runner,
     submit,
     upload,
     wait_until,
@@ -20,8 +21,6 @@ from tests.server.harness import (
 
 distributed = pytest.importorskip("distributed")
 
-#: A job starts Python, a Dask client and the library.
-LONG = 240.0
 LIBRARY = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
 
 
@@ -33,15 +32,13 @@ def scheduler_file(tmp_path_factory, own_cache):
         distributed.Client(scheduler_file=file) as client,
         worker(client.scheduler.address, name="computes"),
     ):
-        client.wait_for_workers(1, timeout=LONG)
+        client.wait_for_workers(1, timeout=LIMIT)
         yield file
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory, scheduler_file):
-    settings = make_settings(
-        tmp_path_factory.mktemp("service"), library=LIBRARY, job_niceness=0, lease_seconds=20.0
-    )
+    settings = make_settings(tmp_path_factory.mktemp("service"), library=LIBRARY, job_niceness=0)
     with live(settings, "--cluster", scheduler_file, HDGEMM_CLUSTER=scheduler_file) as server:
         yield server, settings
 
@@ -58,13 +55,13 @@ def test_a_product_is_computed_by_the_cluster(service, operands):
     root = settings.roots[0]
     np.save(root / "B.npy", b)
     inputs = {"a": {"matrix": upload(server.http, a)}, "b": {"path": "B.npy"}, "alpha": 2.0}
-    kept = finished(server.http, submit(server.http, **inputs), LONG)
+    kept = finished(server.http, submit(server.http, **inputs))
     assert kept["status"] == "successful", kept["message"]
     assert kept["plan"]["strategy"] == kept["report"]["plan"]["strategy"] == "cluster"
     assert [name for name in kept["report"]["devices"] if name.endswith("/computes")]
     result = server.http.get(f"/v1/jobs/{kept['jobID']}/results/c")
     assert_close_in_eps(np.load(io.BytesIO(result.content)), a, b, alpha=2.0)
-    placed = finished(server.http, submit(server.http, **inputs, output={"path": "C.npy"}), LONG)
+    placed = finished(server.http, submit(server.http, **inputs, output={"path": "C.npy"}))
     assert placed["status"] == "successful", placed["message"]
     assert_close_in_eps(np.load(root / "C.npy"), a, b, alpha=2.0)
     assert sorted(path.name for path in root.iterdir()) == ["B.npy", "C.npy"]
@@ -74,7 +71,7 @@ def test_other_processes_run_at_the_worker(service, operands):
     server, _ = service
     a, _ = operands
     job = submit(server.http, "qr", a={"matrix": upload(server.http, a)})
-    assert finished(server.http, job, LONG)["status"] == "successful"
+    assert finished(server.http, job)["status"] == "successful"
 
 
 def test_a_scheduler_that_cannot_be_reached_fails_the_job_by_name(
@@ -84,7 +81,7 @@ def test_a_scheduler_that_cannot_be_reached_fails_the_job_by_name(
     matrix = {"matrix": upload(server.http, operands[0])}
     away = Path(scheduler_file).rename(f"{scheduler_file}.away")
     try:
-        job = finished(server.http, submit(server.http, a=matrix, b=matrix, trans_b=True), LONG)
+        job = finished(server.http, submit(server.http, a=matrix, b=matrix, trans_b=True))
     finally:
         away.rename(scheduler_file)
     assert job["status"] == "failed"
@@ -99,11 +96,9 @@ def test_a_killed_jobs_product_goes_on(service, operands):
     matrix = {"matrix": upload(server.http, a)}
     # Many small tiles, so that the job runs for a while.
     job = submit(server.http, a=matrix, b=matrix, trans_b=True, options={"tile": [32, 32, 32]})
-    wait_until((settings.job_dir(job) / "journal").exists, LONG)
-    # The process of an earlier job may not have ended.
-    newest = max(processes(settings, "hdgemm.server.runner"), key=lambda each: each.create_time())
-    newest.kill()
-    kept = finished(server.http, job, LONG)
+    wait_until((settings.job_dir(job) / "journal").exists)
+    wait_until(lambda: newest_runner(settings)).kill()
+    kept = finished(server.http, job)
     assert kept["status"] == "successful", kept["message"]
     assert kept["attempt"] >= 2
     result = server.http.get(f"/v1/jobs/{job}/results/c")

@@ -11,7 +11,7 @@ from tests.server.harness import (
     finished,
     live,
     make_settings,
-    processes,
+    newest_runner,
     submit,
     wait_until,
 )
@@ -50,16 +50,15 @@ def kill_at(server: Live, job_id: str, percent: float) -> None:
         assert job["status"] in {"accepted", "running"}, job
         return (job["detail"] or {}).get("percent", 0.0) >= percent
 
-    wait_until(far, 120, 0.01)
-    (process,) = processes(server.settings, "hdgemm.server.runner")
-    process.kill()
+    wait_until(far, every=0.01)
+    wait_until(lambda: newest_runner(server.settings)).kill()
 
 
 def test_a_killed_job_continues(server: Live) -> None:
     root = server.settings.roots[0]
     job_id = submit(server.http, a=A, b=B, output={"path": "c.npy"}, options=OPTIONS)
     kill_at(server, job_id, 80.0)
-    job: dict[str, Any] = finished(server.http, job_id, 120)
+    job: dict[str, Any] = finished(server.http, job_id)
     assert (job["status"], job["attempt"]) == ("successful", 2), job["error"]
     found = job["report"]["resumption"]
     assert found["tiles"] == TILES
@@ -81,7 +80,7 @@ def test_a_job_whose_input_changed_begins_again(server: Live) -> None:
     job_id = submit(server.http, a={"path": "x.npy"}, b=B, options=OPTIONS)
     kill_at(server, job_id, 30.0)
     np.save(root / "x.npy", np.eye(N))
-    job = finished(server.http, job_id, 120)
+    job = finished(server.http, job_id)
     assert (job["status"], job["attempt"]) == ("successful", 2), job["error"]
     content = server.http.get(f"/v1/jobs/{job_id}/results/c").content
     np.testing.assert_allclose(
@@ -95,6 +94,6 @@ def test_a_cancelled_job_leaves_nothing(server: Live) -> None:
     job_id = submit(server.http, a=A, b=B, output=output, options=OPTIONS)
     kill_at(server, job_id, 30.0)
     server.http.post(f"/v1/jobs/{job_id}/cancel")
-    assert finished(server.http, job_id, 120)["status"] == "dismissed"
+    assert finished(server.http, job_id)["status"] == "dismissed"
     wait_until(lambda: not any(f".hdgemm-{job_id}" in one.name for one in root.iterdir()))
     assert not (server.settings.job_dir(job_id) / "journal").exists()

@@ -14,7 +14,7 @@ from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
 from hdgemm.server.backend import Call, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
-from tests.server.harness import Live, finished, live, make_settings, submit
+from tests.server.harness import LIMIT, Live, finished, live, make_settings, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     at = "/v1/processes/gemm/execution"
     planned = server.http.post(at, json={"inputs": inputs, "dry_run": True}).json()["plan"]
     job_id = submit(server.http, **inputs)
-    job = finished(server.http, job_id, 60)
+    job = finished(server.http, job_id)
     assert job["status"] == "successful", job["error"]
     assert job["plan"] == planned
     expected = -2.0 * np.load(root / "a.npy") @ np.load(root / "b.npy")
@@ -59,9 +59,9 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     drawn = server.http.get(f"/v1/jobs/{job_id}/map").json()
     assert sum(rows * cols for _, _, rows, cols in drawn["units"]) == 700 * 600
     checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
-    assert finished(server.http, checked, 60)["report"]["passed"] is True
+    assert finished(server.http, checked)["report"]["passed"] is True
     checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id})
-    assert finished(server.http, checked, 60)["verification"]["passed"] is False
+    assert finished(server.http, checked)["verification"]["passed"] is False
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_plan_of_a_dry_run_is_the_plan_that_runs(
     body = {"inputs": {"a": A, "b": B, "options": options, **inputs}}
     at = "/v1/processes/gemm/execution"
     planned = server.http.post(at, json={**body, "dry_run": True}).json()["plan"]
-    job = finished(server.http, server.http.post(at, json=body).json()["jobID"], 120)
+    job = finished(server.http, server.http.post(at, json=body).json()["jobID"])
     assert job["status"] == "successful", job["error"]
     assert job["plan"] == planned
     assert job["report"]["plan"] == planned
@@ -109,7 +109,7 @@ def test_tiles_of_one_element_are_refused_by_their_number(server: Live) -> None:
 
 def test_linpack_is_a_job_with_a_report(server: Live) -> None:
     job_id = submit(server.http, "linpack", n=300, nb=32, depth=2, threads=2)
-    report = finished(server.http, job_id, 60)["report"]
+    report = finished(server.http, job_id)["report"]
     assert report["passed"] is True
     assert (report["n"], report["nb"], report["variant"]) == (300, 32, "WR20R2R8")
     energy = report["energy"]
@@ -119,7 +119,7 @@ def test_linpack_is_a_job_with_a_report(server: Live) -> None:
     assert (measured in figures) == (energy["gflops_per_watt"] is not None)
     assert ("hdgemm_energy_not_measured{" in figures) == bool(energy["missing"])
     mixed = submit(server.http, "linpack", n=200, nb=32, mxp=True)
-    assert finished(server.http, mixed, 60)["report"]["steps"] >= 1
+    assert finished(server.http, mixed)["report"]["steps"] >= 1
 
 
 def test_a_system_in_single_precision_needs_half_of_the_bytes() -> None:
@@ -141,7 +141,7 @@ def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(ser
 @pytest.mark.campaign
 def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
     job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
-    with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=60) as answer:
+    with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=LIMIT) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         told = [json.loads(line[6:]) for line in lines]
     assert told[-2]["status"] == "successful"
@@ -190,6 +190,6 @@ def test_empty_products(server: Live) -> None:
         server.http, a={"path": "none.npy"}, b={"path": "none.npy"}, trans_b=True,
         output={"path": "zeros.npy"},
     )  # fmt: skip
-    job = finished(server.http, job_id, 60)
+    job = finished(server.http, job_id)
     assert job["status"] == "successful", job["error"]
     np.testing.assert_array_equal(np.load(root / "zeros.npy"), np.zeros((700, 700)))

@@ -15,15 +15,22 @@ from hdgemm.options import Options
 from hdgemm.server.backend import ROUTINES, Call, Problem, Source, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary, plan_problem
 from hdgemm.server.runner import describe
-from tests.server.harness import InProcess, Live, application, finished, live, make_settings, submit
+from tests.server.harness import (
+    LIMIT,
+    InProcess,
+    Live,
+    application,
+    finished,
+    live,
+    make_settings,
+    submit,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 N = 60
-#: A job starts a process; several tests may share the machine.
-SECONDS = 200
 SMALL = {"host_memory": "30MB", "tile": [1, 16, 8], "threads": 1}
 
 
@@ -64,7 +71,7 @@ def test_a_factorisation_is_planned_computed_and_opened(server: Live) -> None:
     body = {"a": a, "output": out, "options": SMALL}
     planned = execute(server.http, process, inputs=body, dry_run=True).json()
     assert planned["output"]["shape"] == [N, N]
-    job = finished(server.http, submit(server.http, process, **body), SECONDS)
+    job = finished(server.http, submit(server.http, process, **body))
     assert job["status"] == "successful", job["error"]
     assert job["report"]["plan"]["kind"] == process
     assert job["report"]["plan"]["host_bytes"] == planned["needs"]["host_bytes"]
@@ -81,7 +88,7 @@ def test_a_factorisation_is_planned_computed_and_opened(server: Live) -> None:
 def test_the_client_downloads_factors_and_pivots(server: Live) -> None:
     a = np.load(server.settings.roots[0] / "a.npy")
     with Client(server.url) as client:
-        job = client.compute("lu", a, options=SMALL).wait(timeout=SECONDS)
+        job = client.compute("lu", a, options=SMALL).wait(timeout=LIMIT)
         x = linalg.lu_solve((job.result(), job.array("piv")), np.ones(N))
     np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)
 

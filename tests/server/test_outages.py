@@ -22,13 +22,13 @@ from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.migrations import versions
+from tests.ports import reserved_port
 from tests.server import postgres
 from tests.server.harness import (
     REPOSITORY,
     InProcess,
     application,
     finished,
-    free_port,
     live,
     make_settings,
     postgres_url,
@@ -48,12 +48,12 @@ GEMM = "/v1/processes/gemm/execution"
 def test_a_database_that_is_away_is_503_everywhere(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     np.save(settings.roots[0] / "a.npy", np.eye(3))
-    with application(settings) as app:
+    with application(settings) as app, reserved_port() as port:
         client = InProcess(app)
         matrix = upload(client, np.eye(3))
         job = f"/v1/jobs/{submit(client, a=A, b=A)}"
         service = app.state.service
-        away = Database(f"postgresql://u:p@127.0.0.1:{free_port()}/none")
+        away = Database(f"postgresql://u:p@127.0.0.1:{port}/none")
         working, service.database.engine = service.database.engine, away.engine
         service.database._writer = away._writer
         body = {"inputs": {"a": {"matrix": matrix}, "b": A}}
@@ -93,7 +93,7 @@ def test_a_database_that_crashes_is_waited_for(tmp_path: Path) -> None:
                 assert refused.status_code == 503
         for job_id in ids:
             wait_until(lambda: server.http.get("/readyz").status_code == 200)
-            assert finished(server.http, job_id, 120)["status"] == "successful"
+            assert finished(server.http, job_id)["status"] == "successful"
 
 
 @pytest.mark.campaign

@@ -44,9 +44,7 @@ TAB, ENTER = "\ue004", "\ue007"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    settings = make_settings(
-        tmp_path_factory.mktemp("page"), sample_seconds=0.1, lease_seconds=60.0
-    )
+    settings = make_settings(tmp_path_factory.mktemp("page"), sample_seconds=0.1)
     rng = np.random.default_rng(2)
     for name in ("a", "b"):
         np.save(settings.roots[0] / f"{name}.npy", rng.standard_normal((40, 40)))
@@ -72,8 +70,8 @@ def ended(server: Live) -> tuple[str, str]:
     succeeds = submit(server.http, a=A, b=B, name="succeeds")
     fails = submit(server.http, a={"path": "gone.npy"}, b=B, name="fails")
     gone.unlink()
-    assert finished(server.http, succeeds, 120)["status"] == "successful"
-    assert finished(server.http, fails, 120)["status"] == "failed"
+    assert finished(server.http, succeeds)["status"] == "successful"
+    assert finished(server.http, fails)["status"] == "failed"
     return succeeds, fails
 
 
@@ -93,7 +91,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def find(browser: Any, selector: str) -> Any:
-    return wait_until(lambda: browser.find_elements("css selector", selector), 20)[0]
+    return wait_until(lambda: browser.find_elements("css selector", selector))[0]
 
 
 def click(browser: Any, selector: str) -> None:
@@ -108,9 +106,9 @@ def text(browser: Any, selector: str = "main") -> str:
     return str(browser.execute_script(script, selector))
 
 
-def see(browser: Any, words: str, selector: str = "main", seconds: float = 30.0) -> None:
+def see(browser: Any, words: str, selector: str = "main") -> None:
     try:
-        wait_until(lambda: words in text(browser, selector), seconds)
+        wait_until(lambda: words in text(browser, selector))
     except AssertionError:
         raise AssertionError(f"{words!r} is not in {text(browser, selector)!r}") from None
 
@@ -132,7 +130,7 @@ def press(browser: Any, key: str) -> None:
 def visit(browser: Any, server: Live, view: str) -> None:
     browser.get("about:blank")
     browser.get(f"{server.url}/#/{view}")
-    wait_until(lambda: text(browser) and "Loading" not in text(browser), 20)
+    wait_until(lambda: text(browser) and "Loading" not in text(browser))
 
 
 def picture(browser: Any, name: str) -> None:
@@ -148,7 +146,7 @@ def fill(browser: Any, server: Live, name: str) -> None:
 
 
 def current_job(browser: Any) -> str:
-    wait_until(lambda: "#/job/" in browser.current_url, 20)
+    wait_until(lambda: "#/job/" in browser.current_url)
     return str(browser.current_url.rpartition("/")[2])
 
 
@@ -169,13 +167,13 @@ def test_submit_by_upload_watch_and_download(
     click(browser, "#send")
     job_id = current_job(browser)
     see(browser, "limited by mult1")
-    wait_until(lambda: " % – watched – hdgemm" in browser.title, 20)
-    wait_until(lambda: browser.find_elements("css selector", "polyline.line"), 20)
+    wait_until(lambda: " % – watched – hdgemm" in browser.title)
+    wait_until(lambda: browser.find_elements("css selector", "polyline.line"))
     picture(browser, "job")
     hold.unlink()
     see(browser, "Passed: C is the product")
     see(browser, "Done in")
-    wait_until(lambda: "successful – watched" in browser.title, 20)
+    wait_until(lambda: "successful – watched" in browser.title)
     assert len(browser.find_elements("css selector", "svg.tiles rect.done")) == 4
     for phase in ("Waiting", "Multiplying", "Verifying", "Hashing the result", "Publishing"):
         see(browser, phase, ".phases")
@@ -184,10 +182,10 @@ def test_submit_by_upload_watch_and_download(
         "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)}
     )
     click(browser, "#download")
-    file = wait_until(lambda: list(folder.glob("watched*.npy")), 20)[0]
+    file = wait_until(lambda: list(folder.glob("watched*.npy")))[0]
     np.testing.assert_array_equal(np.load(file), a @ b)
     click(browser, "#get-report")
-    report = wait_until(lambda: list(folder.glob("*-report.json")), 20)[0]
+    report = wait_until(lambda: list(folder.glob("*-report.json")))[0]
     assert json.loads(report.read_text())["verification"]["passed"] is True
     click(browser, "#again")
     see(browser, "Memory held", "#answer")
@@ -210,7 +208,7 @@ def test_files_are_chosen_in_a_dialog_and_the_plan_follows(server: Live, browser
             "[...document.querySelectorAll('#files button')]"
             ".find((one) => one.textContent === arguments[0]).click()", file,
         )  # fmt: skip
-        wait_until(lambda: not browser.find_elements("css selector", "#question"), 10)
+        wait_until(lambda: not browser.find_elements("css selector", "#question"))
     see(browser, "7 columns meet 40 rows", "#answer")
     choose(browser, "#field-a", "a.npy")
     see(browser, "40 × 40 × 40", "#answer")
@@ -272,7 +270,7 @@ def test_cancel_asks_first(server: Live, browser: Any, hold: Path) -> None:
     hold.unlink()
     click(browser, "#delete")
     click(browser, "#confirm")
-    wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").status_code == 404, 20)
+    wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").status_code == 404)
 
 
 def test_a_failed_job_says_why(server: Live, ended: tuple[str, str], browser: Any) -> None:
@@ -298,11 +296,11 @@ def test_matrices_are_uploaded_used_and_deleted(server: Live, browser: Any, tmp_
     matrix = server.http.get("/v1/matrices").json()["matrices"][0]["id"]
     picture(browser, "matrices")
     click(browser, f'a[href="#/submit/matrix/{matrix}"]')
-    wait_until(lambda: find(browser, "#field-a-matrix").get_property("value") == matrix, 20)
+    wait_until(lambda: find(browser, "#field-a-matrix").get_property("value") == matrix)
     visit(browser, server, "matrices")
     click(browser, f"#delete-{matrix}")
     click(browser, "#confirm")
-    wait_until(lambda: server.http.get(f"/v1/matrices/{matrix}").status_code == 404, 20)
+    wait_until(lambda: server.http.get(f"/v1/matrices/{matrix}").status_code == 404)
 
 
 def test_keyboard_alone(server: Live, browser: Any) -> None:
@@ -323,11 +321,11 @@ def test_keyboard_alone(server: Live, browser: Any) -> None:
     assert ring == "solid"
     browser.execute_script("window.drawn = document.activeElement")
     # The list is drawn again every two seconds; the focus stays on the link.
-    wait_until(lambda: browser.execute_script("return !window.drawn.isConnected"), 20)
+    wait_until(lambda: browser.execute_script("return !window.drawn.isConnected"))
     active = browser.execute_script("return document.activeElement.getAttribute('href')")
     assert active == f"#/job/{job_id}"
     press(browser, ENTER)
-    wait_until(lambda: job_id in browser.current_url, 20)
+    wait_until(lambda: job_id in browser.current_url)
     see(browser, "successful")
 
 
@@ -393,7 +391,7 @@ def test_ten_thousand_jobs_are_filtered_and_paged(
     see(browser, "old 9999")
     find(browser, "#search").send_keys("OLD 4321")
     see(browser, "Jobs that match")
-    wait_until(lambda: len(browser.find_elements("css selector", "tbody tr")) == 1, 20)
+    wait_until(lambda: len(browser.find_elements("css selector", "tbody tr")) == 1)
     assert "old 4321" in text(browser, "tbody")
     find(browser, "#search").send_keys("x")
     see(browser, "No job matches.")

@@ -17,10 +17,11 @@ from hdgemm.server import tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.tokens import Account
 from tests.child import ends_with_parent
+from tests.ports import reserved_port
 from tests.server.harness import (
+    LIMIT,
     REPOSITORY,
     Live,
-    free_port,
     live,
     make_settings,
     submit,
@@ -44,12 +45,17 @@ http {{
 
 
 @pytest.fixture
-def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
+def port() -> Iterator[int]:
+    with reserved_port() as reserved:
+        yield reserved
+
+
+@pytest.fixture
+def proxied(tmp_path: Path, port: int) -> Iterator[tuple[Live, str, str]]:
     """A server behind nginx as docs/how-to/service.md shows it; its public address, and a token."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed (Debian: nginx-light)")
-    port = free_port()
     public = f"http://127.0.0.1:{port}/hdgemm"
     settings = make_settings(tmp_path, public_url=public)
     np.save(settings.roots[0] / "a.npy", np.eye(3))
@@ -67,7 +73,7 @@ def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
         command = [nginx, "-c", str(config), "-e", str(tmp_path / "e.log")]
         with subprocess.Popen(ends_with_parent(command)) as proxy:
             try:
-                wait_until(lambda: httpx.get(f"{public}/healthz").status_code == 200, 20)
+                wait_until(lambda: httpx.get(f"{public}/healthz").status_code == 200)
                 yield server, public, secret
             finally:
                 proxy.terminate()
@@ -76,7 +82,7 @@ def proxied(tmp_path: Path) -> Iterator[tuple[Live, str, str]]:
 def test_the_documented_proxy_serves_below_a_path(proxied: tuple[Live, str, str]) -> None:
     server, public, secret = proxied
     origin = public.removesuffix("/hdgemm")
-    with httpx.Client(headers={"Authorization": f"Bearer {secret}"}, timeout=60) as http:
+    with httpx.Client(headers={"Authorization": f"Bearer {secret}"}, timeout=LIMIT) as http:
         assert httpx.get(f"{public}/v1").status_code == 401
         assert httpx.get(public).headers["location"].endswith("/hdgemm/")
         page = http.get(f"{public}/").text

@@ -17,7 +17,15 @@ from hdgemm.server.database import open_database
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.service import Service
 from hdgemm.server.tokens import Account
-from tests.server.harness import InProcess, application, make_settings, served, submit, wait_until
+from tests.server.harness import (
+    LIMIT,
+    InProcess,
+    application,
+    make_settings,
+    served,
+    submit,
+    wait_until,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,17 +109,17 @@ def test_a_revoked_token_ends_its_streams(settings: Settings) -> None:
         def follow() -> str:
             text, at = "", f"{server.url}/v1/jobs/{job_id}/events"
             headers = dict(server.http.headers)
-            with httpx.stream("GET", at, headers=headers, timeout=60) as answer:
+            with httpx.stream("GET", at, headers=headers, timeout=LIMIT) as answer:
                 for part in answer.iter_text():
                     text += part
                     begun.set()
             return text
 
         stream = pool.submit(follow)
-        assert begun.wait(30)
+        assert begun.wait(LIMIT)
         with database.write() as conn:
             assert tokens.revoke(conn, "me", database.now(conn))
-        wait_until(stream.done, 30)
+        wait_until(stream.done)
         assert "event: end" not in stream.result()
         assert server.http.get(f"/v1/jobs/{job_id}").status_code == 401
     database.close()
