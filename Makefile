@@ -21,6 +21,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	&& echo $$p && break; done)
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs-installed
+PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile
+# Install an extra, by one process at a time. Where another make has done that meanwhile, its tests
+# are running, and the package must not go away under them.
+install-extra = flock pyproject.toml sh -c '[ $@ -nt pyproject.toml ] || { \
+	$(PIP) --editable ".[$(1)]" && touch $@; }'
 
 .PHONY: demo test test-all test-postgres docs dist install clean
 
@@ -30,18 +36,18 @@ demo: install
 test: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy & types=$$!; \
+	flock $(VENV)/bin/mypy $(VENV)/bin/mypy & types=$$!; \
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(MARKED); tests=$$?; \
 	wait $$types && exit $$tests
 
 test-all: MARKED := -m '' --hypothesis-profile drawn
-test-all: test
+test-all: $(DOCS) test
 
 test-postgres: install
 	.ci/debian postgresql
 	HDGEMM_TEST_POSTGRES=1 $(VENV)/bin/python -m pytest -rs $(POSTGRES_TESTS)
 
-docs: install
+docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 dist: install
@@ -49,8 +55,8 @@ dist: install
 
 install: $(STAMP)
 
-# Anew when the dependencies may have changed; by one process at a time. Modules are compiled when
-# they are first imported: pip would take half a minute for those that nothing imports, too.
+# Anew when the dependencies may have changed. Modules are compiled when they are first imported:
+# pip would take half a minute for those that nothing imports, too.
 $(STAMP): pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "hdgemm needs Python 3.11 or newer; on Debian: sudo apt install python3 python3-venv" >&2; \
@@ -59,9 +65,11 @@ $(STAMP): pyproject.toml
 		echo "$(PYTHON) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; \
 		exit 1; }
 	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV)'
-	flock pyproject.toml $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile \
-		--editable '.[dev]'
-	@touch $@
+	$(call install-extra,dev)
+
+# A third of all files, which no test reads.
+$(DOCS): $(STAMP)
+	$(call install-extra,docs)
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -198,7 +198,7 @@ def test_a_failed_factorisation_reads_no_counter_any_more(tmp_path, monkeypatch)
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "hdgemm-energy":
-            thread.join(30)
+            thread.join(240)
             assert not thread.is_alive()
 
 

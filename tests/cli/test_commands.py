@@ -14,7 +14,7 @@ from tests.cli.commands import command_line
 from tests.reference import assert_close_in_eps
 
 
-def process(*arguments, cwd, timeout=120):
+def process(*arguments, cwd, timeout=400):
     """Run a command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "hdgemm", *map(str, arguments)],
@@ -231,7 +231,7 @@ def test_ctrl_c_exits_with_130_and_leaves_no_product(tmp_path):
     line = running.stderr.readline()  # the first progress line: it runs
     time.sleep(0.1)
     os.kill(running.pid, signal.SIGINT)
-    _, rest = running.communicate(timeout=60)
+    _, rest = running.communicate(timeout=240)
     assert running.returncode == 130, line + rest
     assert "interrupted" in rest
     assert "Traceback" not in rest

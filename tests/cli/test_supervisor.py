@@ -22,14 +22,14 @@ def started(code, size="2"):
 @pytest.mark.parametrize(("size", "same"), [("1", False), ("2", True)])
 def test_a_rank_of_several_is_a_child_whose_exit_code_is_passed_on(size, same):
     process = started("print(os.getppid(), flush=True); os._exit(7)", size)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 7
     assert (int(printed) == process.pid) == same
 
 
 def test_a_rank_that_is_killed_is_named():
     process = started("print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)")
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGKILL
     assert re.search(rf"rank 1 on \S+: process {printed.strip()} was ended by SIGKILL", said)
 
@@ -40,4 +40,4 @@ def test_a_rank_ends_with_its_supervisor(number):
         assert process.stdout.readline() == "runs\n"
         process.send_signal(number)
         # The pipe closes when both have ended.
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -78,8 +77,11 @@ for name, text in {programs!r}:
 END_OF_PROGRAMS"""
 
 
-def script_of(page: Path) -> str:
-    """Return one shell script that does what a reader of the page types, in the same order."""
+def script_of(page: Path, port: int) -> str:
+    """Return one shell script that does what a reader of the page types, in the same order.
+
+    Servers listen on `port`.
+    """
     lines = ["set -eo pipefail", "trap 'kill $SERVER 2>/dev/null && wait $SERVER || true' EXIT"]
     for language, group in groupby(programs_of(page), key=lambda block: block.language):
         blocks = list(group)
@@ -94,10 +96,4 @@ def script_of(page: Path) -> str:
             else:
                 lines.append(block.text)
     script = "\n".join(lines).replace("hdgemm serve ", "hdgemm serve --port 8000 ")
-    return script.replace("8000", str(_free_port()))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return script.replace("8000", str(port))

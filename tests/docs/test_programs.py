@@ -13,6 +13,7 @@ import typer
 import hdgemm
 from hdgemm.cli.app import app
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, blocks_of, name_of, script_of
+from tests.ports import reserved_port
 
 #: Pages that have programs.
 PROGRAMS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
@@ -21,7 +22,7 @@ SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
 
 WAIT = """
 import socket, sys, time
-for attempt in range(600):
+for attempt in range(4000):
     try:
         socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1).close()
         break
@@ -90,15 +91,16 @@ def test_the_programs_of_a_page_run(page, sandbox, commands, cache):
         "MPLBACKEND": "agg",
     }
     environment.pop("HDGEMM_TOKEN", None)
-    done = subprocess.run(
-        ["bash", "-c", script_of(page)],
-        cwd=sandbox,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    with reserved_port() as port:
+        done = subprocess.run(
+            ["bash", "-c", script_of(page, port)],
+            cwd=sandbox,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
     assert "Traceback" not in done.stderr
 

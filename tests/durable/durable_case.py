@@ -35,7 +35,7 @@ def killed(target, *arguments):
     """Let `target(*arguments)`, which kills its process, run in a process of its own."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
     process.start()
-    process.join(120)
+    process.join(400)
     assert process.exitcode == -signal.SIGKILL
 
 

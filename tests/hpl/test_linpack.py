@@ -101,11 +101,11 @@ def test_panels_are_hidden_beneath_updates(monkeypatch):
     def update(a, b, c):
         if c.shape[1] > 16:  # not the columns of the next panel
             updating.set()
-            assert has_panel.wait(30)
+            assert has_panel.wait(240)
         host_update(a, b, c)
 
     def panel(columns, first, *others):
-        assert first == 0 or updating.wait(30)
+        assert first == 0 or updating.wait(240)
         found = factor_panel(columns, first, *others)
         if first:
             has_panel.set()

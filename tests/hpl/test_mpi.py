@@ -23,7 +23,7 @@ def mpiexec(count, *arguments, **more):
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(
         [MPIEXEC, "-n", str(count), sys.executable, *arguments],
-        capture_output=True, text=True, timeout=240, env=environment, check=False, **more,
+        capture_output=True, text=True, timeout=500, env=environment, check=False, **more,
     )  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     subprocess.run(
         [sys.executable, "-c", _KILLED], input="\n".join(lines), text=True, check=True,
         cwd=Path.cwd(), env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        timeout=100,
+        timeout=400,
     )  # fmt: skip
     for number, (call, in_place, *_) in enumerate(cases):
         folder = tmp_path / str(number)

@@ -258,5 +258,5 @@ def test_threads_that_open_special_files_end(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert len(failed) == 8

@@ -349,7 +349,7 @@ def test_a_unit_is_drawn_while_the_one_before_multiplies():
         if kind == "gemm":
             multiplied.append(kind)
             # The second unit multiplies until the third is drawn, which takes the first one's end.
-            assert len(multiplied) != 2 or third_drawn.wait(60.0)
+            assert len(multiplied) != 2 or third_drawn.wait(240.0)
         return 0.0
 
     device = RecordingDevice(pace=pace)

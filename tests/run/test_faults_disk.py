@@ -114,7 +114,7 @@ class TestNoSpace:
             cwd=matrices,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )

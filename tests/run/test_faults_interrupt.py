@@ -45,14 +45,14 @@ def interrupted(folder, *arguments, ready, by=signal.SIGINT):
         env=ENVIRONMENT,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not ready(process) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         # Into the run: its lanes are up, and some tiles are stored.
         time.sleep(0.5)
         assert process.poll() is None, process.stderr.read()
         process.send_signal(by)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=240)[1]
     finally:
         process.kill()
         process.wait()
@@ -133,7 +133,7 @@ def test_cancelling_from_another_thread(matrices):
         begun.set()
 
     def stop():
-        begun.wait(60)
+        begun.wait(240)
         cancel.set()
 
     stopper = threading.Thread(target=stop)
@@ -167,7 +167,7 @@ except KeyboardInterrupt:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
         env=ENVIRONMENT,
     )

@@ -197,7 +197,7 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     values = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}
     return subprocess.run(
         [sys.executable, "-m", "hdgemm", *arguments, "--data-dir", str(tmp_path / "data")],
-        env=values, check=False, capture_output=True, text=True, timeout=120,
+        env=values, check=False, capture_output=True, text=True, timeout=400,
     )  # fmt: skip
 
 

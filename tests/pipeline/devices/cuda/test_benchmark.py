@@ -19,7 +19,7 @@ def test_a_dry_run_goes_through_everything_and_claims_nothing(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     assert "no figure below is a measurement" in done.stdout
