@@ -64,7 +64,9 @@ $(STAMP): pyproject.toml
 	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; \
 		exit 1; }
-	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv $(VENV)'
+# A Python's own pip may be old, and takes three times as long to choose the versions.
+	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/pip ] || { $(PYTHON) -m venv $(VENV) && \
+		$(PIP) --upgrade pip; }'
 	$(call install-extra,dev)
 
 # A third of all files, which no test reads.
