@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -104,7 +105,7 @@ def served(settings: Settings) -> Iterator[Threaded]:
         thread.start()
         port = listening.getsockname()[1]
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as http:
                 wait_until(lambda: server.started)
                 yield Threaded(app, settings, port, http)
         finally:
