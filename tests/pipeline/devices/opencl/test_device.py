@@ -39,9 +39,11 @@ class OpenCLContract(DeviceContract):
     platform = ""
     options: ClassVar[dict[str, object]] = {}
 
-    @pytest.fixture
-    def device(self):
-        device = opened(self.platform, **self.options)
+    # One device for all tests of a class: each one would load its kernels anew.
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls):
+        device = opened(cls.platform, **cls.options)
         yield device
         device.close()
 
