@@ -78,7 +78,10 @@ class RequestChecks:
         limit = settings.max_matrix_bytes if content else settings.max_json_bytes
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > limit:
-            raise too_large(limit)
+            raise ProblemError(
+                413, "content-too-large", f"the body may have {limit} bytes here", limit=limit,
+                headers={"Connection": "close"},
+            )  # fmt: skip
         return limit
 
     def _check_origin(self, method: str, headers: Headers) -> None:
@@ -130,14 +133,6 @@ def _check_header_size(scope: Scope) -> None:
             f"the header has {size} bytes, {MOST_HEADER_BYTES} are the most",
             limit=MOST_HEADER_BYTES, headers={"Connection": "close"},
         )  # fmt: skip
-
-
-def too_large(limit: int) -> ProblemError:
-    """Make the problem of a body that is too long; its answer ends the connection."""
-    return ProblemError(
-        413, "content-too-large", f"the body may have {limit} bytes here", limit=limit,
-        headers={"Connection": "close"},
-    )  # fmt: skip
 
 
 def _host_name(host: str) -> str:

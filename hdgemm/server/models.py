@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -223,11 +223,6 @@ class LinalgInputs(Common):
     a: Reference
     output: Output = Field(default_factory=Output)
     options: LinalgOptions = LinalgOptions()
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the routine's own arguments."""
-        shared = {*LinalgInputs.model_fields, "b"}
-        return self.model_dump(exclude=shared)
 
 
 class CholeskyInputs(LinalgInputs):

@@ -20,7 +20,7 @@ function picture(width, height, label, name) {
 }
 
 // Round steps (1, 2 or 5 times a power of ten) from 0 to at least `most`.
-export function ticks(most, count, least = 0) {
+function ticks(most, count, least = 0) {
   const raw = Math.max(least, (most || 1) / count);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw * 0.999) * power;
@@ -76,7 +76,7 @@ export function legend(names, classes = names.map((_, number) => `fill colour-${
   return list;
 }
 
-export function cividis(share) {
+function cividis(share) {
   const place = Math.min(1, Math.max(0, share)) * (CIVIDIS.length - 1);
   const low = Math.floor(place);
   const [a, b] = [CIVIDIS[low], CIVIDIS[Math.min(low + 1, CIVIDIS.length - 1)]];
