@@ -14,7 +14,8 @@ import faulthandler, os, sys
 import numpy as np
 from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
-from hdgemm.pipeline.devices.protocol import Block, Tile
+from hdgemm.pipeline.devices.interchanges import moves_of
+from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
 
 name, busy = sys.argv[1], sys.argv[2] == "busy"
 device, n, dtype = open_device(name), 400, np.dtype("float64")
@@ -39,6 +40,13 @@ calls = {
     "upload": lambda: device.upload(x, a, ()),
     "gemm": lambda: device.gemm(1.0, a, b, 0.0, c, ()),
     "download": lambda: device.download(c, x, ()),
+    "copy": lambda: device.copy(c, a, ()),
+    "permute": lambda: device.permute(c, moves_of(np.array([1])), ()),
+    "conjugate": lambda: device.conjugate(c, ()),
+    "trsm": lambda: device.trsm(c, c, Triangle(), ()),
+    "getrf": lambda: device.getrf(Block(c.tile, 0, 0, n, 8), ()),
+    "geqrf": lambda: device.geqrf(Block(c.tile, 0, 0, n, 8), ()),
+    "potrf": lambda: device.potrf(Block(c.tile, 0, 0, 8, 8), ()),
     "synchronize": device.synchronize,
     "wait": (pending or [product])[-1].wait,
     "open": lambda: open_device(name),
