@@ -17,7 +17,7 @@ from hdgemm.errors import CancelledRunError
 from hdgemm.linalg.planning import STREAM_BUFFERS, band_bytes
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, disk_pool
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, copy_rows, disk_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ class SlabCopies:
     def _fill(self, top: int, left: int, band: NDArray[Any]) -> None:
         for slab in self._first:
             first, last, _ = slab.place
-            slab.array[top : top + len(band)] = band[:, first - left : last - left]
+            copy_rows(slab.array[top : top + len(band)], band[:, first - left : last - left])
 
     def _copy(self) -> None:
         """Copy all slabs that are not in memory."""

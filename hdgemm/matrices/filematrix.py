@@ -15,7 +15,14 @@ import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix
-from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_SIZE, SHORT, Bounce, disk_pool
+from hdgemm.matrices.transfer import (
+    ALIGNMENT,
+    BOUNCE_SIZE,
+    SHORT,
+    Bounce,
+    copy_rows,
+    disk_pool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -239,7 +246,7 @@ class FileMatrix(Matrix):
         stored: NDArray[Any] = np.ndarray(
             out.shape, self.dtype, bounce.memory.data, start, (self.pitch, itemsize)
         )
-        np.copyto(out, stored, casting="same_kind")
+        copy_rows(out, stored)
 
     def _write_line(self, line: _Line, bounce: Bounce) -> None:
         if self._in_place(line):

@@ -381,3 +381,14 @@ def test_an_opened_matrix_is_not_copied(stored, kind, copied):
         with pytest.raises(InputTypeError, match="pass its location"):
             copied(each)
     np.testing.assert_array_equal(np.asarray(matrix), x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_wide_rows_are_read_into_a_column_major_array(tmp_path, dtype):
+    a = np.arange(70 * 300, dtype="float64").reshape(70, 300)
+    np.save(tmp_path / "A.npy", a)
+    found = np.full((70, 300), -1, dtype, "F")
+    with hdgemm.open(tmp_path / "A.npy") as matrix:
+        matrix[:, :299].read(found[:, 1:])  # 70 rows in strips of 16
+    np.testing.assert_array_equal(found[:, 1:], a[:, :299])
+    assert (found[:, 0] == -1).all()
