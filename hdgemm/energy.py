@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
 #: Root of the counters of Linux's powercap driver.
 _POWERCAP: Final = Path("/sys/class/powercap")
@@ -171,12 +170,7 @@ class EnergyMeter:
             self._thread = threading.Thread(target=self._watch, name="hdgemm-energy", daemon=True)
             self._thread.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
     def abandon(self) -> None:

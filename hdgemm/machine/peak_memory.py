@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import psutil
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 _STATUS: Final = Path("/proc/self/status")
+#: Seconds between two samples; one takes about 50 µs.
+_INTERVAL: Final = 0.02
 _COUNTED: Final = ("RssAnon:", "RssShmem:")
 
 
@@ -36,11 +35,6 @@ def resident_bytes() -> int:
 class PeakMemory:
     """Context that measures by how many bytes the process's own memory grows at most.
 
-    Parameters
-    ----------
-    interval
-        Seconds between two samples; one takes about 50 µs.
-
     Examples
     --------
     >>> with PeakMemory() as peak:
@@ -49,8 +43,7 @@ class PeakMemory:
     True
     """
 
-    def __init__(self, interval: float = 0.02) -> None:
-        self._interval = interval
+    def __init__(self) -> None:
         self._before = 0
         self._highest = 0
         self._stop = threading.Event()
@@ -67,17 +60,12 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
         self._highest = max(self._highest, resident_bytes())
 
     def _sample(self) -> None:
-        while not self._stop.wait(self._interval):
+        while not self._stop.wait(_INTERVAL):
             self._highest = max(self._highest, resident_bytes())

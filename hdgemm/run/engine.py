@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,8 +27,7 @@ from hdgemm.run.scaling import run_scaling
 from hdgemm.run.shared import SharedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Sequence
 
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.matrices.base import Matrix
@@ -168,24 +167,21 @@ class _Run:
     def _execute(self, member: Member) -> Report:
         plan, product = member.plan, self.product
         planned = planned_bytes(plan)
-        meter = self._meter(Work.of(plan, planned))
         checks = checks_for(self.options, plan)
         operands = product.operands()
         peak = None if plan.in_place else PeakMemory()
         start = time.perf_counter()
-        with peak or nullcontext(), self._recording(operands.c) as c:
+        recording = self._recording(operands.c, Work.of(plan, planned))
+        with peak or nullcontext(), recording as (c, observer):
             timeline = run_plan(
                 plan,
                 member.device,
                 replace(operands, c=c),
-                observer=self._observer(meter),
+                observer=observer,
                 cancel=self.watch.cancel,
                 checks=checks,
                 cache=self.session.slots(member.device),
             )
-            c.flush()
-        if meter is not None:
-            meter.finish()
         return build_report(
             [plan],
             Timeline(timeline.events, time.perf_counter() - start),
@@ -207,19 +203,17 @@ class _Run:
         done = () if self.checkpoint is None else self.checkpoint.begin_shared(
             [member.plan for member in members]
         )  # fmt: skip
-        meter = self._meter(Work(product.flops, 1, 0, 0), lambda: run.tiles())  # noqa: PLW0108 - made below
         operands = product.operands()
-        with PeakMemory() as peak, self._recording(operands.c) as c:
+        work = Work(product.flops, 1, 0, 0)
+        recording = self._recording(operands.c, work, lambda: run.tiles())  # noqa: PLW0108 - made below
+        with PeakMemory() as peak, recording as (c, observer):
             run = SharedRun(
                 product, replace(operands, c=c), members, rates, options,
-                session=self.session, observer=self._observer(meter), cancel=self.watch.cancel,
+                session=self.session, observer=observer, cancel=self.watch.cancel,
                 done=done, replan=None if self.checkpoint else self._with_less_memory,
             )  # fmt: skip
             timeline = run.go()
-            c.flush()
-            seconds = time.perf_counter() - run.start
-        if meter is not None:
-            meter.finish()
+        seconds = time.perf_counter() - run.start
         split = replace(run.split(seconds, rates.alone), left_out=left_out)
         if options.split is None and self.checkpoint is None:
             run.learn(rates, split, seconds)
@@ -233,21 +227,24 @@ class _Run:
         )
         return replace(report, split=split)
 
-    def _recording(self, c: Matrix) -> AbstractContextManager[Matrix]:
-        """Return C as the run writes it: in a durable run every stored piece is recorded."""
-        return nullcontext(c) if self.checkpoint is None else self.checkpoint.recording(c)
+    @contextmanager
+    def _recording(
+        self, c: Matrix, work: Work, tiles: Callable[[], TileGrid] | None = None
+    ) -> Iterator[tuple[Matrix, Observer | None]]:
+        """Yield C as the run writes it, and the observer of its events; then flush C.
+
+        In a durable run every stored piece is recorded.
+        """
+        callback = self.watch.progress
+        meter = None if callback is None else ProgressMeter(work, callback, tiles=tiles)
+        with nullcontext(c) if self.checkpoint is None else self.checkpoint.recording(c) as stored:
+            yield stored, both(self.watch.observer, meter)
+            stored.flush()
+        if meter is not None:
+            meter.finish()
 
     def _resumption(self) -> Resumption | None:
         return None if self.checkpoint is None else self.checkpoint.resumption
-
-    def _meter(
-        self, work: Work, tiles: Callable[[], TileGrid] | None = None
-    ) -> ProgressMeter | None:
-        callback = self.watch.progress
-        return None if callback is None else ProgressMeter(work, callback, tiles=tiles)
-
-    def _observer(self, meter: ProgressMeter | None) -> Observer | None:
-        return both(self.watch.observer, meter)
 
 
 def _scale(product: Product, watch: Watch) -> Report:
