@@ -84,26 +84,14 @@ class GemmCall(NamedTuple):
     ldc: int
 
 
-class Scalars(NamedTuple):
-    """Host addresses of alpha and beta."""
-
-    alpha: int
-    beta: int
-
-
-class Addresses(NamedTuple):
-    """Device addresses of the blocks' first elements."""
-
-    a: int
-    b: int
-    c: int
-
-
-def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Addresses) -> GemmCall:
+def gemm_call(
+    scalars: tuple[int, int], a: Block, b: Block, c: Block, addresses: tuple[int, int, int]
+) -> GemmCall:
     """Return the call that multiplies op-space A (m×k) and B (k×n) into C (m×n).
 
     A row-major block is, to cuBLAS, its column-major transpose with the same leading dimension,
     and C' = B'·A': B goes first, and an operand stored as its op-space rectangle needs no flag.
+    `scalars` are the host addresses of alpha and beta, `addresses` the device's of the blocks.
 
     Raises
     ------
@@ -113,6 +101,7 @@ def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Address
         When the blocks do not fit together, or C is stored transposed.
     """
     m, n, k = extents_of(a, b, c)
+    (alpha, beta), (at_a, at_b, at_c) = scalars, addresses
     call = GemmCall(
         routine(c.tile.dtype),
         int(b.tile.trans),
@@ -120,13 +109,13 @@ def gemm_call(scalars: Scalars, a: Block, b: Block, c: Block, addresses: Address
         n,
         m,
         k,
-        scalars.alpha,
-        addresses.b,
+        alpha,
+        at_b,
         _ld(b),
-        addresses.a,
+        at_a,
         _ld(a),
-        scalars.beta,
-        addresses.c,
+        beta,
+        at_c,
         _ld(c),
     )
     _check_extents(call, ("m", "n", "k", "lda", "ldb", "ldc"))

@@ -17,13 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 from hdgemm.errors import DeviceError, InputError
 from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
 from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer, PinnedBuffer
-from hdgemm.pipeline.devices.cuda.calls import (
-    Addresses,
-    Rows,
-    Scalars,
-    copy_calls,
-    gemm_call,
-)
+from hdgemm.pipeline.devices.cuda.calls import Rows, copy_calls, gemm_call
 from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
@@ -159,8 +153,8 @@ class CudaDevice:
         """Enqueue a product; a C in staging is written by the kernel over the link."""
         scalars = np.array([alpha, beta]).astype(c.tile.dtype)
         pointer = scalars.ctypes.data
-        addresses = Addresses(self._address(a), self._address(b), self._address(c))
-        call = gemm_call(Scalars(pointer, pointer + scalars.itemsize), a, b, c, addresses)
+        addresses = self._address(a), self._address(b), self._address(c)
+        call = gemm_call((pointer, pointer + scalars.itemsize), a, b, c, addresses)
         return self._compute.enqueue(
             lambda stream: self.driver.gemm(self._blas, call, stream), after, keep=scalars
         )

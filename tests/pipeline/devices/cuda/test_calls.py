@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from hdgemm.errors import DeviceError, InputError, InputTypeError
 from hdgemm.pipeline.devices.cuda.calls import (
     MAX_PITCH,
-    Addresses,
     Rows,
-    Scalars,
     copy_calls,
     gemm_call,
     routine,
@@ -76,7 +74,7 @@ def block(rows, cols, *, trans=False, ld=None, dtype="float64", operand="A"):
 
 
 def call_of(a, b, c):
-    return gemm_call(Scalars(1, 2), a, b, c, Addresses(10, 20, 30))
+    return gemm_call((1, 2), a, b, c, (10, 20, 30))
 
 
 @pytest.mark.parametrize("trans_b", [False, True])
