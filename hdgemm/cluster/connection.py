@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LOCAL_SETTINGS: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
+    # Workers print tracebacks of heartbeats when the cluster closes; the environment sets levels.
+    "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "critical",
 }
 #: Longest wait for a connection, as Dask reads it.
 _CONNECT_SECONDS: Final = "10s"
