@@ -1,6 +1,7 @@
 """Answers of the scheduler and of workers: none is waited for without a limit."""
 
 import json
+import logging
 from asyncio import CancelledError
 
 import pytest
@@ -136,3 +137,12 @@ def test_a_file_whose_scheduler_has_ended_says_that_none_answers(tmp_path, monke
     file.write_text(json.dumps({"address": WORKER}))
     with pytest.raises(InputError, match="no scheduler answers"), open_cluster(str(file)):
         pass
+
+
+def test_workers_of_this_machine_print_no_tracebacks_when_they_end(client):
+    def level():
+        import logging
+
+        return logging.getLogger("distributed.worker").getEffectiveLevel()
+
+    assert set(client.run(level).values()) == {logging.CRITICAL}
