@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
     import os
@@ -69,7 +69,13 @@ class Outputs:
 
             with (view or show_progress)(label) as progress:
                 report = call(progress)
-        self._write(report)
+        try:
+            self._write(report)
+        except OSError as error:
+            raise HdgemmError(
+                "the result is complete, but its report or picture cannot be written: "
+                f"{error.strerror}"
+            ) from error
         if self.as_json:
             typer.echo(report.to_json())
         elif not self.quiet:

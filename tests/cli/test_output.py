@@ -34,6 +34,18 @@ HOST = ("--device", "host", "--host-memory", "50MB")
 PRODUCT = ("multiply", "A.npy", "B.npy", *HOST)
 
 
+@pytest.mark.parametrize("option", ["--report", "--trace", "--gantt"])
+def test_a_picture_that_cannot_be_written_leaves_the_result(run, tmp_path, option):
+    (tmp_path / "full.json").symlink_to("/dev/full")
+    (tmp_path / "full.png").symlink_to("/dev/full")
+    name = "full.png" if option == "--gantt" else "full.json"
+    done = run(*PRODUCT, "--out", "D.npy", option, name)
+    assert done.returncode == 1
+    assert "the result is complete" in done.stderr
+    assert "No space left" in done.stderr
+    assert hdgemm.verify("A.npy", "B.npy", "D.npy")
+
+
 def test_multiply_prints_its_report_as_json(run, tmp_path):
     done = run(*PRODUCT, "--out", "D.npy", "--json", "--quiet")
     assert done.returncode == 0
