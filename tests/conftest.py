@@ -1,7 +1,9 @@
 """Configuration of all tests: signals, marks, and a cache folder of their own."""
 
+import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,7 +51,19 @@ def own_signals():
         signal.signal(number, handler)
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path)  # as all workers do, in whatever order they collect
+
+
 def pytest_configure(config):
+    worker, here = getattr(config, "workerinput", None), Path(__file__).parent
+    if worker is not None and [Path(each).resolve() for each in config.args] == [here]:
+        # Modules are compiled when they are first imported. Workers that began with the same ones
+        # would all compile all of them.
+        parts = sorted(str(path.parent) for path in here.glob("*/__init__.py"))
+        parts += sorted(map(str, here.glob("test_*.py")))
+        first = int(worker["workerid"].removeprefix("gw")) * len(parts) // worker["workercount"]
+        config.args[:] = parts[first:] + parts[:first]
     # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes
     # inherit both. Tests that interrupt themselves or a child need the handlers of a terminal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,3 +71,9 @@ def pytest_configure(config):
     # NumPy's own tests, which some of ours inherit, carry marks of NumPy's configuration.
     for mark in ("slow", "thread_unsafe", "leaks_references", "valgrind_error"):
         config.addinivalue_line("markers", f"{mark}: NumPy's")
+
+
+def pytest_collection_finish():
+    # The garbage collector need not visit thousands of tests again and again.
+    gc.collect()
+    gc.freeze()
