@@ -9,7 +9,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import DoesNotFitError
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.pipeline.plan_summary import planned_bytes
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
@@ -77,8 +77,13 @@ def plan_for(
     DoesNotFitError
         With `requested` for the smallest plan, `available` and `missing`, in bytes.
     InputError
-        When a forced tile cuts the product into too many steps.
+        When a forced tile cuts the product into too many steps, or m·n·k is 2**62 or more.
     """
+    if problem.m * problem.n * problem.k >= 1 << 62:  # steps of small tiles exceed 64 bits
+        raise InputError(
+            f"m·n·k is {problem.m * problem.n * problem.k:.3g}, at most 4.6e+18 can be planned: "
+            "multiply in parts"
+        )
     if members == 1 and problem.in_place and device.unified and options.tile is None:
         host = options.host_bytes or machine.host_bytes
         limits = Limits(host, device.limit() or host)
