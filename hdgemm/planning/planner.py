@@ -77,12 +77,14 @@ def plan_for(
     DoesNotFitError
         With `requested` for the smallest plan, `available` and `missing`, in bytes.
     InputError
-        When a forced tile cuts the product into too many steps, or m·n·k is 2**62 or more.
+        When a forced tile cuts the product into too many steps; when no tile is forced and m·n·k
+        is 2**62 or more.
     """
-    if problem.m * problem.n * problem.k >= 1 << 62:  # steps of small tiles exceed 64 bits
+    volume = problem.m * problem.n * problem.k
+    if options.tile is None and volume >= 1 << 62:  # steps of small tiles exceed 64 bits
         raise InputError(
-            f"m·n·k is {problem.m * problem.n * problem.k:.3g}, at most 4.6e+18 can be planned: "
-            "multiply in parts"
+            f"m·n·k is {volume:.3g}, at most 4.6e+18 can be planned: multiply in parts, or give a "
+            "tile"
         )
     if members == 1 and problem.in_place and device.unified and options.tile is None:
         host = options.host_bytes or machine.host_bytes
