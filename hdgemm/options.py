@@ -161,7 +161,7 @@ class Options:
         if not isinstance(self.verify, bool) and self.verify != "tiles":
             raise InputError(f"verify must be True, False or 'tiles', got {self.verify!r}")
         if self.threads is not None:
-            object.__setattr__(self, "threads", whole_number(self.threads, "threads"))
+            object.__setattr__(self, "threads", whole_number(self.threads, "threads", bits=31))
         if self.tile is not None:
             object.__setattr__(self, "tile", _tile(self.tile))
         _check_split(self.split)
@@ -204,15 +204,16 @@ def _names(devices: Any) -> str | tuple[str, ...]:
     return names
 
 
-def whole_number(value: Any, what: str) -> int:
-    """Return a count or an extent that a caller gave, which C code may keep in 32 or 64 bits."""
+def whole_number(value: Any, what: str, *, bits: int | None = None) -> int:
+    """Return a count or an extent that a caller gave; `bits`: what C code keeps it in."""
     try:
         number = operator.index(value)
     except TypeError:
         raise InputError(f"{what} must be a whole number, got {value!r}") from None
-    bits = 31 if what == "threads" else 62
-    if isinstance(value, bool) or not 1 <= number < 1 << bits:
-        raise InputError(f"{what} must be at least 1 and less than 2**{bits}, got {value!r}")
+    if isinstance(value, bool) or number < 1:
+        raise InputError(f"{what} must be at least 1, got {value!r}")
+    if bits is not None and number >= 1 << bits:
+        raise InputError(f"{what} must be less than 2**{bits}, got {value!r}")
     return number
 
 

@@ -91,7 +91,7 @@ def plan_shape(
     The matrices are row-major files that the workers need not have yet. Errors are those of `plan`.
     """
     check_client(client)
-    m, n, k = (whole_number(extent, "each of m, n and k") for extent in (m, n, k))
+    m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))
     kind = check_dtype(dtype, "the product")
     extents = Extents(secrets.token_hex(8), m, n, k, kind.name, check_options(options))
     infos = ask(client, extents).values()

@@ -159,7 +159,7 @@ def plan_extents(
     InputError
         For extents below 1 or a dtype that BLAS does not have.
     """
-    m, n, k = (whole_number(extent, "each of m, n and k") for extent in extents)
+    m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in extents)
     kind = check_dtype(dtype, "the product")
     nbytes = (m * k + k * n + m * n) * kind.itemsize
     in_memory = nbytes <= (options.host_bytes or default_host_bytes())
