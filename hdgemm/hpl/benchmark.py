@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -191,7 +191,7 @@ def _measure(
     """Run once on a grid that fits, with devices that are open."""
     # Processes of a column exchange rows strip by strip: the same strips.
     updates = int(world.largest(len(devices.updates)))
-    settings = settings.for_updates(updates)
+    settings = replace(settings, strip=settings.widest_strip(updates))
     # Each thread calls BLAS for itself.
     with threadpool_limits(1, user_api="blas"), ending_all(world), memory_limit(), thread_limit():
         system = System(settings, world, mixed=mixed)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hdgemm.blas import multiply
 from hdgemm.errors import DoesNotFitError
-from hdgemm.hpl.window import MOST_ROWS, Window, host_solve, host_update
+from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
 from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
 from hdgemm.run.session import Session
 
@@ -46,7 +46,7 @@ class Devices(NamedTuple):
     updates: Sequence[Update] = (host_update,)
     names: Sequence[str] = ("host",)
     host: bool = True
-    rows: int = MOST_ROWS
+    rows: int = CORE_ROWS
     solves: Mapping[Update, Solve] = MappingProxyType({})
 
     def window(
@@ -83,7 +83,8 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
             warm_up = [np.eye(*_WARM_UP, dtype=np.float64, order="F") for _ in range(3)]
             updates[-1](*warm_up)
             solves.get(updates[-1], host_solve)(*warm_up[:2])
-        yield Devices(updates, names, "host" in names, solves=solves)
+        rows = DEVICE_ROWS if others else CORE_ROWS
+        yield Devices(updates, names, "host" in names, rows, solves)
 
 
 def _update_in(session: Session) -> Update:

@@ -17,6 +17,7 @@ import numpy as np
 from hdgemm.hpl.broadcast import PanelBroadcast
 from hdgemm.hpl.interchange import RowExchange
 from hdgemm.hpl.panel import Panel, SharedRows, factor_panel, factor_rows
+from hdgemm.hpl.settings import STRIP
 from hdgemm.hpl.window import Strip
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ class Elimination:
     def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
         """Swap rows of local columns for a panel, and give them to the window, strip by strip."""
         part, panel = self._part, self._panels[number]
+        width = self._settings.strip or STRIP
         if number not in self._exchanges:
             self._exchanges[number] = RowExchange(
                 panel.first, panel.pivots, part.rows, self._column, self._settings.swap,
@@ -232,7 +234,8 @@ class Elimination:
         below = part.a[part.rows.below(panel.end) :]
         strips = [
             Strip(panel, left, right, below[:, left:right], urgent=urgent)
-            for left, right in self._settings.strips(start, stop)
+            for left in range(start, stop, width)
+            for right in (min(left + width, stop),)
         ]
         for strip in strips:
             self._window.announce(strip)

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     #: B := L⁻¹·B with the unit lower triangle of an array; both are column-major.
     Solve = Callable[[Columns, Columns], None]
 
-#: Most rows of a block, the unit that is taken from another thread's strip. BLAS packs U anew for
-#: each block, but the threads end together where each one has several blocks of a strip.
-MOST_ROWS: Final = 3072
-_LEAST_ROWS: Final = 512
-_BLOCKS_EACH: Final = 4
+#: Rows of a block, the unit that is taken from another thread's strip: on a core, on a device.
+CORE_ROWS: Final = 1536
+DEVICE_ROWS: Final = 2048
 #: Seconds between two questions whether a message has arrived, while there is nothing to do.
 _POLL: Final = 2e-4
 
@@ -75,8 +73,9 @@ class Strip:
         self.blocks: deque[tuple[int, int]] = deque()
         self.unfinished = 0
 
-    def cut(self, rows: int) -> None:
-        """Cut the rows below into blocks of so many."""
+    def cut(self, rows: int | None) -> None:
+        """Cut the rows below into blocks; None: into one."""
+        rows = rows or len(self.below) + 1
         stops = [*range(rows, len(self.below), rows), len(self.below)]
         self.blocks.extend(zip([0, *stops[:-1]], stops, strict=True))
         self.unfinished = len(self.blocks)
@@ -104,7 +103,7 @@ class Window:
         One for each device or core. The first one is the caller's own core where `caller_helps`;
         each other one gets a thread.
     rows
-        Most rows of a block.
+        Rows of a block.
     recorder
         Records the updates.
     on_error
@@ -123,7 +122,8 @@ class Window:
         caller_helps: bool = True,
         solves: Mapping[Update, Solve] | None = None,
     ) -> None:
-        self._rows, self._blocks = rows, _BLOCKS_EACH * len(updates)
+        # One thread alone updates a strip by one product.
+        self._rows = rows if len(updates) > 1 else None
         self._recorder, self._on_error, self._solves = recorder, on_error, solves or {}
         self._own = updates[0] if caller_helps else None
         self._ready: deque[Strip] = deque()
@@ -249,7 +249,7 @@ class Window:
             with self._recorder.record("update", strip.panel.first):
                 self._solves.get(update, host_solve)(strip.panel.top, strip.u)
             with self._changed:
-                strip.cut(self._block_rows(len(strip.below)))
+                strip.cut(self._rows)
                 self._changed.notify_all()
             return
         with self._recorder.record("update", strip.panel.first):
@@ -259,12 +259,6 @@ class Window:
             if not strip.unfinished:
                 self._pending.remove(strip)
                 self._changed.notify_all()
-
-    def _block_rows(self, below: int) -> int:
-        """Return the rows of a strip's blocks; one thread alone updates a strip by one product."""
-        if self._blocks == _BLOCKS_EACH:
-            return below + 1
-        return min(self._rows, max(_LEAST_ROWS, -(-below // self._blocks)))
 
     def _work(self, update: Update) -> None:
         strip = None

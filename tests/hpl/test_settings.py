@@ -1,7 +1,5 @@
 """HPL.dat as people have it, and values that are refused."""
 
-from dataclasses import replace
-
 import pytest
 
 from hdgemm.errors import InputError
@@ -114,17 +112,6 @@ def test_hpl_dat_of_a_column_major_grid_with_lookahead_and_long_broadcasts(tmp_p
     assert {(run.mapping, run.depth) for run in runs} == {("column", 2)}
     assert runs[0].code == "WC24R2R8"
     assert [runs[0].place(rank) for rank in range(4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-
-
-def test_strips_cover_a_step_and_grow_from_a_narrow_first_one():
-    settings = Settings(27_000)
-    assert list(settings.strips(500, 500)) == []
-    assert list(settings.strips(512, 27_001)) == [
-        (512, 1536), (1536, 3584), (3584, 7680), (7680, 15_872), (15_872, 24_064), (24_064, 27_001)
-    ]  # fmt: skip
-    assert list(replace(settings, strip=300).strips(0, 700)) == [(0, 300), (300, 600), (600, 700)]
-    assert list(settings.for_updates(1).strips(512, 27_001)) == [(512, 27_001)]
-    assert settings.for_updates(2) == settings
 
 
 def test_overlaps_are_joined_by_plus_signs():
