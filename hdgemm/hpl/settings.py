@@ -60,7 +60,7 @@ class Settings:
     strip
         Columns of a strip: one device solves for its rows of U, and all may update it. None: all
         columns where each process has one core and no other process waits for the panel that it
-        passes on, else 512.
+        passes on, else 1024.
     seed
         X₀ of the random sequence.
     threshold
