@@ -196,7 +196,7 @@ class SharedPool:
 
 
 class PoolFeed:
-    """One device's end of the pool; implements `growing.Feed`.
+    """One device's end of the pool; implements `dynamic_schedule.Feed`.
 
     `in_place` says that the device multiplies directly into the caller's C.
     """
