@@ -144,7 +144,7 @@ def assumed(device: DeviceSpec) -> Machine:
 
 
 def _consumer_gpu(fp64_ratio: int) -> Machine:
-    """Return figures for a GPU whose double-precision units are few."""
+    """Return the rates assumed for a GPU with few double-precision units."""
     single = H200.gemm["float32"]
     return replace(
         H200,

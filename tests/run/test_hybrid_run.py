@@ -42,7 +42,7 @@ def machine(monkeypatch):
 
 
 def paced(name, seconds_per_gflop, hold=None, **keywords):
-    """A device whose products take so long; `hold` is called with the number of each."""
+    """A device with products of this speed; `hold` gets the number of each before it starts."""
 
     def device():
         numbers = itertools.count()

@@ -249,7 +249,7 @@ class RecordingDevice:
         reads: Iterable[Block] = (),
         writes: Block | None = None,
     ) -> Completion:
-        """Enqueue work on parts of tiles; what is no transfer runs in the queue of products."""
+        """Enqueue work on parts of tiles; all but transfers runs in the queue of products."""
         queue: Queue = (
             "upload" if kind == "upload" else "download" if kind == "download" else "gemm"
         )
