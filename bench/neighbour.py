@@ -100,6 +100,7 @@ def compare(n: int, repeats: int, folder: Path, *, burning: bool) -> dict[str, A
     with neighbour(burning=burning):
         for turn in range(repeats):
             for name in sorted(turns, reverse=bool(turn % 2)):
+                time.sleep(0.1)  # OpenBLAS's threads wait in a loop for 26 ms after a product
                 began = time.perf_counter()
                 turns[name]()
                 taken[name].append(time.perf_counter() - began)

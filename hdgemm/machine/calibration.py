@@ -59,7 +59,7 @@ class Figures:
         Bytes/s; None where the folder could not be written.
     operation
         Seconds that the executor takes for one operation.
-    drawing
+    drawn_blocks
         Speed of host products whose blocks the cores draw, divided by that of threaded BLAS.
     """
 
@@ -70,7 +70,7 @@ class Figures:
     disk_read: float | None
     disk_write: float | None
     operation: float
-    drawing: float
+    drawn_blocks: float
 
 
 def machine_for(
@@ -170,7 +170,7 @@ def calibrate(
     if figures is None:
         figures = measure(folder, threads or cores(), progress, cancel)
         write_entry(_FILE, _key(folder, threads), asdict(figures))
-        remember_drawing(threads or cores(), figures.drawing)
+        remember_drawing(threads or cores(), figures.drawn_blocks)
     return figures
 
 
@@ -196,14 +196,14 @@ def measure(
     gemm, side_half = measure_blas(threads, begin("BLAS"))
     seconds = begin("drawing").seconds
     # Where BLAS is slow, as on a busy machine, the cores draw blocks without a measurement.
-    drawing = measure_drawing(threads, seconds) if gemm * seconds > LEAST_FLOPS else 1.0
+    drawn = measure_drawing(threads, seconds) if gemm * seconds > LEAST_FLOPS else 1.0
     copying = begin("copies")
     copy = measure_copy(1, Deadline(copying.seconds / 2, cancel))
     memory = 2 * measure_copy(threads, copying)
     operation = measure_executor(begin("executor"))
     if progress is not None:
         progress(1.0, "done")
-    return Figures(gemm, side_half, copy, memory, read, write, operation, drawing)
+    return Figures(gemm, side_half, copy, memory, read, write, operation, drawn)
 
 
 def _where(folder: Path | None) -> Path:

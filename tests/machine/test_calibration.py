@@ -16,7 +16,7 @@ from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
 FIGURES = Figures(
     gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None,
-    operation=7e-5, drawing=1.1,
+    operation=7e-5, drawn_blocks=1.1,
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_measured_figures_are_rates(tmp_path, monkeypatch):
     assert 1e8 < figures.gemm < 1e15
     assert 1 <= figures.side_half <= 64
     assert 1e-6 < figures.operation < 1
-    assert 0.01 < figures.drawing < 100
+    assert 0.01 < figures.drawn_blocks < 100
     # A disk that is busy with other requests has moved nothing yet: nothing is read.
     measured = [figures.copy, figures.memory, figures.disk_write, figures.disk_read]
     for rate in measured if figures.disk_read else measured[:-1]:
