@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,12 +11,16 @@ from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.recorder import Recorder
     from hdgemm.matrices.stored import StoredMatrix
 
-#: Bytes of a stream buffer, where memory allows them.
+#: Bytes of a stream buffer, where memory allows them, and of a whole stream.
 _BLOCK_BYTES: Final = 32 << 20
+STREAM_BYTES: Final = (STREAM_BUFFERS + 1) * _BLOCK_BYTES
 
 
 def norm_inf(matrix: StoredMatrix, memory: int) -> float:
@@ -26,22 +31,57 @@ def norm_inf(matrix: StoredMatrix, memory: int) -> float:
     memory
         Bytes of the stream's buffers and of the absolute values.
     """
+    sums = RowSums(matrix)
+    for first, block in line_blocks(matrix, memory):
+        sums.add(first, block)
+    return sums.norm
+
+
+class RowSums:
+    """Sums of absolute values of a matrix's rows, from blocks of `line_blocks`."""
+
+    def __init__(self, matrix: StoredMatrix) -> None:
+        self._by_columns = matrix.order == "F"
+        self._sums = np.zeros(matrix.shape[0], matrix.dtype.type(0).real.dtype)
+
+    def add(self, first: int, block: NDArray[Any]) -> None:
+        """Add a block of lines."""
+        with np.errstate(over="ignore"):
+            if self._by_columns:
+                self._sums += np.abs(block).sum(axis=0)
+            else:
+                self._sums[first : first + len(block)] = np.abs(block).sum(axis=1)
+
+    @property
+    def norm(self) -> float:
+        """The largest sum: the infinity norm."""
+        return float(self._sums.max(initial=0))
+
+
+def line_blocks(
+    matrix: StoredMatrix, memory: int, recorder: Recorder | None = None, group: int = 0
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the first line and the elements of blocks of rows, or of columns where those are
+    contiguous in the file, as rows; each until the next one.
+
+    Parameters
+    ----------
+    memory
+        Bytes of the buffers, and as much beside them as one buffer has.
+    recorder, group
+        Told of the reads, as of those of a group of right-hand sides.
+    """
     lines = matrix.T if matrix.order == "F" else matrix
     rows, cols = lines.shape
     each = max(1, cols * lines.dtype.itemsize)
     height = max(1, min(_BLOCK_BYTES, memory // (STREAM_BUFFERS + 1)) // each)
-    sums = np.zeros(matrix.shape[0], lines.dtype.type(0).real.dtype)
     dtype = lines.dtype.newbyteorder("=")
     buffers = [np.empty((min(height, rows), cols), dtype) for _ in range(STREAM_BUFFERS)]
 
     def read(first: int, buffer: int) -> tuple[int, NDArray[Any]]:
         block = buffers[buffer][: min(height, rows - first)]
-        return first, lines[first : first + height, :].read(block)
+        with recorder.operation("load1", group, nbytes=block.nbytes) if recorder else nullcontext():
+            return first, lines[first : first + height, :].read(block)
 
-    with ReadAhead() as reads, np.errstate(over="ignore"):
-        for first, block in reads.blocks(range(0, rows, height), read):
-            if lines is matrix:
-                sums[first : first + len(block)] = np.abs(block).sum(axis=1)
-            else:
-                sums += np.abs(block).sum(axis=0)
-    return float(sums.max(initial=0))
+    with ReadAhead() as reads:
+        yield from reads.blocks(range(0, rows, height), read)

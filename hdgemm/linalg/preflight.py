@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
+from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
-from hdgemm.linalg.refinement import COPIES, SINGLE
+from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
 from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
@@ -251,8 +252,8 @@ class _Preflight:
                         keeps_lower=second_lower if whole else None)  # fmt: skip
         reserved = 0
         if single is not None:
-            reserved = host_bytes(self.options) // 4
+            reserved = min(host_bytes(self.options) // 4, STREAM_BYTES)
             residual = n * n * self.dtype.itemsize
-            stream = stream._replace(more=residual, copies=COPIES, keeps_lower=None)
+            stream = stream._replace(more=residual, copies=COPIES, steps=STEPS)
         facts = facts_of("solve", (n, self.columns), self.dtype.name, self.options)
         return JointPlan(facts, (slabs, self.solution(stream, reserved)))

@@ -6,22 +6,20 @@ residual B - A·X in double precision and solves for a correction with the store
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import HdgemmError
+from hdgemm.fortran import gemm
+from hdgemm.linalg.norms import RowSums, line_blocks
 from hdgemm.linalg.triangle_solver import TriangleSolver
-from hdgemm.product.product import Product
-from hdgemm.progress import Watch
-from hdgemm.run.engine import run_product
+from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.recorder import Recorder
-    from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.solution import ColumnSolver
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_STEPS: Final = 30
 #: A step that reduces the residual by less than this has stopped converging.
 _LEAST_GAIN: Final = 0.5
+#: Corrections that are planned: each gains about the digits of single precision.
+STEPS: Final = 3
 #: Arrays of the size of X, in its precision: X, B, the residual, and two in single precision.
 COPIES: Final = 4
 SINGLE: Final = {"float64": np.dtype("float32"), "complex128": np.dtype("complex64")}
@@ -45,25 +45,16 @@ class Refinement:
     Parameters
     ----------
     a
-        A in double precision.
-    norm
-        The infinity norm of op(A).
-    trans
-        0: A; 1: its transpose.
+        op(A) in double precision.
     factors
         Solve in single precision.
     memory
         Bytes for a stream of A.
-    run
-        The options, session and watch of the call.
     """
 
     a: StoredMatrix
-    norm: float
-    trans: int
     factors: ColumnSolver
     memory: int
-    run: OpenRun
 
     def __call__(self, doubles: TriangleSolver, x: NDArray[Any]) -> None:
         """Overwrite B, given in `x`, by X.
@@ -77,16 +68,19 @@ class Refinement:
         if not x.size:
             return
         with TriangleSolver(
-            n, SINGLE[x.dtype.name], doubles.block, doubles.recorder, doubles.group
-        ) as solver:
+            n, SINGLE[x.dtype.name], doubles.block, doubles.recorder, doubles.group,
+            doubles.kept_bytes,
+        ) as solver:  # fmt: skip
             b, residual = x.copy(order="F"), x.copy(order="F")
             x[...] = 0
-            worst = np.inf
-            for _ in range(_MOST_STEPS + 1):
+            norm, worst = 0.0, np.inf
+            for step in range(_MOST_STEPS + 1):
                 self._correct(solver, residual, x)
                 residual[...] = b
-                self._subtract_product(x, residual, doubles.recorder)
-                before, worst = worst, self._worst(residual, x)
+                sums = None if step else RowSums(self.a)
+                self._subtract_product(x, residual, doubles, sums)
+                norm = sums.norm if sums else norm
+                before, worst = worst, _worst(residual, x, norm)
                 if worst <= 1:
                     return
                 if not worst <= _LEAST_GAIN * before:
@@ -107,19 +101,29 @@ class Refinement:
             x += residual
 
     def _subtract_product(
-        self, x: NDArray[Any], residual: NDArray[Any], recorder: Recorder
+        self, x: NDArray[Any], residual: NDArray[Any], doubles: TriangleSolver, sums: RowSums | None
     ) -> None:
-        product = Product.of(
-            self.a, x, alpha=-1.0, beta=1.0, c=residual, trans_a=self.trans, out=residual
-        )
-        options, session, watch = self.run
-        quiet = Watch(observer=watch.observer, cancel=watch.cancel)
-        options = replace(options, host_memory=self.memory, verify=False, tile=None)
-        recorder.add(run_product(product, options, session, quiet), "residual")
+        """Subtract A·X from the residual, in one stream of A of which `sums` is told, too."""
+        recorder, group = doubles.recorder, doubles.group
+        by_columns = self.a.order == "F"
+        pair = flops_per_multiply_add(x.dtype.name) * x.shape[1]
+        recorder.phase = "residual"
+        blocks = line_blocks(self.a, self.memory, recorder, group)
+        for number, (first, block) in enumerate(blocks, 1):
+            if sums is not None:
+                sums.add(first, block)
+            lines = slice(first, first + len(block))
+            with recorder.operation("mult1", group, flops=pair * block.size, block=number):
+                if by_columns:
+                    gemm(-1.0, block.T, x[lines], residual)
+                else:
+                    gemm(-1.0, block.T, x, residual[lines], trans_a="T")
+        recorder.phase = None
 
-    def _worst(self, residual: NDArray[Any], x: NDArray[Any]) -> float:
-        """Return the largest residual of a column in units of its bound; NaN for NaN."""
-        unit = np.sqrt(len(x)) * np.finfo(x.dtype).eps / 2 * self.norm
-        with np.errstate(all="ignore"):
-            size, bound = np.abs(residual).max(axis=0), unit * np.abs(x).max(axis=0)
-            return float(np.where(size == 0, 0, size / bound).max())
+
+def _worst(residual: NDArray[Any], x: NDArray[Any], norm: float) -> float:
+    """Return the largest residual of a column in units of its bound; NaN for NaN."""
+    unit = np.sqrt(len(x)) * np.finfo(x.dtype).eps / 2 * norm
+    with np.errstate(all="ignore"):
+        size, bound = np.abs(residual).max(axis=0), unit * np.abs(x).max(axis=0)
+        return float(np.where(size == 0, 0, size / bound).max())

@@ -50,6 +50,8 @@ class ColumnSolver(NamedTuple):
         Arrays of the size of X that `solve` holds, X itself among them.
     reserved
         Bytes that `solve` holds beside the stream and them.
+    steps
+        How often `solve` is expected to read all of that.
     """
 
     solve: Callable[[TriangleSolver, NDArray[Any]], None]
@@ -58,15 +60,16 @@ class ColumnSolver(NamedTuple):
     more: int = 0
     copies: int = 1
     reserved: int = 0
+    steps: int = 1
 
     def stream(self, dtype: np.dtype[Any]) -> Stream:
         """Return what is read and held for an X of some dtype."""
         triangles = [each for each in self.triangles if in_memory(each.matrix, dtype) is None]
         whole = bool(triangles) and all(whole_columns(each.matrix) for each in triangles)
-        keeps = whole and len(triangles) > 1 and self.copies == 1
+        keeps = whole and len(triangles) > 1
         return Stream(
             len(self.triangles), len(triangles), self.itemsize or dtype.itemsize, self.more,
-            self.copies, whole, triangles[1].by_columns(dtype).lower if keeps else None,
+            self.copies, whole, triangles[1].by_columns(dtype).lower if keeps else None, self.steps,
         )  # fmt: skip
 
 

@@ -141,6 +141,8 @@ class Stream(NamedTuple):
         Columns are read whole, not only their part of a triangle.
     keeps_lower
         Two triangles are parts of one matrix: whether the second one is the lower one; else None.
+    steps
+        How often all of that is expected to be read for each group.
     """
 
     triangles: int
@@ -150,6 +152,7 @@ class Stream(NamedTuple):
     copies: int = 1
     whole: bool = False
     keeps_lower: bool | None = None
+    steps: int = 1
 
 
 def stream_columns(n: int, itemsize: int, memory: int) -> int:
@@ -211,10 +214,10 @@ def plan_solve(
         )
         streamed -= sum(min(block, n - first) for first in blocks) * n * stream.itemsize
     plan = SolvePlan(
-        n, p, dtype.name, groups, block, stream.triangles, streamed + stream.more, not in_array,
-        held + kept, memory, kept=kept,
+        n, p, dtype.name, groups, block, stream.triangles,
+        (streamed + stream.more) * stream.steps, not in_array, held + kept, memory, kept=kept,
     )  # fmt: skip
-    return _priced(plan, machine)
+    return _priced(plan, machine, stream.more * stream.steps * len(groups))
 
 
 def kept_blocks(
@@ -242,16 +245,18 @@ def _triangle_bytes(n: int, block: int, itemsize: int) -> int:
     return (n**2 + whole * block**2 + rest**2) // 2 * itemsize
 
 
-def _priced(plan: SolvePlan, machine: Machine) -> SolvePlan:
+def _priced(plan: SolvePlan, machine: Machine, residual_bytes: int) -> SolvePlan:
     """Return the plan with its expected duration, by phase too, and what limits it."""
     moved = plan.planned_bytes
-    load = moved["load1"] / machine.disk_read
+    residual = residual_bytes / machine.disk_read
+    load = moved["load1"] / machine.disk_read - residual
     store = moved.get("store2", 0) / machine.disk_write
     # With few columns the triangles pass through the cores at the rate of the memory.
     passing = plan.streamed * len(plan.slabs) / machine.memory
     update = max(plan.flops / machine.flop_rate(plan.dtype), passing)
+    phases = {"load": load, "update": update, "store": store}
     return replace(
-        plan, seconds=max(load, update) + store,
-        phase_seconds={"load": load, "update": update, "store": store},
+        plan, seconds=residual + max(load, update) + store,
+        phase_seconds=phases | ({"residual": residual} if residual else {}),
         limit="disk" if load + store > update else "kernel",
     )  # fmt: skip

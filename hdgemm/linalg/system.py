@@ -12,9 +12,9 @@ from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import facts_of
-from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.refinement import COPIES, SINGLE, NotConvergedError, Refinement
+from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS, NotConvergedError, Refinement
 from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
@@ -168,17 +168,16 @@ def refined(
     part = run._replace(watch=portions.next(factoring))
     with ExitStack() as stack:
         factors = _enter_single(stack, single.factors(part, target.checkpoint, "single"))
-        a, trans = system.source, int(system.transposed)
+        a = system.source
         if system.assume_a == "pos":
             lower = system.lower != a.operand.trans
             whole = SymmetricMatrix(a.operand.matrix, lower=lower, hermitian=True)
             a = _with_matrix(a, whole)
-        memory = host_bytes(run.options)
-        norm = norm_inf(a.T if trans else a, memory // 4)
-        refinement = Refinement(a, norm, trans, factors, memory // 4, run)
+        memory = min(host_bytes(run.options) // 4, STREAM_BYTES)
         yield factors._replace(
-            solve=refinement, itemsize=single.source.dtype.itemsize, more=a.nbytes, copies=COPIES,
-            reserved=memory // 4,
+            solve=Refinement(a.T if system.transposed else a, factors, memory),
+            itemsize=single.source.dtype.itemsize, more=a.nbytes, copies=COPIES, reserved=memory,
+            steps=STEPS,
         ), portions.next(solving)  # fmt: skip
     portions.finish(system.summary(run))
 

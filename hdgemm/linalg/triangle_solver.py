@@ -89,7 +89,7 @@ class TriangleSolver:
     ) -> None:  # fmt: skip
         self._n, self._dtype, self.block = n, dtype, min(block, max(1, n))
         self.recorder, self.group = recorder, group
-        self._memory = kept
+        self.kept_bytes = kept
         self._kept: dict[int, NDArray[Any]] = {}
         self._keep(None)
         self._buffers: list[NDArray[np.uint8]] = []
@@ -140,10 +140,12 @@ class TriangleSolver:
     def _keep(self, then: Triangle | None) -> None:
         """Choose the blocks of columns of which the part that `then` needs is kept."""
         self._keeps, self._keeps_lower = range(0), False
-        if then is not None and self._memory and whole_columns(then.matrix):
+        if then is not None and self.kept_bytes and whole_columns(then.matrix):
             lower = self._keeps_lower = then.by_columns(self._dtype).lower
             itemsize = self._dtype.itemsize
-            self._keeps, _ = kept_blocks(self._n, self.block, itemsize, self._memory, lower=lower)
+            self._keeps, _ = kept_blocks(
+                self._n, self.block, itemsize, self.kept_bytes, lower=lower
+            )
 
     def _parts(self, matrix: StoredMatrix, starts: range, lower: bool) -> Iterator[_Part]:
         array = in_memory(matrix, self._dtype)
