@@ -201,6 +201,41 @@ def syrk(result: dict[str, Any]) -> list[str]:
     return [f"| `syrk`, A of {m}×{n} | {speedup:.2f} times as fast as `matmul(A.T, A)` |"]
 
 
+def refine(result: dict[str, Any]) -> list[str]:
+    """Return the row of `solve` with factors in single precision against plain `solve`."""
+    n, limit, speedup = result["shape"][0], result["host_memory"] / 1e6, result["speedup"]["median"]
+    ratios = [turn[name]["hpl_ratio"] for turn in result["turns"] for name in ("plain", "refine")]
+    return [
+        (
+            f'| `solve(refine="float32")`, n = {n}, {limit:.0f} MB | {speedup:.2f} times as fast as'
+            f" `solve`; HPL's residual of both at most {max(ratios):.2g} |"
+        )
+    ]
+
+
+def linalg_peers(result: dict[str, Any]) -> list[str]:
+    """Return how each peer factored under the memory limit, or how it failed."""
+    names = {"dask": "Dask", "memmap": "NumPy or SciPy on a memory map", "hdgemm": "hdgemm"}
+    rows = []
+    for routine, found in result.items():
+        if not isinstance(found, dict) or "turns" not in found:
+            continue
+        for peer, turns in found["turns"].items():
+            turn = turns[-1]
+            outcome = turn["status"] + "".join(
+                f": `{words}`" for words in turn.get("last_words", ())
+            )
+            if turn["status"] == "done":
+                outcome = (
+                    f"{turn['seconds']:.1f} s, peak {turn['peak_bytes'] / 1e6:.0f} MB,"
+                    f" residual {turn['residual']:.2g}"
+                )
+            what = f"`{routine}`, {result['matrix']} matrix, n = {result['n']}"
+            limit = f"{result['host_memory'] / 1e6:.0f} MB"
+            rows.append(f"| {what}, {limit}, {names[peer]} | {outcome} |")
+    return rows
+
+
 def cluster_virtual(result: dict[str, Any]) -> list[str]:
     """Return the row of a large cluster in virtual time."""
     return [
@@ -363,6 +398,9 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
     "linalg_lstsq": ("Least squares from a file of 2,000,000×500", lstsq),
     "linalg_syrk": ("Symmetric products from files", syrk),
+    "linalg_refine": ("Solutions refined from single precision", refine),
+    "linalg_peers": ("Factorisations by peers under one memory limit", linalg_peers),
+    "linalg_peers_reversed": ("LU of a permutation matrix by peers", linalg_peers),
     "hybrid_linalg": ("Factorisations by tasks: devices", hybrid),
     "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", hybrid),
     "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
