@@ -1,11 +1,13 @@
 """Durable factorisations and solves killed at random moments go on, to the same bits.
 
 python -m bench.campaigns.factor_kills [--kills 50] [--routine lu_factor --routine cholesky ...]
+    [--order 480]
 
 Half of the kills of a factorisation hit a run into a new file, half one in place of A; those of
 `solve` (with as many right-hand sides) and of `qr` with Q and R hit runs into new files. SIGKILL
 comes at moments spread evenly over the run. The same command goes on (every second time it is
-killed once more), and the SHA-256 of the result is compared with that of a run that was not killed.
+killed once more). It must find all slabs that the journal has, and the SHA-256 of the result is
+compared with that of a run that was not killed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import numpy as np
 from bench.campaigns.run_kills import kill_often
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import linalg
+from hdgemm.durable.journal import read_journal
+from hdgemm.linalg.slab_journal import EarlierRun
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
 ROUTINES = ("lu_factor", "cholesky", "qr", "solve", "economic")
 IN_PLACE = ("lu_factor", "cholesky", "qr")
-#: Order of the matrix; columns of a slab and of a block.
+#: Order of the matrix unless another is asked for; columns of a slab and of a block.
 N, SLAB, BLOCK = 480, 32, 16
 
 
@@ -77,6 +81,13 @@ class FactorSubject:
         found = reports[-1].resumption
         return 0 if found is None else found.kept
 
+    def recorded(self) -> int:
+        """Slabs that the journal has of the first pass."""
+        path = self.out.with_name(f".{self.out.name}.hdgemm-journal")
+        records = read_journal(path)[0] if path.exists() else []
+        earlier = EarlierRun.read(path, records)
+        return 0 if earlier is None else len(earlier.passes[0])
+
     def sha(self) -> str:
         """SHA-256 of the factors, and of the pivots or tau beside them."""
         digest = hashlib.sha256(self.out.read_bytes())
@@ -91,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="for each routine")
     parser.add_argument("--routine", action="append", choices=ROUTINES)
+    parser.add_argument("--order", type=int, default=N, help="of the matrix")
     parser.add_argument(
         "--data", type=Path, help="where matrices go; a temporary folder if omitted"
     )
@@ -99,13 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="hdgemm-kills-", dir=asked.data) as name:
         folder = Path(name)
-        x = np.random.default_rng(0).standard_normal((N, N))
-        np.save(folder / "A0.npy", np.asfortranarray(x + x.T + 4 * N * np.eye(N)))
+        n = asked.order
+        x = np.random.default_rng(0).standard_normal((n, n))
         for seed, routine in enumerate(asked.routine or ROUTINES):
+            # LU interchanges rows of a random matrix in every slab.
+            a = x + x.T + 4 * n * np.eye(n) if routine == "cholesky" else x
+            np.save(folder / "A0.npy", np.asfortranarray(a))
             modes = ("new", "in place") if routine in IN_PLACE else ("new",)
             for mode in modes:
                 subject = FactorSubject(mode, routine, folder)
                 kill_often(subject, -(-asked.kills // len(modes)), seed, tally)
+    tally.figures["order"] = n
     return tally.end("factor_kills", asked)
 
 

@@ -4,7 +4,7 @@ python -m bench.campaigns.run_kills [--kills 300] [--device host --device opencl
 
 SIGKILL comes at moments spread evenly over a run of about 100 tiles; the same command goes on
 (every second time it is killed once more), and C's SHA-256 is compared with that of a run that was
-not killed.
+not killed. It must find all tiles that the journal has.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.blas import multiply
+from hdgemm.durable.journal import read_journal
+from hdgemm.durable.pieces import slabs_of, units_done
+from hdgemm.durable.previous_run import Earlier
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options
 
@@ -69,6 +72,14 @@ class Subject:
         old = {} if self.mode == "new" else {"c": c, "beta": 0.75}
         report = multiply(a, b, alpha=-1.25, out=c, options=options, checkpoint=checkpoint, **old)
         return 0 if report.resumption is None else report.resumption.kept
+
+    def recorded(self) -> int:
+        """Tiles that the journal has whole."""
+        path = self.folder / ".C.npy.hdgemm-journal"
+        earlier = Earlier.read(path, read_journal(path)[0] if path.exists() else [])
+        if earlier is None:
+            return 0
+        return len(units_done(slabs_of(earlier.device_plan), earlier.done))
 
     def sha(self) -> str:
         """SHA-256 of C's file."""
@@ -138,12 +149,15 @@ def kill_often(subject: Subject, kills: int, seed: int, tally: Tally) -> None:
         if landed % 2:
             landed += kill(subject, rng.uniform(0.0, length)) is None
         at = f"{subject.device}, {subject.mode}, kill {landed}"
+        recorded = subject.recorded()
         try:
             kept = finish(subject)[1]
         except EOFError:
             tally.check(False, f"{at}: the run could not go on")
             continue
+        tally.counts["resumed"] += kept > 0
         tally.counts["tiles found done"] += kept
+        tally.check(kept >= recorded, f"{at}: {recorded} tiles were recorded, {kept} were found")
         tally.check(subject.sha() == expected, f"{at}: other bits")
     tally.counts["kills"] += landed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +67,7 @@ class Destination:
                 "leave checkpoint out, or write C to a file first"
             )
         place = cls(where, shape, dtype)
-        there = None if old is None else home_of(old.matrix)
-        replaces = there is not None and place.path.exists() and place.path.samefile(there)
-        return cls(where, shape, dtype, replaces=replaces)
+        return replace(place, replaces=old is not None and place.holds(old))
 
     @classmethod
     def of_existing(cls, c: Operand, *, updates: bool) -> Destination:
@@ -94,6 +92,11 @@ class Destination:
         """The file that C has when it is finished; of a Zarr array, its folder."""
         where = self.where
         return where.path / where.item if where.format == "zarr" else where.path
+
+    def holds(self, operand: Operand) -> bool:
+        """Return whether an operand lies in the file that C has when it is finished."""
+        there = home_of(operand.matrix)
+        return there is not None and self.path.exists() and self.path.samefile(there)
 
     def target(self) -> dict[str, Any]:
         """Describe which elements of which file C is, in plain values."""

@@ -100,10 +100,12 @@ class Journal:
         """Let other runs have it; a journal without records is removed."""
         if self._fd < 0:
             return
-        if self._end == 0:
-            self.path.unlink(missing_ok=True)
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            if self._end == 0:
+                self.path.unlink(missing_ok=True)
+        finally:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +169,9 @@ def _open_locked(path: Path) -> int:
         os.close(fd)
         raise InputError(f"another run is at work with the journal {path}; wait for it",
                          path=str(path)) from error  # fmt: skip
+    if not os.fstat(fd).st_nlink:  # another run removed it before the lock was taken
+        os.close(fd)
+        return _open_locked(path)
     return fd
 
 

@@ -119,7 +119,7 @@ class SlabCheckpoint:
             self.plan, self._passes = earlier.plan, earlier.passes
             if earlier.finished is not None:
                 self._check_finished(earlier.finished)
-                destination.remove_work()
+                self._clean()
                 return
         if destination.in_place is None:
             self._draft = (
@@ -196,7 +196,8 @@ class SlabCheckpoint:
     def _recover(self, earlier: EarlierRun) -> None:
         """Write to the output what the redo log keeps, and check every recorded slab."""
         path = self._journal.path
-        if self.destination.updates and self._journal.damaged:
+        # A slab whose record is lost may have been overwritten by the last pass.
+        if self._journal.damaged and (self.destination.updates or self._passes[1]):
             raise damaged_error(path, f"in lines {self._journal.damaged}")
         # All was durable before it was published, and is opened for reading only.
         published = self._draft is None and self.destination.in_place is None
@@ -216,6 +217,8 @@ class SlabCheckpoint:
         if self.destination.updates and not self._store.as_sampled(rest, earlier.samples):
             raise damaged_error(self.destination.path, "by something else than the run")
         self._kept = len(factored)
+        if published:
+            self.finish()
 
     def _whole(self, pass_number: int, slab: StoredSlab) -> bool:
         return self._store.whole(self._place(pass_number, slab), slab.checksums)
@@ -283,6 +286,10 @@ class SlabCheckpoint:
         operand.matrix.flush()
         self._journal.append([{"finished": fingerprint(operand)}])
         self.finished = True
+        self._clean()
+
+    def _clean(self) -> None:
+        """Remove what a finished run does not need."""
         self.destination.clean(self._journal.path)
         self.destination.remove_work()
         redo_path(self._journal.path).unlink(missing_ok=True)

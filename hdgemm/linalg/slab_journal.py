@@ -75,6 +75,10 @@ class Command:
             "matrices": {
                 name: fingerprint(matrix.operand) for name, matrix in self.matrices.items()
             },
+            "replaced": [
+                name for name, matrix in self.matrices.items()
+                if destination.holds(matrix.operand)
+            ],
         }  # fmt: skip
 
 
@@ -214,12 +218,14 @@ class EarlierRun:
             for name in ("routine", "arguments", "target")
             if before[name] != identity[name]
         ]
-        # Once the result has taken A's place, A is gone.
+        # Once the result has taken a matrix's place, the matrix is gone.
         if not (self.publishing and before["target"]["replaces"]):
             inputs = identity["inputs"].get("A", {})
             found += differences("A", before["inputs"].get("A", {}), inputs)
+        gone = before.get("replaced", ()) if self.publishing else ()
         for name, matrix in identity["matrices"].items():
-            found += differences(name, before.get("matrices", {}).get(name, {}), matrix)
+            if name not in gone:
+                found += differences(name, before.get("matrices", {}).get(name, {}), matrix)
         return found
 
     def excluded_by(self, options: Options) -> list[str]:

@@ -66,7 +66,7 @@ def solve(
     lower
         The triangle that is read for "pos".
     overwrite_a
-        The factors may be stored in place of `a`.
+        The factors may be stored in place of `a`; not with both `refine` and `checkpoint`.
     assume_a
         "gen", "sym" and "her": LU with partial pivoting of the whole matrix; "pos": Cholesky;
         "upper triangular", "lower triangular": no factorisation.
@@ -122,12 +122,15 @@ def solve(
             raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
         solution = Solution.of(b, source.shape[0], source.dtype)
         stack.enter_context(solution.rhs)
+        refines = refine is not None and solution.dtype.name in SINGLE
+        # A durable run that refines may need A again after it was factored in double precision.
+        overwrites = bool(overwrite_a) and not (refines and checkpoint is not False)
         system = System(
             a, source, solution, assume_a, lower=bool(lower), transposed=bool(transposed),
-            check_finite=bool(check_finite), overwrite_a=bool(overwrite_a),
+            check_finite=bool(check_finite), overwrite_a=overwrites,
         )  # fmt: skip
         command = Command("solve", arguments, checkpoint, restart, matrices=system.kept)
-        if refine and solution.dtype.name in SINGLE:
+        if refines:
             try:
                 return system.solve(out, refined, run, command)
             except (NotConvergedError, SingularMatrixError) as error:

@@ -160,8 +160,11 @@ def refined(
     Raises
     ------
     NotConvergedError, SingularMatrixError
-        When A must be factored in double precision.
+        When A must be factored in double precision, or an earlier run has done so.
     """
+    done = target.checkpoint
+    if done is not None and done.destination.work(".factors.npy").exists():
+        raise NotConvergedError("an earlier run has done so")
     system = system.as_dtype(system.solution.dtype)
     single = replace(system.as_dtype(SINGLE[system.solution.dtype.name]), overwrite_a=False)
     portions, factoring, solving = system.portions(run)

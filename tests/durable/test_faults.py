@@ -1,5 +1,6 @@
 """What can go wrong with a durable run: refused, found, or mended, and said in clear words."""
 
+import fcntl
 import os
 import shutil
 
@@ -131,6 +132,22 @@ class TestRefusals:
         with Journal(case.journal), pytest.raises(InputError, match="another run is at work"):
             case.run()
         case.run()
+
+    def test_a_journal_that_is_removed_before_it_is_locked(self, tmp_path, monkeypatch):
+        path = tmp_path / "journal"
+        ending, lock = Journal(path), fcntl.flock
+
+        def late(fd, operation):
+            ending.close()  # which removes the journal, since it has no records
+            lock(fd, operation)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with Journal(path) as journal:
+            journal.append([{"begun": 1}])
+            with pytest.raises(InputError, match="another run is at work"):
+                Journal(path)
+        with Journal(path) as journal:
+            assert journal.records == [{"begun": 1}]
 
     def test_what_has_no_file_or_no_product(self, tmp_path):
         case = Case(tmp_path)

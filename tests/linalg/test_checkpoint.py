@@ -268,6 +268,31 @@ def test_a_changed_matrix_in_place_is_refused(tmp_path, column):
     lu_factor(tmp_path / "A.npy", **command, restart=True)
 
 
+def test_a_damaged_record_of_a_slab_that_was_interchanged_is_refused(tmp_path):
+    a = matrix_for(lu_factor)
+    command = {"out": tmp_path / "F.npy", "options": SLABS, "checkpoint": True}
+    with pytest.raises(InterruptedRunError):
+        lu_factor(a, observer=interrupt("store2", 2, 1), **command)
+    journal = tmp_path / ".F.npy.hdgemm-journal"
+    lines = journal.read_bytes().split(b"\n")
+    lines[2] = lines[2].replace(b"slab", b"slob")
+    journal.write_bytes(b"\n".join(lines))
+    with pytest.raises(DamagedError, match=r"changed in lines \[3\]"):
+        lu_factor(a, **command)
+    lu_factor(a, **command, restart=True)
+    expected, _ = lu_factor(a, out=tmp_path / "E.npy", options=SLABS)
+    np.testing.assert_array_equal(np.load(tmp_path / "F.npy"), expected)
+
+
+def test_a_crash_after_the_last_record_leaves_no_redo_log(tmp_path):
+    a = matrix_for(lu_factor)
+    for _ in range(2):
+        lu_factor(a, out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
+        redo = tmp_path / ".F.npy.hdgemm-journal.redo"
+        assert not redo.exists()
+        redo.touch()  # as a run leaves it that is killed before it is removed
+
+
 def test_a_draft_that_is_gone_is_named(tmp_path):
     a = matrix_for(cholesky)
     command = interrupted(tmp_path, cholesky, a)

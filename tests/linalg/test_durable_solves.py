@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.durable.journal import Journal
 from hdgemm.linalg import cho_factor, cho_solve, inv, lu_factor, lu_solve, solve, solve_triangular
+from hdgemm.linalg.refinement import NotConvergedError, Refinement
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -66,6 +68,24 @@ def test_an_interrupted_solve_goes_on_to_the_same_bits(folder, name):
     assert reports[-1].resumption.kept > 0
 
 
+def test_a_crash_after_the_rename_loses_no_inverse_that_replaced_its_matrix(folder, monkeypatch):
+    expected = np.array(inv(folder / "A.npy", options=OPTIONS))
+    append = Journal.append
+
+    def crash(journal, records):
+        if ".work" not in journal.path.name and "finished" in records[0]:
+            raise InterruptedRunError
+        append(journal, records)
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedRunError):
+        patch.setattr(Journal, "append", crash)
+        inv(folder / "A.npy", out=folder / "A.npy", options=OPTIONS, checkpoint=True)
+    for _ in range(2):
+        found = inv(folder / "A.npy", out=folder / "A.npy", options=OPTIONS, checkpoint=True)
+        np.testing.assert_array_equal(found, expected)
+    assert names(folder) == [".A.npy.hdgemm-journal", "A.npy", "B.npy"]
+
+
 def test_a_finished_solve_does_nothing_again(folder):
     reports, events = [], []
     for _ in range(2):
@@ -120,3 +140,27 @@ def test_a_system_without_factors_in_single_precision_goes_on(folder):
               options=OPTIONS, checkpoint=True)  # fmt: skip
     plain = solve(folder / "A.npy", folder / "B.npy", options=OPTIONS)
     np.testing.assert_allclose(x, plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("overwrite_a", [False, True])
+def test_a_solve_that_did_not_converge_goes_on_in_double_precision(
+    folder, monkeypatch, overwrite_a
+):
+    refine = Refinement.__call__
+
+    def fail_first(refinement, doubles, x):
+        if doubles.group == 0:
+            raise NotConvergedError("group 0")
+        refine(refinement, doubles, x)
+
+    monkeypatch.setattr(Refinement, "__call__", fail_first)
+    events = []
+
+    def solved(name, **keywords):
+        return solve(folder / "A.npy", folder / "B.npy", refine="float32", out=folder / name,
+                     options=OPTIONS, checkpoint=True, **keywords)  # fmt: skip
+
+    expected = np.array(solved("whole.npy", observer=events.append))
+    with pytest.raises(InterruptedRunError):  # in the second group of columns of X
+        solved("X.npy", overwrite_a=overwrite_a, observer=interrupt_after(len(events) - 2))
+    np.testing.assert_array_equal(solved("X.npy", overwrite_a=overwrite_a), expected)
