@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
@@ -107,14 +107,14 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close the files; a run that had begun is left as it is, to be taken up later."""
-        if self._redo is not None:
-            self._redo.close()
-        if self._draft is not None and self._journal.records:
-            self._draft.matrix.close()
-        elif self._draft is not None:
-            self._draft.discard()
-        self._draft = self._redo = None
-        self._journal.close()
+        with closing(self._journal):
+            if self._redo is not None:
+                self._redo.close()
+            if self._draft is not None and self._journal.records:
+                self._draft.matrix.close()
+            elif self._draft is not None:
+                self._draft.discard()
+            self._draft = self._redo = None
 
     def _read(self, *, restart: bool) -> Earlier | None:
         journal = self._journal

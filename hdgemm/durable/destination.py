@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.durable.journal import SUFFIX
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filematrix import FileMatrix
@@ -117,7 +118,7 @@ class Destination:
         """Return the name of its journal beside it, or beside the store that it is in."""
         path = self.where.path
         item = self.where.item.replace("/", ".") if self.where.format == "zarr" else ""
-        return path.with_name(f".{path.name}{'.' if item else ''}{item}.hdgemm-journal")
+        return path.with_name(f".{path.name}{'.' if item else ''}{item}{SUFFIX}")
 
     def journal_at(self, given: bool | str | os.PathLike[str]) -> Path:
         """Return where a call's journal is: beside C for True, or at the path that it gives."""
@@ -167,7 +168,7 @@ class Destination:
     def work(self, suffix: str) -> Path:
         """Return the name of a file beside C for results that lead to it, such as factors."""
         journal = self.journal()
-        return journal.with_name(journal.name.removesuffix(".hdgemm-journal") + f".work{suffix}")
+        return journal.with_name(journal.name.removesuffix(SUFFIX) + f".work{suffix}")
 
     def remove_work(self) -> None:
         """Remove all such files, and what their own runs have left beside them."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
 
 _DIGITS: Final = 8
+#: Ending of the names that journals have beside their outputs.
+SUFFIX: Final = ".hdgemm-journal"
 #: Beginning of a journal whose first record a crash has torn.
 _TORN: Final = re.compile(rb"[0-9a-f]{0,8}\Z|[0-9a-f]{8} ")
 
@@ -176,7 +178,9 @@ def _open_locked(path: Path) -> int:
 
 
 def _refuse_other_files(path: Path, content: bytes) -> None:
-    if not _TORN.match(content):
+    # After a power failure, a block that was not written may read as zeros.
+    lost = path.name.endswith(SUFFIX) and content.startswith(bytes(_DIGITS))
+    if not lost and not _TORN.match(content):
         raise InputError(
             f"{path} exists and is no journal: choose another name for the checkpoint",
             path=str(path),

@@ -100,14 +100,14 @@ class SlabCheckpoint:
 
     def __exit__(self, *_: object) -> None:
         """Close the files; a run that had begun is left as it is, to be taken up later."""
-        if self._redo is not None:
-            self._redo.close()
-        if self._draft is not None and self._journal.records:
-            self._draft.matrix.close()
-        elif self._draft is not None:
-            self._draft.discard()
-        self._draft = self._redo = None
-        self._journal.close()
+        with closing(self._journal):
+            if self._redo is not None:
+                self._redo.close()
+            if self._draft is not None and self._journal.records:
+                self._draft.matrix.close()
+            elif self._draft is not None:
+                self._draft.discard()
+            self._draft = self._redo = None
 
     def _open(self, order: str) -> None:
         destination, path = self.destination, self._journal.path

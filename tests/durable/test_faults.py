@@ -186,7 +186,7 @@ class TestRefusals:
 
     def test_a_journal_whose_first_record_is_torn(self, tmp_path):
         case = Case(tmp_path)
-        for torn in (b"", b"12ab", b"12ab34cd", b'12ab34cd {"begin": {'):
+        for torn in (b"", b"12ab", b"12ab34cd", b'12ab34cd {"begin": {', bytes(5000)):
             case.journal.write_bytes(torn)
             assert case.run().resumption.kept == 0
             assert case.sha() == case.expected
