@@ -80,10 +80,12 @@ class DurableQr:
                 report_done(self._watch, done)
             else:
                 reflectors, recorder = self.reflectors(done), Recorder(self._watch, 0)
-                plan = SlabPlan("copy", run.k, run.source.shape[1], run.dtype.name,
-                                reflectors.plan.slabs, reflectors.plan.block, 1,
-                                reflectors.plan.bytes_held,
-                                devices=reflectors.plan.devices)  # fmt: skip
+                plan = done.plan
+                if not isinstance(plan, SlabPlan):
+                    plan = SlabPlan("copy", run.k, run.source.shape[1], run.dtype.name,
+                                    reflectors.plan.slabs, reflectors.plan.block, 1,
+                                    reflectors.plan.bytes_held,
+                                    devices=reflectors.plan.devices)  # fmt: skip
                 done.begin(plan, run.options)
                 for number in range(done.done(0), len(plan.slabs)):
                     place = plan.slabs[number]

@@ -5,6 +5,7 @@ import pytest
 
 import hdgemm
 from hdgemm.linalg import lstsq, qr, row_checkpoint
+from hdgemm.linalg.checkpoint import SlabCheckpoint
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
 
@@ -39,6 +40,27 @@ def test_an_interrupted_factorisation_goes_on_to_the_same_bits(tmp_path, mode, s
     if mode in ("full", "economic"):
         q, r = map(np.load, expected)
         assert residual_ratio(q @ r - a, a) < SOUND
+
+
+def test_r_keeps_its_slabs_when_the_reflectors_are_lost(tmp_path, monkeypatch):
+    np.save(tmp_path / "A.npy", random_matrix(40, 40, "float64"))
+    store = SlabCheckpoint.store
+
+    def store_one(done, pass_number, number, *rest):
+        if done.destination.path.name == "R.npy" and number:
+            raise InterruptedRunError
+        store(done, pass_number, number, *rest)
+
+    command = {"mode": "r", "out": tmp_path / "R.npy", "checkpoint": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(SlabCheckpoint, "store", store_one)
+        with pytest.raises(InterruptedRunError):
+            qr(tmp_path / "A.npy", options=SLABS, **command)
+    for path in tmp_path.glob("*.work*"):
+        path.unlink()
+    (found,) = qr(tmp_path / "A.npy", options=hdgemm.Options(host_memory="40MB"), **command)
+    (expected,) = qr(np.load(tmp_path / "A.npy"), mode="r")
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-12)
 
 
 def test_results_in_memory_have_no_checkpoint(tmp_path):
