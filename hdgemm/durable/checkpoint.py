@@ -133,7 +133,7 @@ class Checkpoint:
         if earlier is not None and earlier.finished is not None:
             self._check_finished(earlier.finished)
             self.finished = True
-            self._clean()
+            destination.clean(self._journal.path)
             return
         if destination.in_place is not None:
             self.c = destination.in_place
@@ -272,12 +272,7 @@ class Checkpoint:
     def _note_finished(self, c: Operand) -> None:
         self._journal.append([{"finished": fingerprint(c)}])
         self.finished = True
-        self._clean()
-
-    def _clean(self) -> None:
-        """Remove what a finished run does not need."""
         self._destination.clean(self._journal.path)
-        redo_path(self._journal.path).unlink(missing_ok=True)
 
     @property
     def resumption(self) -> Resumption:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.journal import SUFFIX
+from hdgemm.durable.pieces import redo_path
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filematrix import FileMatrix
@@ -158,8 +159,11 @@ class Destination:
         part.unlink(missing_ok=True)
 
     def clean(self, journal: Path) -> None:
-        """Remove an array that the new C has replaced, where a crash kept it."""
+        """Remove what a finished run does not need, and a crash may have kept: its redo log, and
+        an array that the new C has replaced.
+        """
         shutil.rmtree(old_name(self.part(journal)), ignore_errors=True)
+        redo_path(journal).unlink(missing_ok=True)
 
     def finished(self) -> Operand | None:
         """Open C under its own name; None when it is not there."""

@@ -292,7 +292,6 @@ class SlabCheckpoint:
         """Remove what a finished run does not need."""
         self.destination.clean(self._journal.path)
         self.destination.remove_work()
-        redo_path(self._journal.path).unlink(missing_ok=True)
 
     @property
     def resumption(self) -> Resumption:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import zipfile
 import zlib
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -121,9 +121,9 @@ class RowCheckpoint:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Remove all records of a run that succeeded; leave those of one that did not."""
-        if kind is None:
-            self._forget()
-        self._journal.close()
+        with closing(self._journal):
+            if kind is None:
+                self._forget()
 
     def _forget(self) -> None:
         self._journal.clear()
