@@ -28,9 +28,9 @@ from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from hdgemm.linalg.joint_plan import JointPlan
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
-    from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
 
 

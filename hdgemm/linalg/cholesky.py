@@ -199,7 +199,7 @@ class _Call:
             run = strategy_of(self._strategy, chosen, in_memory=array is not None)
             if array is not None:
                 on_devices = run and partial(run, "cholesky", array, opened, chosen)
-                self._factor_array(matrix, array, on_devices, device_names(chosen))
+                self._factor_array(matrix, array, on_devices, device_names(chosen), new=target.new)
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(self._watch, done)
             else:
@@ -224,6 +224,8 @@ class _Call:
         array: NDArray[Any],
         on_devices: Callable[[Recorder], object] | None,
         devices: Sequence[str],
+        *,
+        new: bool,
     ) -> None:
         """Factor in a column-major array, which the result is; on the host without devices."""
         n = len(array)
@@ -244,7 +246,8 @@ class _Call:
             else:
                 on_devices(recorder)
         except BaseException as error:
-            say_state(error, "the array that holds the factor is overwritten in part")
+            if not new:
+                say_state(error, "the array that holds the factor is overwritten in part")
             raise
         for column in range(1, n if self._clean else 0):
             array[:column, column] = 0

@@ -54,7 +54,7 @@ class FactorCheck:
         return asdict(self)
 
     def __str__(self) -> str:
-        said = "the factors are sound" if self.passed else "the factors are wrong"
+        said = "the check passed" if self.passed else "the check failed"
         return (
             f"{said}: worst deviation {self.worst:.2g} of its bound, which is {self.bound:.2g} at "
             f"most; a wrong row is missed with probability {2.0**-self.rounds:.1g}"

@@ -12,9 +12,10 @@ import scipy.linalg
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.row_checkpoint import durable_rows
+from hdgemm.linalg.row_plan import plan_rows, priced_rows
 from hdgemm.linalg.run import host_session, input_unchanged
 from hdgemm.linalg.storage import destination, open_columns, open_matrix
-from hdgemm.linalg.tsqr import RowReduction, Triangle, plan_rows
+from hdgemm.linalg.tsqr import RowReduction, Triangle
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.product.target import single
@@ -132,7 +133,7 @@ def lstsq(
         dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
         if vector and isinstance(given, np.ndarray):
             given = given[:, np.newaxis]
-        _, chosen = stack.enter_context(host_session(session, options))
+        opened, chosen = stack.enter_context(host_session(session, options))
         durable = stack.enter_context(
             durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart)
         )
@@ -140,13 +141,16 @@ def lstsq(
             destination(given, a, source, order="F", overwrite_a=False, dtype=dtype, shape=(n, p))
         )
         stack.enter_context(input_unchanged(source, target.stored))
-        plan = durable.plan if durable is not None and durable.plan is not None else plan_rows(
-            source.shape, p, dtype.name, host_bytes(chosen),
-            chosen.threads or cores(), rows=chosen.tile and chosen.tile[0],
-        )  # fmt: skip
+        watch = Watch.of(progress, observer, cancel, report)
+        plan = None if durable is None else durable.plan
+        if plan is None:
+            plan = plan_rows(
+                source.shape, p, dtype.name, host_bytes(chosen), chosen.threads or cores(),
+                rows=chosen.tile and chosen.tile[0],
+            )  # fmt: skip
+            plan = priced_rows(plan, source, opened, chosen, watch)
         if durable is not None:
             durable.begin(plan)
-        watch = Watch.of(progress, observer, cancel, report)
         found = RowReduction(
             source, rhs, plan, watch, check_finite=check_finite, checkpoint=durable
         ).run()

@@ -8,9 +8,9 @@ from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size, format_speed
 
 if TYPE_CHECKING:
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
-    from hdgemm.linalg.tsqr import RowPlan
 
 
 def slab_plan_text(plan: SlabPlan) -> str:
@@ -98,11 +98,14 @@ def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
 def row_plan_text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
     shape = f"{plan.m} × {plan.n} {plan.dtype}"
+    seconds, limit = plan.expected_seconds, plan.expected_limit
+    speed = format_speed(plan.flops / seconds / 1e9 if seconds > 0 else 0.0)
     return "\n".join(
         [
             f"TSQR of a {shape} matrix, {plan.p} right-hand sides: {format_flops(plan.flops)}",
             f"blocks of {plan.rows} rows on {plan.cores} cores",
             f"bytes read {format_size(plan.planned_bytes['load1'])}, in one pass",
-            f"memory held {format_size(plan.bytes_held)}",
+            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
+            f"expected: {format_duration(seconds)}, {speed}, limited by the {limit}",
         ]
     )

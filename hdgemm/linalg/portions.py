@@ -36,6 +36,7 @@ class Portions:
         self._watch = watch
         self._flops = max(1, flops)
         self._done = 0
+        self._earlier = self._present = 0.0  # 10⁹ operations of the runs that ended, of this one
         self._began = time.perf_counter()
         self._reports: list[Report] = []
 
@@ -44,6 +45,7 @@ class Portions:
         progress, observer, cancel = self._watch.progress, self._watch.observer, self._watch.cancel
         first, share, began = self._done / self._flops, flops / self._flops, self._elapsed()
         self._done += flops
+        self._earlier, self._present = self._earlier + self._present, 0.0
         return Watch(
             None if progress is None else partial(self._show, progress, first, share),
             None if observer is None else partial(_shift, observer, began),
@@ -79,7 +81,9 @@ class Portions:
     def _show(self, show: ProgressCallback, first: float, share: float, found: Progress) -> None:
         part, elapsed = min(1.0, first + share * found.percent / 100), self._elapsed()
         eta = elapsed * (1 - part) / part if part > 0 else None
-        show(replace(found, percent=100 * part, elapsed=elapsed, eta=eta))
+        self._present = found.gflops * found.elapsed
+        gflops = (self._earlier + self._present) / elapsed if elapsed > 0 else 0.0
+        show(replace(found, percent=100 * part, gflops=gflops, elapsed=elapsed, eta=eta))
 
 
 def _shift(observer: Observer, seconds: float, event: Event) -> None:

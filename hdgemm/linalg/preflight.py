@@ -13,6 +13,7 @@ from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
+from hdgemm.linalg.row_plan import plan_rows
 from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
@@ -20,7 +21,6 @@ from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
-from hdgemm.linalg.tsqr import plan_rows
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores, memory_limit
 from hdgemm.matrices.layout import check_dtype
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import Kind
-    from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
     from hdgemm.run.session import Session
@@ -108,7 +108,7 @@ def plan(
             return _syrk(a, dtype, out, chosen, opened, arguments)
         preflight = _Preflight.of(a, dtype, columns, out, chosen, opened, checkpoint=checkpoint)
         if routine == "lstsq":
-            return preflight.rows()
+            return preflight.priced(preflight.rows())
         m, n = preflight.shape
         if routine not in ("lu", "lu_factor", "qr") and m != n:
             raise InputError(f"{routine} takes square matrices, got {m}×{n}")
@@ -119,7 +119,7 @@ def plan(
         if routine == "qr" and arguments.get("mode") == "r":
             tall = tall_plan(preflight.shape, preflight.dtype, chosen)
             if tall is not None:
-                return tall
+                return preflight.priced(tall)
         made = parse_location(out).format if out is not None and is_location(out) else None
         kind, whole = _KINDS[routine], made == "npy"
         upper = kind == "cholesky" and not arguments.get("lower", False)
@@ -207,6 +207,11 @@ class _Preflight:
             self.shape, self.columns, self.dtype.name, memory, self.options.threads or cores(),
             rows=tile and tile[0],
         )  # fmt: skip
+
+    def priced(self, plan: RowPlan) -> RowPlan:
+        """Return the plan of one pass over rows with its expected time."""
+        machine = self.machine(self.folder, plan.n)
+        return plan.priced(machine, in_file=self.folder is not None)
 
     def slabs(self, kind: Kind, storage: Storage) -> SlabPlan:
         """Return the plan of a factorisation."""

@@ -13,12 +13,13 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
+from hdgemm.linalg.row_plan import plan_rows, priced_rows
 from hdgemm.linalg.run import folder_of, host_session
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
-from hdgemm.linalg.tsqr import RowReduction, plan_rows
+from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.matrices.operands import open as open_stored
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import threading
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.tsqr import RowPlan
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -147,6 +148,7 @@ def _on_host(
     q_out, r_out = out
     plan = tall_plan(run.source.shape, run.dtype, run.options) if mode == "r" else None
     if plan is not None:
+        plan = priced_rows(plan, run.source, run.session, run.options, run.watch)
         return (_r_of_tall(run, plan, r_out, command),)
     if mode == "raw" and not with_r:
         return _raw(run, q_out, command), None

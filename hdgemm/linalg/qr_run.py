@@ -68,7 +68,7 @@ class QrRun:
         overwrite_a: bool = False,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        self._a, self.source, self._session = a, source, session
+        self._a, self.source, self.session = a, source, session
         self.options, self.watch, self.check_finite = options, watch, check_finite
         self.overwrite_a = self._changes_a = overwrite_a
         self.dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
@@ -135,7 +135,7 @@ class QrRun:
     def reflectors(self, stored: StoredMatrix, *, new: bool) -> Reflectors:
         """Return the reflectors to be computed, planned; V is stored in some matrix."""
         plan = plan_for(
-            "qr", self.source, stored, self._session, self.options, self.watch, new=new,
+            "qr", self.source, stored, self.session, self.options, self.watch, new=new,
             dtype=self.dtype,
         )  # fmt: skip
         return Reflectors(stored, plan)
@@ -145,7 +145,7 @@ class QrRun:
     ) -> SlabPlan:
         """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns."""
         return plan_reflectors(
-            reflectors, columns, out, self._session, self.options, self.watch, trans=trans
+            reflectors, columns, out, self.session, self.options, self.watch, trans=trans
         )
 
     def recorder(self, *plans: SlabPlan) -> Recorder:
@@ -165,7 +165,7 @@ class QrRun:
 
     def products(self, plan: SlabPlan, recorder: Recorder) -> Products:
         """Return what computes the products of a plan."""
-        return products_of(plan, self._session, self.options, recorder)
+        return products_of(plan, self.session, self.options, recorder)
 
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""
@@ -177,7 +177,7 @@ class QrRun:
             return reflectors
         check = check_finite_slab if self.check_finite else None
         with slab_run(
-            "qr", self.source, target.stored, target, self._session, self.options, self.watch,
+            "qr", self.source, target.stored, target, self.session, self.options, self.watch,
             check,
         ) as pipeline:  # fmt: skip
             reflectors = Reflectors(target.stored, pipeline.plan)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.joint_plan import JointPlan
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
-    from hdgemm.linalg.tsqr import RowPlan
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.report import Report

@@ -19,8 +19,9 @@ from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError
+from hdgemm.linalg.row_plan import RowPlan
 from hdgemm.linalg.slab_journal import refuse
-from hdgemm.linalg.tsqr import RowPlan, Triangle
+from hdgemm.linalg.tsqr import Triangle
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location

@@ -194,7 +194,7 @@ def _opened(
             yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
             draft.publish()
     else:
-        with open_stored(out, "r+") as stored:
+        with _open_out(out) as stored:
             _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
 
@@ -215,10 +215,8 @@ def _durable(
         return
     given = a if out is None and overwrite_a and _takes_result(a) else out
     if given is None:
-        raise InputError(
-            "checkpoint needs a result in a file: give out, or overwrite_a=True for a file"
-        )
-    with open_stored(given, "r+") as stored:
+        raise InputError("checkpoint needs a file: give out, or overwrite_a=True with a file as a")
+    with _open_out(given) as stored:
         _check_out(stored, source, shape, dtype)
         updates = overlaps(stored.operand.matrix, source.operand.matrix)
         existing = DurablePlace.of_existing(stored.operand, updates=updates)
@@ -239,6 +237,10 @@ def _run(
                 checkpoint.discard()  # to go on would fail again
             raise
         checkpoint.finish()
+
+
+def _open_out(out: Any) -> StoredMatrix:
+    return StoredMatrix(open_operand(out, what="out", writable=True), writable=True)
 
 
 def _takes_result(a: Any) -> bool:

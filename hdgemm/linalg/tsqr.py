@@ -9,20 +9,19 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import tpmqrt, tpqrt
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.row_plan import REFLECTORS
 from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Slab
-from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -31,106 +30,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.row_checkpoint import RowCheckpoint
+    from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
 
-#: Bytes of a block at most: larger requests to a disk are not faster.
-_BLOCK_BYTES: Final = 32 << 20
 #: Bytes of the rows that LAPACK reduces at once: they stay in a core's cache.
 _STRIP_BYTES: Final = 2 << 20
-#: Columns of a block of reflectors at most.
-_REFLECTORS: Final = 64
-
-
-class RowPlan(NamedTuple):
-    """How the rows of an m×(n + p) matrix pass through memory: `rows` of a block, `cores`.
-
-    `bytes_held` is the memory that this takes, `host_limit` what it was planned for.
-    """
-
-    m: int
-    n: int
-    p: int
-    dtype: str
-    rows: int
-    cores: int
-    bytes_held: int
-    host_limit: int = 0
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations by LAPACK's count for Householder's R and Q^H·B."""
-        k = min(self.m, self.n)
-        pairs = self.n * k * (self.m - k / 3) + 2 * self.p * k * (self.m - k / 2)
-        return int(flops_per_multiply_add(self.dtype) * pairs)
-
-    @property
-    def planned_bytes(self) -> dict[Stage, int]:
-        """Bytes that each stage moves: A and B are read once."""
-        return {"load1": self.m * (self.n + self.p) * np.dtype(self.dtype).itemsize}
-
-    def summary(self) -> dict[str, Any]:
-        """Return shape, blocks and memory as plain values, for reports."""
-        return self._asdict() | {
-            "kind": "tsqr",
-            "flops": self.flops,
-            "host_bytes": self.bytes_held,
-            "read_bytes": self.planned_bytes["load1"],
-            "write_bytes": 0,
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return self.summary()
-
-    def __str__(self) -> str:
-        from hdgemm.linalg.plan_text import row_plan_text
-
-        return row_plan_text(self)
-
-    def blocks(self, core: int) -> list[tuple[int, int]]:
-        """Return the first row, and the one behind the last row, of each block of a core."""
-        starts = range(0, self.m, max(1, self.rows))[core :: self.cores]
-        return [(first, min(first + self.rows, self.m)) for first in starts]
-
-
-def plan_rows(
-    shape: tuple[int, int], p: int, dtype: str, memory: int, cores: int, *, rows: int | None = None
-) -> RowPlan:
-    """Return the blocks of rows of A (m×n) and B (m×p) that fit `memory` bytes.
-
-    Parameters
-    ----------
-    cores
-        Blocks that are reduced at once, at most.
-    rows
-        Force the rows of a block.
-
-    Raises
-    ------
-    DoesNotFitError
-        When R and one row of each block do not fit: `requested`, `available` and `missing`.
-    """
-    m, n = shape
-    itemsize = np.dtype(dtype).itemsize
-    width = max(1, n + p)
-    row_bytes = width * itemsize
-    held = 0
-    # Each core holds a triangle, and reduces a row at least.
-    most_cores = min(cores, m, memory // (itemsize * max(1, n) * width))
-    for workers in range(max(1, most_cores), 0, -1):
-        # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
-        fixed = workers * itemsize * (n * width + 2 * _REFLECTORS * width) + BOUNCE_BYTES
-        per_row = workers * (STREAM_BUFFERS * row_bytes + 1)
-        most = max(1, min(m, _BLOCK_BYTES // row_bytes)) if rows is None else rows
-        fitting = min(most, (memory - fixed) // per_row)
-        least = most if rows is not None else min(most, n // 4 + 1 if workers > 1 else 1)
-        held = fixed + per_row * max(fitting, least)
-        if fitting >= least:
-            return RowPlan(m, n, p, dtype, fitting, workers, held, memory)
-    what = f"TSQR of a {m}×{n} {dtype} matrix, with R and a block of rows in memory,"
-    raise DoesNotFitError.within(what, held, memory)
 
 
 @dataclass(slots=True)
@@ -151,7 +57,7 @@ class Triangle:
         """Reduce more rows, which are overwritten; `triangle` says that A is upper triangular."""
         n, p = self.c.shape
         # Of n columns, n/32 were fastest for n = 500 (16) and n = 2000 (64).
-        block = min(_REFLECTORS, max(16, n // 32), max(1, n))
+        block = min(REFLECTORS, max(16, n // 32), max(1, n))
         t = np.zeros((block, n), a.dtype, "F")
         work = np.empty(len(t) * max(n, p, 1), a.dtype)
         strip = len(a) if triangle else max(n // 2, _STRIP_BYTES // (max(1, n) * a.itemsize), 64)

@@ -11,7 +11,7 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
-from hdgemm.linalg.tsqr import plan_rows
+from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
@@ -57,6 +57,16 @@ def test_an_array_that_is_overwritten_is_named():
     a = np.asfortranarray(indefinite())
     with pytest.raises(np.linalg.LinAlgError, match=r"array .* overwritten in part"):
         cholesky(a, lower=True, overwrite_a=True)
+    with pytest.raises(np.linalg.LinAlgError) as caught:
+        cholesky(a)
+    assert "overwritten" not in str(caught.value)
+
+
+def test_an_out_that_takes_no_result_is_named():
+    a = np.eye(4)
+    for out in (np.eye(4, dtype=int), np.frombuffer(bytes(128)).reshape(4, 4)):
+        with pytest.raises(hdgemm.InputError, match=r"^out (has dtype|is to be)"):
+            linalg.lu_factor(a, out=out)
 
 
 @pytest.mark.parametrize("call", [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import hdgemm
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import lstsq
-from hdgemm.linalg.tsqr import plan_rows
+from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
 ROWS = hdgemm.Options(tile=(11, 1, 1), host_memory="20MB", threads=2)

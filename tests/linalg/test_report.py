@@ -38,6 +38,26 @@ def test_a_file_has_every_phase_predicted_and_measured(tmp_path, call):
     assert report.gflops == pytest.approx(int(count) / report.seconds / 1e9)
 
 
+@pytest.mark.parametrize("columns", [0, 2])
+def test_one_pass_over_rows_is_predicted(tmp_path, columns):
+    np.save(tmp_path / "T.npy", np.random.default_rng(0).random((90, 5)))
+    options = hdgemm.Options(tile=(10, 1, 1), host_memory="20MB", threads=2)
+    arguments = {"out": tmp_path / "X.npy", "options": options}
+    if columns:
+        np.save(tmp_path / "Y.npy", np.ones((90, columns)))
+        report = report_of(linalg.lstsq, tmp_path / "T.npy", tmp_path / "Y.npy", **arguments)
+        plan = linalg.plan("lstsq", tmp_path / "T.npy", columns=columns, **arguments)
+    else:
+        report = report_of(linalg.qr, tmp_path / "T.npy", mode="r", **arguments)
+        plan = linalg.plan("qr", tmp_path / "T.npy", mode="r", **arguments)
+    assert report.plan == plan.summary()
+    expected = report.plan["expected_phase_seconds"]
+    assert set(report.phases) == set(expected) == {"load", "panel", "update"}
+    assert all(seconds > 0 for seconds in expected.values())
+    assert max(expected.values()) <= report.plan["expected_seconds"] <= sum(expected.values())
+    assert "expected: " in str(plan)
+
+
 @pytest.mark.parametrize("call", [cholesky, lu_factor])
 def test_an_array_is_reported_too(call):
     a = positive_definite(40, "float64")

@@ -7,7 +7,9 @@ import pytest
 
 from hdgemm import linalg
 from hdgemm.errors import InputError
+from hdgemm.linalg.portions import Portions
 from hdgemm.options import Options
+from hdgemm.progress import Progress, Watch
 
 CALLS = sorted(
     name
@@ -44,6 +46,16 @@ def test_a_factorisation_shows_its_progress(capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(InputError, match="progress must be"):
         linalg.cholesky(a, progress=5)
+
+
+def test_the_speed_of_several_runs_counts_the_work_of_all():
+    shown = []
+    portions = Portions(Watch(shown.append), 300)
+    for flops, percent, gflops, elapsed in ((200, 100.0, 2.0, 3.0), (100, 50.0, 1.0, 4.0)):
+        watch = portions.next(flops)
+        watch.progress(Progress(percent, gflops, elapsed, None, None, 0, 0))
+    assert shown[-1].percent == pytest.approx(100 * 250 / 300)
+    assert shown[-1].gflops * shown[-1].elapsed == pytest.approx(2.0 * 3.0 + 1.0 * 4.0)
 
 
 def test_every_call_takes_the_keywords():
