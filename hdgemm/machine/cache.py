@@ -29,19 +29,19 @@ def read_entries(name: str) -> dict[str, Any]:
 
 def write_entry(name: str, key: str, value: Any) -> None:
     """Put one entry into a cache file; a folder that cannot be written is no error."""
-    path = cache_folder() / name
     entries = read_entries(name) | {key: value}
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Replacing is atomic: a reader sees the whole old file or the whole new one.
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, encoding="utf-8"
-        ) as new:
-            draft = Path(new.name)
-            try:
-                json.dump(entries, new, indent=1)
-                new.flush()
-                draft.replace(path)
-            except OSError:
-                draft.unlink(missing_ok=True)
-                raise
+        replace_file(cache_folder() / name, json.dumps(entries, indent=1).encode())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file by renaming a complete one: a reader sees the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

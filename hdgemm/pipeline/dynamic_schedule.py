@@ -46,16 +46,9 @@ class Feed(Protocol):
 
 
 class OperationSource(ABC):
-    """The operations of all stages, for the lanes; scheduled unit by unit during the run.
+    """The operations of all stages, for the lanes; scheduled unit by unit during the run."""
 
-    Attributes
-    ----------
-    ledger
-        Loads, units and steps that operations refer to by number.
-    stages
-        Stages that can have operations.
-    """
-
+    #: Stages that can have operations.
     stages: Sequence[Stage]
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
@@ -65,10 +58,7 @@ class OperationSource(ABC):
     def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterator[Op]:
         """Yield one stage's operations, in order.
 
-        Parameters
-        ----------
-        finish
-            Makes the lane wait for its oldest enqueued operation; False if there is none.
+        `finish` makes the lane wait for its oldest enqueued operation; False if there is none.
         """
         ops, number = self._builder.schedule[stage], 0
         while True:
@@ -124,15 +114,7 @@ class _GrowingLedger:
 
 
 class DynamicSchedule(OperationSource):
-    """Operations of work units that are drawn during the run.
-
-    Parameters
-    ----------
-    plan
-        Slots, rings and paths; its own loads, units and steps are ignored.
-    feed
-        Gives the units.
-    """
+    """Operations of the work units that a feed gives during the run, in the memory of a plan."""
 
     def __init__(self, plan: Plan, feed: Feed) -> None:
         self._drawn = _GrowingLedger()

@@ -24,9 +24,6 @@ from hdgemm.pipeline.plan import (
 #: Incremented when a reader of the previous format would misread this one.
 FORMAT: Final = 1
 
-#: What stood for "no bound" in plans until November 2026.
-_UNBOUNDED: Final = 1 << 62
-
 _SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
 
 
@@ -57,17 +54,13 @@ def from_json(text: str) -> Plan:
 
 
 def _plan(fields: dict[str, Any]) -> Plan:
-    expected = fields.pop("expected")
-    if "direct" in fields:  # the name of `in_place` until November 2026
-        fields["in_place"] = fields.pop("direct")
-    if fields["device_limit"] >= _UNBOUNDED:
-        fields["device_limit"] = fields["host_limit"]
+    expected, granularity = fields.pop("expected"), fields["device"]["granularity"]
     fields |= {name: Slots(**fields[name]) for name in _SLOTS}
     return Plan(
         **fields
         | {
             "problem": _problem(fields["problem"]),
-            "device": _device(fields["device"]),
+            "device": DeviceSpec(**fields["device"] | {"granularity": tuple(granularity)}),
             "overlap": Overlap(**fields["overlap"]),
             "tile": tuple(fields["tile"]),
             "loads": tuple(
@@ -91,11 +84,3 @@ def _problem(fields: dict[str, Any]) -> Problem:
 def _spec(fields: dict[str, Any]) -> OperandSpec:
     pairs = {name: tuple(fields[name]) for name in ("chunk", "chunk_origin") if fields.get(name)}
     return OperandSpec(**fields | pairs)
-
-
-def _device(fields: dict[str, Any]) -> DeviceSpec:
-    bounds = {
-        name: None if (fields.get(name) or 0) >= _UNBOUNDED else fields.get(name)
-        for name in ("memory_bytes", "max_buffer_bytes")
-    }
-    return DeviceSpec(**fields | bounds | {"granularity": tuple(fields["granularity"])})

@@ -102,15 +102,7 @@ class _Ring:
 
 
 class ScheduleBuilder:
-    """Appends operations unit by unit; keeps the last reader and writer of each slot.
-
-    Parameters
-    ----------
-    plan
-        Slots, rings, paths and overlap.
-    ledger
-        Loads, units and steps: the plan itself, or a ledger that grows.
-    """
+    """Appends operations unit by unit; keeps the last reader and writer of each slot."""
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
         self.schedule: Schedule = {stage: [] for stage in STAGES}

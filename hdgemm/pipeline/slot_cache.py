@@ -20,11 +20,6 @@ class SlotCache:
 
     Invariant: slots in use and slots kept never exceed the memory of the plan that runs, since
     `retain` frees all others before the plan allocates.
-
-    Parameters
-    ----------
-    device
-        Allocates and frees; it is not closed here.
     """
 
     def __init__(self, device: Device) -> None:

@@ -19,7 +19,6 @@ from hdgemm.pipeline.slot_cache import SlotCache, slot_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -69,17 +68,8 @@ def pieces(
 
     A piece holds at least one stored row, of the tile or of a chunk. Pieces of chunked operands
     end at chunk borders; a piece smaller than a chunk is followed by the rest of that chunk.
-
-    Parameters
-    ----------
-    rect
-        The tile, in op-space; so are the pieces.
-    trans
-        The tile is stored as its transpose.
-    chunk
-        Stored rows and columns of a chunk.
-    origin
-        Stored row and column of the operand's first element in its chunk.
+    Tile and pieces are in op-space, `chunk` and `origin` (the operand's first element in its
+    chunk) in stored rows and columns.
     """
     stored = _turned(rect) if trans else rect
     if chunk is None or stored.rows * stored.cols * itemsize <= most:
@@ -124,14 +114,8 @@ def _turned(rect: Rect) -> Rect:
 class Operands:
     """The stored matrices of one run, and the factors of the product.
 
-    Parameters
-    ----------
-    c
-        Where the product is stored.
-    old_c
-        Where store2 reads the C that beta multiplies: `c` itself for an update in place.
-    conj_a, conj_b
-        load1 conjugates the operand.
+    store2 reads the C that beta multiplies from `old_c`: `c` itself for an update in place. load1
+    conjugates A and B where `conj_a` and `conj_b` say so.
     """
 
     a: Matrix
@@ -198,12 +182,7 @@ class SlotMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None and self._keeps:
             self._device.synchronize()
             while self._taken:

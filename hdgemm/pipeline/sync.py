@@ -169,15 +169,10 @@ def run_all(
     interval: float,
     stop: Callable[[BaseException], object],
 ) -> None:
-    """Start workers and return when all have ended.
+    """Start workers and return when all have ended; call `look` about every `interval` seconds.
 
-    Parameters
-    ----------
-    look
-        Called about every `interval` seconds.
-    stop
-        Called with the error that interrupts the start or the waiting, KeyboardInterrupt
-        included. It must make all workers end, and keep the error.
+    `stop` is called with the error that interrupts the start or the waiting, KeyboardInterrupt
+    included. It must make all workers end, and keep the error.
     """
     RUNNING.add(stop)
     try:

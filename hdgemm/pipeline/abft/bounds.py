@@ -89,14 +89,8 @@ def precision(dtype: np.dtype[Any]) -> Precision:
 class Rounding:
     """The part of the bounds that all tiles of a product share.
 
-    Parameters
-    ----------
-    extents
-        m, n and k of the product.
-    alpha, beta
-        Magnitudes of the factors; `beta` is 0 where tiles do not start from C₀.
-    dtype
-        Precision in which the product is computed.
+    `extents` are m, n and k; `alpha` and `beta` magnitudes, beta 0 where tiles do not start from
+    C₀.
     """
 
     extents: tuple[int, int, int]
@@ -144,14 +138,8 @@ class Rounding:
     ) -> float:
         """Return an upper bound of the largest deviation divided by its bound; NaN stays NaN.
 
-        Parameters
-        ----------
-        off
-            The deviations.
-        sums, least
-            Lower bounds of F_i: A·(B·x), which is at most t·F_i, and the sampled one.
-        old
-            ‖c₀_i‖, where tiles start from C₀.
+        `off` are the deviations. `sums`, which are A·(B·x) and at most t·F_i, and `least` give
+        lower bounds of F_i. `old` are ‖c₀_i‖, where tiles start from C₀.
         """
         unit, underflow = self._units(length, steps)
         bound = np.abs(sums)

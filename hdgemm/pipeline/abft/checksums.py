@@ -116,10 +116,7 @@ def _least_norms(size: NDArray[np.float64]) -> NDArray[np.float64]:
 class LoadSums:
     """y'·A or B·x of one loaded tile, added up piece by piece, with samples of its columns (rows).
 
-    Parameters
-    ----------
-    kb
-        The k-chunk of the plan: samples are taken where steps begin.
+    Samples are taken where steps begin: every `kb`, the k-chunk of the plan.
     """
 
     def __init__(self, load: Load, kb: int, dtype: np.dtype[Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +51,15 @@ class TileChecks:
         self.seed = seed
         self.scratch_bytes = scratch_bytes
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._worst = 0.0
-        self._seconds = 0.0
+        self._result = CheckedTiles()
 
-    def count(self, **found: int) -> None:
-        """Add to counters, by the names of `CheckedTiles`."""
+    def count(self, *, worst: float = 0.0, **found: float) -> None:
+        """Add to counters, by the names of `CheckedTiles`; keep the largest `worst`."""
         with self._lock:
-            for name, number in found.items():
-                self._counts[name] = self._counts.get(name, 0) + number
-
-    def passed(self, worst: float) -> None:
-        """Count a tile that passed with this largest deviation."""
-        self.count(tiles=1)
-        with self._lock:
-            self._worst = max(self._worst, worst)
-
-    def spent(self, seconds: float) -> None:
-        """Add time that checks took."""
-        with self._lock:
-            self._seconds += seconds
+            was = self._result
+            counts: dict[str, Any] = {name: getattr(was, name) + x for name, x in found.items()}
+            self._result = replace(was, worst=max(was.worst, worst), **counts)
 
     def result(self) -> CheckedTiles:
         """Return all counters."""
-        with self._lock:
-            return CheckedTiles(**self._counts, worst=self._worst, seconds=self._seconds)
+        return self._result

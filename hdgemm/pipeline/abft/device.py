@@ -65,7 +65,7 @@ class DeviceCheckedStages(CheckedStages):
             self._loaded[load.operand, load.slot] = sums
             with self._uploading:
                 completion = self._thin.upload(load, sums.vector)
-        self._checks.spent(time.perf_counter() - began)
+        self._checks.count(seconds=time.perf_counter() - began)
         return completion
 
     def mult1(self, op: Op, after: After) -> Completion:
@@ -108,7 +108,7 @@ class DeviceCheckedStages(CheckedStages):
         began = time.perf_counter()
         sums = self._sums.pop(unit.number).replaced(*self._thin.download(unit))
         self._inspector.inspect(unit, sums)
-        self._checks.spent(time.perf_counter() - began)
+        self._checks.count(seconds=time.perf_counter() - began)
 
     def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
         """Yield a C tile by panels of whole rows, each downloaded when it is reached."""
@@ -160,15 +160,7 @@ class DeviceCheckedStages(CheckedStages):
 class ThinTiles:
     """Vectors on the device: y'·A beside A's slots, B·x beside B's, two checksums beside C's.
 
-    Parameters
-    ----------
-    scratch_bytes
-        Bytes of host memory for a panel of C, which has at least one row.
-
-    Raises
-    ------
-    DoesNotFitError
-        When the device has no memory left for them.
+    A panel of C, which has at least one row, takes `scratch_bytes` of host memory.
     """
 
     def __init__(self, plan: Plan, device: Device, scratch_bytes: int) -> None:

@@ -48,13 +48,13 @@ class HostCheckedStages(CheckedStages):
             if op.step == unit.first:
                 self._begin(unit)
             self._add_step(op, unit)
-        self._checks.spent(time.perf_counter() - began)
+        self._checks.count(seconds=time.perf_counter() - began)
         completion = super().mult1(op, after)
         if op.step == unit.last:
             completion.wait()
             began = time.perf_counter()
             self._inspector.inspect(unit, self._sums)
-            self._checks.spent(time.perf_counter() - began)
+            self._checks.count(seconds=time.perf_counter() - began)
         return completion
 
     def _begin(self, unit: WorkUnit) -> None:

@@ -57,18 +57,7 @@ class Deviations:
 class Inspector:
     """Inspects the finished tiles of one run.
 
-    Parameters
-    ----------
-    rounding, signs
-        Those of the checksums.
-    reader
-        Reads tiles' inputs again.
-    access
-        The device's tiles.
-    factors
-        alpha, and the beta that a tile itself starts with.
-    device
-        Its name, for errors.
+    `factors` are alpha and the beta that a tile itself starts with; `device` is named in errors.
     """
 
     def __init__(
@@ -102,7 +91,7 @@ class Inspector:
             found = sum_both(self._access.panels(unit), x, y)
             worst = self._worst(unit, sums, found)
             if worst <= 1.0:
-                self._checks.passed(worst)
+                self._checks.count(tiles=1, worst=worst)
             else:
                 self._look_closer(unit, sums, found)
 
@@ -149,9 +138,9 @@ class Inspector:
             self._checks.count(recomputed=1)
         rows, cols = judged
         self._checks.count(
-            unchecked_rows=int(rows.unchecked.sum()), unchecked_cols=int(cols.unchecked.sum())
-        )
-        self._checks.passed(max(rows.worst, cols.worst))
+            tiles=1, worst=max(rows.worst, cols.worst),
+            unchecked_rows=int(rows.unchecked.sum()), unchecked_cols=int(cols.unchecked.sum()),
+        )  # fmt: skip
 
     def _judge(
         self,

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 class InputReader:
     """Reads the rows of op(A) and the columns of op(B) that a tile of C is computed from.
 
-    Parameters
-    ----------
-    nbytes
-        Bytes for a chunk of both and what is computed from it; a chunk has at least one index.
+    A chunk of both, and what is computed from it, takes `nbytes`; it has at least one index.
     """
 
     def __init__(self, plan: Plan, operands: Operands, nbytes: int) -> None:

@@ -176,12 +176,8 @@ class _SingleThreaded:
     """Context in which BLAS runs each call in the thread that makes it.
 
     Contexts may nest and overlap in several threads: the first one to be entered remembers the
-    number of threads that BLAS is set to, the last one to be left restores it.
-
-    Parameters
-    ----------
-    extension
-        The module that is linked to the BLAS.
+    number of threads that BLAS is set to, the last one to be left restores it. `extension` is the
+    module that is linked to the BLAS.
     """
 
     def __init__(self, extension: str) -> None:

@@ -58,13 +58,9 @@ def cut(m: int, n: int, least: int) -> list[tuple[int, int, int, int]]:
 class QueuedGemm:
     """A product in the queue, and its completion; `GemmQueue` changes it under the lock.
 
-    Parameters
-    ----------
-    operands
-        What keeps the memory alive until the product is done.
-    before
-        Earlier products that write to the same memory. A block waits for the same block of a
-        product with the same C, and for all blocks of any other.
+    `operands` keeps the memory alive; `before` holds earlier products that write to the same
+    memory. A block waits for the same block of a product with the same C, and for all blocks of
+    any other.
     """
 
     def __init__(
@@ -172,11 +168,6 @@ class GemmQueue:
 
     The threads live until `close`. Each has one packing buffer of BLAS, at most 4 MB here, as the
     threads of threaded BLAS have.
-
-    Parameters
-    ----------
-    threads
-        How many threads draw.
     """
 
     def __init__(self, threads: int) -> None:

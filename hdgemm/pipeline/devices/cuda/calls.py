@@ -92,32 +92,15 @@ def gemm_call(
     A row-major block is, to cuBLAS, its column-major transpose with the same leading dimension,
     and C' = B'·A': B goes first, and an operand stored as its op-space rectangle needs no flag.
     `scalars` are the host addresses of alpha and beta, `addresses` the device's of the blocks.
-
-    Raises
-    ------
-    InputError
-        When an extent or a leading dimension is more than cuBLAS's 32-bit interface takes.
-    DeviceError
-        When the blocks do not fit together, or C is stored transposed.
+    Raises `InputError` where an extent or a leading dimension is more than cuBLAS's 32-bit
+    interface takes, and `DeviceError` as `extents_of` does.
     """
     m, n, k = extents_of(a, b, c)
     (alpha, beta), (at_a, at_b, at_c) = scalars, addresses
     call = GemmCall(
-        routine(c.tile.dtype),
-        int(b.tile.trans),
-        int(a.tile.trans),
-        n,
-        m,
-        k,
-        alpha,
-        at_b,
-        _ld(b),
-        at_a,
-        _ld(a),
-        beta,
-        at_c,
-        _ld(c),
-    )
+        routine(c.tile.dtype), int(b.tile.trans), int(a.tile.trans), n, m, k, alpha, at_b, _ld(b),
+        at_a, _ld(a), beta, at_c, _ld(c),
+    )  # fmt: skip
     _check_extents(call, ("m", "n", "k", "lda", "ldb", "ldc"))
     return call
 
@@ -142,19 +125,9 @@ class TrsmCall(NamedTuple):
 def trsm_call(one: int, a: Block, b: Block, form: Triangle, addresses: tuple[int, int]) -> TrsmCall:
     """Return the call that overwrites B by op(A)^-1·B or B·op(A)^-1.
 
-    Parameters
-    ----------
-    one
-        Host address of the scalar 1 in the dtype of B.
-    addresses
-        Device addresses of A and B. To cuBLAS both are the transposes: B' := B'·op(A')^-1 for side
-        L, where the lower triangle is A's upper one.
-
-    Raises
-    ------
-    InputError
-        When an extent or a leading dimension is more than cuBLAS's 32-bit interface takes, or the
-        blocks do not fit together.
+    To cuBLAS both are the transposes: B' := B'·op(A')^-1 for side L, where the lower triangle is
+    A's upper one. `one` is the host address of the scalar 1 in the dtype of B, `addresses` are the
+    device's of A and B. Raises as `gemm_call` does.
     """
     order = b.rows if form.side == "L" else b.cols
     if (a.rows, a.cols) != (order, order):

@@ -60,13 +60,9 @@ class CudaApi(NamedTuple):
 class Context:
     """The context of one GPU, and the calls made in it.
 
-    Raises
-    ------
-    DeviceError
-        From every call: its name, the driver's message and its `status`.
-    DoesNotFitError
-        Where memory ran out: `requested`, and `available`, `missing`, `free` and `total` where
-        the driver still answers, in bytes.
+    A failed call raises `DeviceError` with its name, the driver's message and its `status`; where
+    memory ran out, `DoesNotFitError` with `requested`, and with `available`, `missing`, `free` and
+    `total` where the driver still answers, in bytes.
     """
 
     def __init__(self, api: CudaApi, index: int = 0) -> None:

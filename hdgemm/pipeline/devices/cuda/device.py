@@ -16,9 +16,14 @@ from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.errors import DeviceError, InputError
 from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
-from hdgemm.pipeline.devices.cuda.buffers import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.cuda.calls import Rows, copy_calls, gemm_call
-from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
+from hdgemm.pipeline.devices.cuda.driver import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    DeviceBuffer,
+    Driver,
+    PinnedBuffer,
+)
 from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
@@ -43,12 +48,7 @@ _WARM_UP: Final = 128
 class CudaDevice:
     """One GPU. Every method may be called from any thread, and leaves its current GPU as it was.
 
-    Parameters
-    ----------
-    driver
-        The GPU.
-    memory_bytes
-        The most device memory to hold; None for all that is free.
+    It holds at most `memory_bytes` of device memory; None for all that is free.
     """
 
     host_cores = 0
@@ -156,7 +156,9 @@ class CudaDevice:
         addresses = self._address(a), self._address(b), self._address(c)
         call = gemm_call((pointer, pointer + scalars.itemsize), a, b, c, addresses)
         return self._compute.enqueue(
-            lambda stream: self.driver.gemm(self._blas, call, stream), after, keep=scalars
+            lambda stream: self.driver.blas_call(call.routine, self._blas, call[1:], stream),
+            after,
+            keep=scalars,
         )
 
     def _address(self, block: Block) -> int:
@@ -174,12 +176,8 @@ class CudaDevice:
         """Take an array in device memory as a resident operand of the products to come.
 
         Waits for the work that its producer enqueued before: on the array's stream where the
-        producer names one, else on every stream of the GPU.
-
-        Raises
-        ------
-        InputError
-            When it lies on another GPU, or is not device memory.
+        producer names one, else on every stream of the GPU. Raises `InputError` where it lies on
+        another GPU, or is not device memory.
         """
         kind, index = self.driver.memory_kind(array.pointer)
         if kind not in ("device", "managed") or index != self.driver.index:

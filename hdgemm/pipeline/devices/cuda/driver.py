@@ -1,4 +1,4 @@
-"""The CUDA, cuBLAS and cuSOLVER calls that the device makes.
+"""The CUDA, cuBLAS and cuSOLVER calls that the device makes, and the memory that it takes.
 
 CuPy's bindings release the interpreter's lock in every call made here that can take long: copies,
 kernel launches, waits, allocations (read in `cupy_backends/cuda/api/runtime.pyx` and
@@ -7,8 +7,11 @@ kernel launches, waits, allocations (read in `cupy_backends/cuda/api/runtime.pyx
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
 
 from hdgemm.errors import DeviceUnavailableError
 from hdgemm.pipeline.devices.cuda.context import Context
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from hdgemm.pipeline.devices.cuda.calls import CopyCall, GemmCall
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.cuda.calls import CopyCall
 
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
@@ -27,6 +32,7 @@ _BLOCKING_SYNC: Final = 1
 _POINTER_MODE_HOST: Final = 0
 #: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
 _FP64_RATIO: Final = 87
+_PAGE: Final = 4096
 
 MemoryKind = Literal["pageable", "pinned", "device", "managed"]
 _KINDS: Final[dict[int, MemoryKind]] = {0: "pageable", 1: "pinned", 2: "device", 3: "managed"}
@@ -53,7 +59,7 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_all`, `gemm`, `blas_call` and `solver_call` enqueue work
+    `record`, `wait_event`, `copy`, `copy_all`, `blas_call` and `solver_call` enqueue work
     and must be called within `current`; the others make the GPU current themselves.
     """
 
@@ -82,18 +88,10 @@ class Driver(Context):
         with self.current():
             return int(self.call("malloc", nbytes, requested=nbytes))
 
-    def free(self, pointer: int) -> None:
-        """Give device memory back; waits for all work on the GPU."""
-        self._release("free", pointer)
-
     def host_alloc(self, nbytes: int) -> int:
         """Take page-locked host memory that every GPU can reach, kernels included."""
         with self.current():
             return int(self.call("hostAlloc", nbytes, _PORTABLE_MAPPED, requested=nbytes))
-
-    def host_free(self, pointer: int) -> None:
-        """Give page-locked memory back."""
-        self._release("freeHost", pointer)
 
     def memory_kind(self, pointer: int) -> tuple[MemoryKind, int]:
         """Return the kind of memory at an address, and the GPU it belongs to."""
@@ -120,7 +118,7 @@ class Driver(Context):
         With address 0 it does nothing.
         """
         pointer, stream.ptr = stream.ptr, 0
-        self._release("streamDestroy", pointer)
+        self.release("streamDestroy", pointer)
 
     def synchronize_stream(self, pointer: int) -> None:
         """Wait for everything enqueued on a stream of this GPU; 1 is its legacy default stream."""
@@ -136,10 +134,6 @@ class Driver(Context):
         """Make a timing event; waiting for it sleeps if `blocking`, else spins."""
         with self.current():
             return int(self.call("eventCreateWithFlags", _BLOCKING_SYNC if blocking else 0))
-
-    def destroy_event(self, event: int) -> None:
-        """Give an event back."""
-        self._release("eventDestroy", event)
 
     def synchronize_event(self, event: int) -> None:
         """Block until the event has fired."""
@@ -185,17 +179,13 @@ class Driver(Context):
             with self.current():
                 self.checked("destroy", self.api.blas.destroy, handle)
 
-    def gemm(self, handle: int, call: GemmCall, stream: Any) -> None:
-        """Enqueue a product.
+    def blas_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> None:
+        """Enqueue a routine of cuBLAS.
 
         CuPy's wrappers set the handle's stream to the thread's current one at every call, and
         cuBLAS answers by resetting the workspace to the handle's own (32 MiB on Hopper, 4 MiB
         before): so the stream is made current here, and no other workspace is set.
         """
-        self.blas_call(call.routine, handle, call[1:], stream)
-
-    def blas_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> None:
-        """Enqueue another routine of cuBLAS; see `gemm`."""
         with stream:
             self.checked(name, getattr(self.api.blas, name), handle, *arguments)
 
@@ -223,12 +213,59 @@ class Driver(Context):
                 self.checked("destroy", self.api.solver().destroy, handle)
 
     def solver_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> Any:
-        """Call a routine of cuSOLVER on a stream; see `gemm`."""
+        """Call a routine of cuSOLVER on a stream; see `blas_call`."""
         with stream:
             return self.checked(name, getattr(self.api.solver(), name), handle, *arguments)
 
-    def _release(self, name: str, handle: int) -> None:
-        """Give something back; a lost context holds nothing any more."""
+    def release(self, name: str, handle: int) -> None:
+        """Call `free`, `freeHost`, ... on a handle; a lost context holds nothing any more."""
         if self.lost is None:
             with self.current():
                 self.call(name, handle)
+
+
+class DeviceBuffer:
+    """Device memory from one allocation; `pointer` is its device address."""
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._driver = driver
+        # The driver refuses to allocate nothing.
+        self.pointer = driver.malloc(max(1, nbytes))
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._driver.release("free", self.pointer)
+
+
+class PinnedBuffer:
+    """Page-locked, mapped host memory: DMA reaches it, and so does a kernel at `pointer`."""
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self._driver = driver
+        self._base = driver.host_alloc(max(1, nbytes))
+        if self._base % _PAGE:
+            # Small allocations may share a page; direct reads from disk need a page boundary.
+            driver.release("freeHost", self._base)
+            self._base = driver.host_alloc(nbytes + _PAGE)
+        self.pointer = -(-self._base // _PAGE) * _PAGE
+        self._array: NDArray[np.uint8] | None = np.ctypeslib.as_array(
+            (ctypes.c_uint8 * nbytes).from_address(self.pointer)
+        )
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """All its bytes, 4096-byte aligned."""
+        if self._array is None:
+            raise ValueError("this staging memory was freed")
+        return self._array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that were asked for."""
+        return self.array.nbytes
+
+    def release(self) -> None:
+        """Give the memory back; no view of `array` may be used any more."""
+        self._array = None
+        self._driver.release("freeHost", self._base)

@@ -45,7 +45,7 @@ class EventPool:
         """Destroy all events; no completion that holds one may be used any more."""
         self._idle.clear()
         while self._made:
-            self._driver.destroy_event(self._made.pop())
+            self._driver.release("eventDestroy", self._made.pop())
 
 
 class Anchor(NamedTuple):

@@ -12,7 +12,7 @@ from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
-from hdgemm.pipeline.devices.cuda.panels import CudaNativeDevice
+from hdgemm.pipeline.devices.cuda.factoring import CudaNativeDevice
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:

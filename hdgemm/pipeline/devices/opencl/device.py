@@ -43,16 +43,9 @@ class OpenCLDevice:
     Its context, queues and built kernels live until `close`. In a forked child of the process
     that opened it every method but `close` raises `DeviceError`.
 
-    Parameters
-    ----------
-    name
-        As in `Options.devices`.
-    shapes
-        The multiply kernel's shapes for each dtype that the device multiplies.
-    memory_bytes
-        Most bytes that it may hold; None for what the driver reports.
-    zero_copy
-        The device reads and writes staging in place, as a CPU does.
+    `shapes` are the multiply kernel's for each dtype that the device multiplies. It holds at most
+    `memory_bytes`, None for what the driver reports. With `zero_copy` it reads and writes staging
+    in place, as a CPU does.
     """
 
     def __init__(

@@ -1,14 +1,18 @@
-"""Operations of factorisations on an OpenCL device, in the queue of products."""
+"""Operations of factorisations on an OpenCL device, in the queue of products.
+
+The kernels of panels follow Abdelfattah et al., "Analysis and Design Techniques towards
+High-Performance and Energy-Efficient Dense Linear Solvers on GPUs", sections 6.4 and 6.5.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyopencl as cl
 
-from hdgemm.errors import DeviceError
+from hdgemm.errors import DeviceError, InputError
 from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
 from hdgemm.pipeline.devices.opencl.panels import panel_width, rows_of
 from hdgemm.pipeline.devices.opencl.programs import GROUP, ORDER, groups
@@ -17,15 +21,27 @@ from hdgemm.pipeline.devices.protocol import Block
 from hdgemm.pipeline.devices.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.interchanges import Moves
     from hdgemm.pipeline.devices.opencl.queues import EventCompletion
     from hdgemm.pipeline.devices.protocol import After, Completion, Triangle
 
+    Enqueue = Callable[[cl.CommandQueue, cl.Buffer, cl.Buffer], object]
 
-class OpenCLFactorDevice(OpenCLDevice):
-    """A device that solves, permutes, copies and conjugates; see `FactorDevice`."""
+#: Most columns of a panel: with more, products of halves are faster than these kernels.
+COLUMNS: Final = 32
+
+
+class OpenCLNativeDevice(OpenCLDevice):
+    """A device that solves, permutes, copies, conjugates and factors panels; see `NativeDevice`.
+
+    Panels are factored in a dense copy, which a cache holds better than rows far apart.
+    """
+
+    panel_columns = COLUMNS
 
     @cached_property
     def _workspace(self) -> Workspace:
@@ -151,6 +167,84 @@ class OpenCLFactorDevice(OpenCLDevice):
         done = self._compute.enqueue("inversion of a block", work, after, (rows, target))
         self._workspace.completions.append(done)
         return Block(inverse.tile, 0, 0, a.rows, a.rows)
+
+    def getrf(self, panel: Block, after: After) -> tuple[NDArray[np.int64], int]:
+        """Factor a panel: design D1 of the paper, with its steps fused in pairs."""
+        width = panel.cols
+        if not width:
+            return np.empty(0, np.int64), 0
+        found = self._factor_columns("pivot", "eliminate", panel, after, width + 1, np.int32)
+        return found[:width].astype(np.int64), int(found[width])
+
+    def geqrf(self, panel: Block, after: After) -> NDArray[Any]:
+        """Factor a panel; wait for tau."""
+        width, dtype = panel.cols, panel.tile.dtype
+        if not width:
+            return np.empty(0, dtype)
+        # Beside tau: beta, the divisor of the column, and what each column loses.
+        count = 2 * width + 2
+        return self._factor_columns("reflector", "reflect", panel, after, count, dtype)[:width]
+
+    def _factor_columns(
+        self, find: str, update: str, panel: Block, after: After, count: int, results: Any
+    ) -> NDArray[Any]:
+        """Run two kernels for each column: one on the column, one that updates the others."""
+        rows, width, dtype = panel.rows, panel.cols, panel.tile.dtype
+        if width > min(rows, COLUMNS):
+            raise InputError(
+                f"a panel of {rows}×{width} has more columns than rows, or than {COLUMNS}"
+            )
+        finder, updater = self._programs.factor(dtype, find), self._programs.factor(dtype, update)
+        items = self._programs.pack_items
+        lu = find == "pivot"
+
+        def work(queue: cl.CommandQueue, dense: cl.Buffer, found: cl.Buffer) -> None:
+            for col in range(width):
+                finder.set_args(rows, width, col, dense, found)
+                cl.enqueue_nd_range_kernel(queue, finder, (items,), (items,))
+                if below := rows - col - lu:  # elimination leaves the pivot's row as it is
+                    updater.set_args(rows, width, col, dense, *(() if lu else (found,)))
+                    cl.enqueue_nd_range_kernel(queue, updater, (groups(below),), (GROUP,))
+
+        return self._run("panel factorisation", panel, work, after, count, results)
+
+    def potrf(self, block: Block, after: After) -> int:
+        """Factor a diagonal block by one kernel."""
+        n, dtype = block.rows, block.tile.dtype
+        if not n:
+            return 0
+        if block.cols != n or n > COLUMNS:
+            raise InputError(f"a square of at most {COLUMNS} rows is needed, got {n}×{block.cols}")
+        kernel = self._programs.factor(dtype, "cholesky")
+        items = self._programs.pack_items
+
+        def work(queue: cl.CommandQueue, dense: cl.Buffer, found: cl.Buffer) -> None:
+            kernel.set_args(n, dense, found)
+            cl.enqueue_nd_range_kernel(queue, kernel, (items,), (items,))
+
+        return int(self._run("factorisation of a block", block, work, after, 1, np.int32)[0])
+
+    def _run(
+        self, what: str, block: Block, factor: Enqueue, after: After, count: int, results: Any
+    ) -> NDArray[Any]:
+        """Factor a dense copy, copy it back, and wait; return `count` numbers of the kernels."""
+        dense = self._workspace.scratch("panel", block.rows, block.cols, block.tile.dtype)
+        written = self._workspace.scratch("results", 2 * COLUMNS + 2, 1, np.dtype(np.complex128))
+        memory, source = rows_of(dense).memory, rows_of(written).memory
+        found = np.empty(count, results)
+        copied = self.copy(block, dense, after)
+
+        def work(queue: cl.CommandQueue, events: list[cl.Event]) -> list[cl.Event]:
+            first = cl.enqueue_marker(queue, wait_for=events)
+            factor(queue, memory, source)
+            to: Any = found
+            return [first, cl.enqueue_copy(queue, to, source, is_blocking=False)]
+
+        done = self._compute.enqueue(what, work, (), (found, memory, source))
+        back = self.copy(dense, block, ())
+        for completion in (copied, done, back):
+            completion.wait()
+        return found
 
     def close(self) -> None:
         """Close, and free the workspace."""

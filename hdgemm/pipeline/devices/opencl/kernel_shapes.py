@@ -98,12 +98,8 @@ class KernelShape:
     def from_json(cls, values: Mapping[str, Any]) -> KernelShape:
         """Make a shape of what `to_json` returned.
 
-        Raises
-        ------
-        TypeError
-            For an unknown, missing or wrongly typed field.
-        ValueError
-            For a number out of its range.
+        Raises `TypeError` for an unknown, missing or wrongly typed field, `ValueError` for a number
+        out of its range.
         """
         for name, value in values.items():
             expected = bool if name in {"local", "packed"} else int
@@ -118,12 +114,8 @@ class KernelShape:
 class KernelShapes:
     """The shapes of one dtype on one device.
 
-    Parameters
-    ----------
-    square
-        For every product except those nearest to a class in `others`.
-    gflops
-        GFLOP/s measured with `square`; 0 where it was not measured.
+    `square` is for every product except those nearest to a class in `others`; `gflops` were
+    measured with it, 0 where it was not measured.
     """
 
     square: KernelShape

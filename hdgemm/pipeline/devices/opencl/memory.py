@@ -79,15 +79,7 @@ class MappedStaging(StagingBuffer):
 
 
 class Memory:
-    """The buffers of one device, counted against its limit.
-
-    Parameters
-    ----------
-    limit, max_buffer
-        Bytes that the device may hold in all and in one buffer.
-    zero_copy
-        The device reads and writes staging in place, as a CPU does.
-    """
+    """The buffers of one device: at most `limit` bytes in all, and `max_buffer` in one."""
 
     def __init__(
         self, context: cl.Context, owner: OwnerProcess, limit: int, max_buffer: int, *,

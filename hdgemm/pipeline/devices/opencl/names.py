@@ -12,7 +12,7 @@ from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.opencl.driver import Facts
-    from hdgemm.pipeline.devices.opencl.panel_factors import OpenCLNativeDevice
+    from hdgemm.pipeline.devices.opencl.factoring import OpenCLNativeDevice
 
 _NAME = re.compile(r"opencl(?::(\d{1,4})(?:/(\d{1,4}):(\d{1,4}))?)?")
 
@@ -157,7 +157,7 @@ def open_device(
     """
     found = locate(name)
 
-    from hdgemm.pipeline.devices.opencl.panel_factors import OpenCLNativeDevice
+    from hdgemm.pipeline.devices.opencl.factoring import OpenCLNativeDevice
     from hdgemm.pipeline.devices.opencl.tuning_cache import shapes_for
 
     shared = found.facts.kind == "cpu" if zero_copy is None else zero_copy

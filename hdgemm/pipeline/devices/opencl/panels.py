@@ -24,18 +24,9 @@ _LONG: Final = 4096
 class Panels:
     """A block of A or B within the panels of its tile; all counts are elements.
 
-    A panel holds `width` neighbouring rows of A or columns of B.
-
-    Parameters
-    ----------
-    first, across
-        The block's first neighbour, and its number of neighbours.
-    steps
-        The block's extent along k.
-    start
-        Offset in the buffer of the tile's panel 0 at the block's first k step.
-    stride
-        From one panel to the next.
+    A panel holds `width` neighbouring rows of A or columns of B; panels are `stride` apart. The
+    block has `across` neighbours from `first` on, and `steps` along k; `start` is the offset in the
+    buffer of the tile's panel 0 at the block's first k step.
     """
 
     width: int
@@ -63,14 +54,7 @@ class Panels:
         return -(-(self.first + self.across) // self.width) - self.first // self.width
 
     def aligned_start(self) -> int:
-        """Return the offset of the block's first panel.
-
-        Raises
-        ------
-        DeviceError
-            When the block does not start with a panel: its offset must be a multiple of the
-            device's granularity.
-        """
+        """Return the offset of the block's first panel, with which it must start."""
         panel, rest = divmod(self.first, self.width)
         if rest:
             raise DeviceError(

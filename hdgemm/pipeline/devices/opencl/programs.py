@@ -16,10 +16,9 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from hdgemm.errors import DeviceError
-from hdgemm.machine.cache import cache_folder
+from hdgemm.machine.cache import cache_folder, replace_file
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.kernel_shapes import real_bytes, reals
-from hdgemm.pipeline.devices.opencl.tuning_cache import replace_file
+from hdgemm.pipeline.devices.opencl.kernel_shapes import real_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,9 +42,7 @@ _BUILDING: Final = threading.Lock()
 
 def gemm_source(shape: KernelShape, dtype: np.dtype[Any]) -> str:
     """Return the source of the kernel ``gemm`` for one shape and dtype."""
-    values: dict[str, object] = {
-        "REAL": "double" if real_bytes(dtype) == 8 else "float",
-        "CPLX": reals(dtype) - 1,
+    values = {
         "VW": shape.lanes,
         "DIM_M": shape.dim_m,
         "DIM_N": shape.dim_n,
@@ -67,30 +64,20 @@ def pack_source(width: int, items: int, dtype: np.dtype[Any]) -> str:
 
     `items` work-items pack one panel: 1 on a CPU, many on a GPU.
     """
-    element = "double" if real_bytes(dtype) == 8 else "float"
-    values: dict[str, object] = {
-        "ELEMENT": element + ("2" if dtype.kind == "c" else ""),
-        "WIDTH": width,
-        "LANES": items,
-        "CHUNK": PACK_CHUNK,
-    }
-    return _source("pack.cl", values, dtype)
+    return _source("pack.cl", {"WIDTH": width, "LANES": items, "CHUNK": PACK_CHUNK}, dtype)
 
 
 def factor_source(items: int, dtype: np.dtype[Any]) -> str:
     """Return the source of the kernels of factorisations; `items` work-items factor a column."""
-    values: dict[str, object] = {
-        "REAL": "double" if real_bytes(dtype) == 8 else "float",
-        "CPLX": reals(dtype) - 1,
-        "ORDER": ORDER,
-        "LANES": items,
-        "GROUP": GROUP,
-    }
-    return _source("factor.cl", values, dtype)
+    return _source("factor.cl", {"ORDER": ORDER, "LANES": items, "GROUP": GROUP}, dtype)
 
 
-def _source(name: str, values: dict[str, object], dtype: np.dtype[Any]) -> str:
-    extension = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if real_bytes(dtype) == 8 else ""
+def _source(name: str, parameters: dict[str, int], dtype: np.dtype[Any]) -> str:
+    double = real_bytes(dtype) == 8
+    extension = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if double else ""
+    real, pair = "double" if double else "float", dtype.kind == "c"
+    element = real + "2" * pair
+    values = {"REAL": real, "ELEMENT": element, "CPLX": int(pair), **parameters}
     definitions = "".join(f"#define {key} {value}\n" for key, value in values.items())
     return extension + definitions + _kernel_text(name)
 
@@ -104,12 +91,8 @@ def build(context: cl.Context, source: str) -> cl.Program:
     """Compile a source; the compiler's warnings are dropped.
 
     PyOpenCL's own cache of programs is not used: a process that was killed while it held the
-    cache's lock file would block every later build for a minute.
-
-    Raises
-    ------
-    DeviceError
-        With the first lines of the compiler's log.
+    cache's lock file would block every later build for a minute. Raises `DeviceError` with the
+    first lines of the compiler's log.
     """
     return _built(lambda: cl.Program(context, source))
 
@@ -194,8 +177,7 @@ class Programs:
 #: Arguments of the kernels in `kernels/factor.cl`.
 _FACTOR_ARGUMENTS: Final[dict[str, list[Any]]] = {
     "move": [
-        np.int64,
-        np.int64,
+        *(np.int64,) * 2,
         np.int32,
         None,
         np.int32,

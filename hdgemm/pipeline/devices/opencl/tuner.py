@@ -71,16 +71,9 @@ class ClassResult:
 class Tuning:
     """The result of a search.
 
-    Parameters
-    ----------
-    trials
-        Every trial, including those of earlier searches in the journal.
-    winner
-        None where no candidate was timed.
-    classes
-        The classes that were reached in time.
-    unkept
-        The reason why the winner could not be kept; empty if it was.
+    `trials` includes those of earlier searches in the journal; `winner` is None where no candidate
+    was timed; `classes` were reached in time; `unkept` says why the winner could not be kept, and
+    is empty if it was.
     """
 
     device: str
@@ -213,22 +206,9 @@ def tune(
 ) -> Tuning:
     """Search for the fastest kernel of a dtype on a device, and keep the winner in the cache.
 
-    Parameters
-    ----------
-    device
-        As in `Options.devices`.
-    budget_seconds
-        About how long to search; the final may take a little more.
-
-    Returns
-    -------
-    Tuning
-        Also after Ctrl-C, with the trials made until then.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        When the device is not there, or cannot multiply the dtype.
+    The search takes about `budget_seconds`, a little more for the final; after Ctrl-C the trials
+    made until then are returned. Raises `DeviceUnavailableError` where the device is not there, or
+    cannot multiply the dtype.
     """
     began = time.monotonic()
     facts = locate(device).facts

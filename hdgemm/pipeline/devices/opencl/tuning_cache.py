@@ -13,14 +13,13 @@ import logging
 import tempfile
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from hdgemm.errors import DeviceUnavailableError
-from hdgemm.machine.cache import cache_folder
+from hdgemm.machine.cache import cache_folder, replace_file
 from hdgemm.pipeline.devices.opencl.kernel_shapes import (
     CLASSES,
     DTYPES,
@@ -34,6 +33,7 @@ from hdgemm.pipeline.devices.opencl.kernel_shapes import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from hdgemm.pipeline.devices.opencl.driver import Facts
 
@@ -141,19 +141,6 @@ class TuningCache:
     def _journal(self, facts: Facts, dtype: np.dtype[Any]) -> Path:
         driver = hashlib.sha256(facts.driver.encode()).hexdigest()[:8]
         return self.path(facts, dtype).with_suffix(f".{driver}.trials")
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file by renaming a complete one: a reader sees the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def _others(

@@ -122,12 +122,8 @@ class Trials:
     def run(self, shape: KernelShape, extents: Extents, repeats: int) -> dict[str, Any]:
         """Return ``gflops`` (of the median time) and ``error`` in units of k·eps.
 
-        `extents` are m, n and k, of which m and n are reduced a little to have edges.
-
-        Raises
-        ------
-        DeviceError
-            When the kernel cannot be built or launched.
+        `extents` are m, n and k, of which m and n are reduced a little to have edges. Raises
+        `DeviceError` where the kernel cannot be built or launched.
         """
         a, b, exact = self._operands(extents)
         kernel = cl.Kernel(build(self._context, gemm_source(shape, self._dtype)), "gemm")

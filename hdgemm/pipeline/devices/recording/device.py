@@ -9,7 +9,9 @@ pace, to stand in for machines that are not at hand.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.protocol import view
-from hdgemm.pipeline.devices.recording.operation import Call, Corrupter, Operation
+from hdgemm.pipeline.devices.recording.operation import Call, Operation
 from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -60,16 +62,8 @@ class ArrayBuffer:
 class RecordingDevice:
     """See the module's docstring.
 
-    Parameters
-    ----------
-    memory_bytes
-        What it can hold.
-    fault
-        When to fail.
-    pace
-        ``pace(kind, amount)`` gives the seconds that an operation takes at least.
-    corrupt
-        ``corrupt(kind, number, block)`` can change what the n-th upload or gemm (from 0) wrote.
+    ``pace(kind, amount)`` gives the seconds that an operation takes at least;
+    ``corrupt(kind, number, block)`` can change what the n-th upload or gemm (from 0) wrote.
     """
 
     host_cores = 0
@@ -90,12 +84,13 @@ class RecordingDevice:
         self.peak_held = 0
         self._fault = fault
         self._pace = pace
-        self._corrupt = Corrupter(corrupt)
+        self._corruption = corrupt
+        self._done: Counter[Queue] = Counter()
         self._lock = threading.Lock()
         self._buffers: dict[int, Buffer] = {}
         self._races = RaceCheck()
         self._last: dict[Queue, Operation] = {}
-        self._queues: dict[Queue, SimpleQueue[tuple[Operation, Callable[[], None]] | None]] = {
+        self._queues: dict[Queue, SimpleQueue[tuple[Operation, Callable[[], object]] | None]] = {
             queue: SimpleQueue() for queue in QUEUES
         }
         self._threads = [
@@ -176,9 +171,7 @@ class RecordingDevice:
         """Solve with BLAS, to which a row-major block is its column-major transpose."""
         from hdgemm import fortran
 
-        def work() -> None:
-            fortran.trsm(view(a).T, view(b).T, **form.of_transposes()._asdict())
-
+        work = partial(fortran.trsm, view(a).T, view(b).T, **form.of_transposes()._asdict())
         flops = a.rows * b.rows * b.cols
         return self._enqueue("trsm", flops, work, after, reads=[a], writes=b)
 
@@ -194,26 +187,17 @@ class RecordingDevice:
 
     def copy(self, source: Block, target: Block, after: After) -> Completion:
         """Copy from tile to tile."""
-
-        def work() -> None:
-            np.copyto(view(target), view(source))
-
+        work = partial(np.copyto, view(target), view(source))
         return self._enqueue("copy", _nbytes(source), work, after, reads=[source], writes=target)
 
     def conjugate(self, block: Block, after: After) -> Completion:
         """Conjugate with NumPy."""
-
-        def work() -> None:
-            np.conjugate(view(block), out=view(block))
-
+        work = partial(np.conjugate, view(block), out=view(block))
         return self._enqueue("conjugate", _nbytes(block), work, after, writes=block)
 
     def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """Copy out of a tile."""
-
-        def work() -> None:
-            np.copyto(target, view(source))
-
+        work = partial(np.copyto, target, view(source))
         return self._enqueue("download", target.nbytes, work, after, reads=[source])
 
     def synchronize(self) -> None:
@@ -243,7 +227,7 @@ class RecordingDevice:
         self,
         kind: Kind,
         amount: int,
-        work: Callable[[], None],
+        work: Callable[[], object],
         after: After,
         *,
         reads: Iterable[Block] = (),
@@ -274,6 +258,12 @@ class RecordingDevice:
             operation.execute(work, self._pace)
             # While the thread waits for the next, it keeps nothing of this one alive.
             del item, operation, work
+
+    def _corrupt(self, queue: Queue, block: Block) -> None:
+        """Pass what an operation wrote to the corruption; one thread for each queue."""
+        if self._corruption is not None:
+            self._corruption(queue, self._done[queue], block)
+            self._done[queue] += 1
 
     def _note_seen(self, clock: VectorClock) -> None:
         """Note that the host has waited for an operation: it precedes all that comes now."""

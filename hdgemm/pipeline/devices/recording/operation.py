@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -36,16 +35,9 @@ class Fault:
 
 #: What a call asks for; solves, permutations and copies run in gemm's queue.
 Kind: TypeAlias = Literal[
-    "upload",
-    "gemm",
-    "download",
-    "trsm",
-    "permute",
-    "copy",
-    "conjugate",
-    "allocate",
+    "upload", "gemm", "download", "trsm", "permute", "copy", "conjugate", "allocate",
     "allocate_staging",
-]
+]  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -58,12 +50,8 @@ class Call(NamedTuple):
 class Operation:
     """One enqueued operation, which is its own completion.
 
-    Parameters
-    ----------
-    after
-        Operations of this device that precede it.
-    seen
-        Told the clock of an operation that the host has waited for.
+    It follows the operations of this device in `after`; `seen` is told its clock when the host has
+    waited for it.
     """
 
     def __init__(
@@ -95,7 +83,7 @@ class Operation:
         """Return when it ran."""
         return self._interval
 
-    def execute(self, work: Callable[[], None], pace: Pace | None) -> None:
+    def execute(self, work: Callable[[], object], pace: Pace | None) -> None:
         """Run on the queue's own thread."""
         start = time.perf_counter()
         try:
@@ -112,20 +100,6 @@ class Operation:
         self._after = ()
         self._interval = (start, time.perf_counter())
         self._running.release()
-
-
-class Corrupter:
-    """Numbers the operations of each queue and passes them to a `Corruption`, if there is one."""
-
-    def __init__(self, corrupt: Corruption | None) -> None:
-        self._corrupt = corrupt
-        self._numbers: Counter[Queue] = Counter()
-
-    def __call__(self, queue: Queue, block: Block) -> None:
-        """Take note of an operation that has just been done; one thread for each queue."""
-        if self._corrupt is not None:
-            self._corrupt(queue, self._numbers[queue], block)
-            self._numbers[queue] += 1
 
 
 def flip_bit(block: Block, element: int, bit: int) -> tuple[np.generic, np.generic]:

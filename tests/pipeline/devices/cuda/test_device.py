@@ -471,7 +471,7 @@ def test_a_product_refused_on_a_lost_context_says_so():
     bench.standin.streams.failed[0] = CUDARuntimeError(719, "launch failure")
     call = GemmCall("dgemm", 0, 0, *[1] * 11)
     with driver.current(), pytest.raises(DeviceError, match=r"dgemm failed.*13.*start it again"):
-        driver.gemm(device._blas, call, device._compute.stream)
+        driver.blas_call(call.routine, device._blas, call[1:], device._compute.stream)
     assert driver.lost is not None
     device.close()
 

@@ -111,12 +111,12 @@ class Memory:
                 return found
         return None
 
-    def attributes(self, pointer: int) -> PointerAttributes:
+    def attributes(self, ptr: int) -> PointerAttributes:
         """Say what an address is."""
-        found = self.find(pointer)
+        found = self.find(ptr)
         if found is None:
-            return PointerAttributes(PAGEABLE, 0, 0, pointer)
-        return PointerAttributes(found.kind, found.device, pointer, pointer)
+            return PointerAttributes(PAGEABLE, 0, 0, ptr)
+        return PointerAttributes(found.kind, found.device, ptr, ptr)
 
     def address_range(self, pointer: int) -> tuple[int, int] | None:
         """Return the start and the bytes of the range an address lies in."""

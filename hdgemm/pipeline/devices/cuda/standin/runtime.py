@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.pipeline.devices.cuda.standin.memory import (
-    DEVICE,
-    INVALID_VALUE,
-    PINNED,
-    PointerAttributes,
-    matrix,
-)
+from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE, INVALID_VALUE, PINNED, matrix
 from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
 if TYPE_CHECKING:
@@ -45,27 +39,27 @@ class Runtime:
             "driverGetVersion": lambda: self._standin.properties.version,
             "runtimeGetVersion": lambda: self._standin.properties.version,
             "getDeviceCount": lambda: self._devices,
-            "getDevice": lambda: self._standin.current.index,
+            "getDevice": lambda: self._index,
             "setDevice": self._set_device,
             "getDeviceProperties": self._device_properties,
             "deviceGetAttribute": self._device_get_attribute,
             "deviceGetPCIBusId": lambda device: f"0000:0{device}:00.0",
             "deviceSynchronize": lambda: streams.drain(self._index),
             "memGetInfo": lambda: memory.info(self._index),
-            "malloc": self._malloc,
-            "free": self._free,
+            "malloc": lambda size: memory.allocate(size, DEVICE, self._index),
+            "free": lambda ptr: self._free(ptr, DEVICE),
             "hostAlloc": self._host_alloc,
-            "freeHost": self._free_host,
+            "freeHost": lambda ptr: self._free(ptr, PINNED),
             "hostRegister": self._host_register,
             "hostUnregister": self._host_unregister,
-            "pointerGetAttributes": self._pointer_attributes,
-            "streamSynchronize": self._stream_synchronize,
+            "pointerGetAttributes": memory.attributes,
+            "streamSynchronize": lambda stream: streams.synchronize(self._handle(stream)),
             "streamWaitEvent": self._stream_wait_event,
-            "streamDestroy": self._stream_destroy,
+            "streamDestroy": streams.drop_stream,
             "eventCreateWithFlags": self._event_create_with_flags,
-            "eventDestroy": self._event_destroy,
-            "eventRecord": self._event_record,
-            "eventSynchronize": self._event_synchronize,
+            "eventDestroy": streams.drop_event,
+            "eventRecord": lambda event, stream: streams.record(event, self._handle(stream)),
+            "eventSynchronize": streams.synchronize_event,
             "eventElapsedTime": streams.elapsed,
             "memcpyAsync": self._memcpy_async,
             "memcpy2DAsync": self._memcpy_2d_async,
@@ -75,6 +69,9 @@ class Runtime:
     def _index(self) -> int:
         """The GPU whose context is current."""
         return self._standin.current.index
+
+    def _handle(self, stream: int) -> int:
+        return self._standin.streams.handle_of(stream, self._index)
 
     def _set_device(self, device: int) -> None:
         self._check_device(device)
@@ -102,20 +99,13 @@ class Runtime:
             raise CUDARuntimeError(INVALID_VALUE, f"attribute {attrib}")
         return self._standin.properties.fp64_ratio
 
-    def _malloc(self, size: int) -> int:
-        return self._standin.memory.allocate(size, DEVICE, self._index)
-
-    def _free(self, ptr: int) -> None:
+    def _free(self, ptr: int, kind: int) -> None:
         self._standin.streams.drain(self._index)
-        self._standin.memory.release(ptr, DEVICE)
+        self._standin.memory.release(ptr, kind)
 
     def _host_alloc(self, size: int, flags: int) -> int:
         _check_flags(flags, _HOST_FLAGS)
         return self._standin.memory.allocate(size, PINNED, self._index)
-
-    def _free_host(self, ptr: int) -> None:
-        self._standin.streams.drain(self._index)
-        self._standin.memory.release(ptr, PINNED)
 
     def _host_register(self, ptr: int, size: int, flags: int) -> None:
         _check_flags(flags, _HOST_FLAGS)
@@ -125,50 +115,22 @@ class Runtime:
         self._standin.streams.drain(self._index)
         self._standin.memory.unregister(ptr)
 
-    def _pointer_attributes(self, ptr: int) -> PointerAttributes:
-        return self._standin.memory.attributes(ptr)
-
-    def _stream_synchronize(self, stream: int) -> None:
-        streams = self._standin.streams
-        streams.synchronize(streams.handle_of(stream, self._index))
-
     def _stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
         _check_flags(flags, 0)
-        streams = self._standin.streams
-        streams.wait_event(streams.handle_of(stream, self._index), event)
-
-    def _stream_destroy(self, stream: int) -> None:
-        self._standin.streams.drop_stream(stream)
+        self._standin.streams.wait_event(self._handle(stream), event)
 
     def _event_create_with_flags(self, flags: int) -> int:
         # "Blocking" is the only flag with which an event keeps its time.
         _check_flags(flags, _BLOCKING)
         return self._standin.streams.new_event(self._index)
 
-    def _event_destroy(self, event: int) -> None:
-        self._standin.streams.drop_event(event)
-
-    def _event_record(self, event: int, stream: int) -> None:
-        streams = self._standin.streams
-        streams.record(event, streams.handle_of(stream, self._index))
-
-    def _event_synchronize(self, event: int) -> None:
-        self._standin.streams.synchronize_event(event)
-
     def _memcpy_async(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:
         self._memcpy_2d_async(dst, size, src, size, size, 1, kind, stream)
 
     def _memcpy_2d_async(
-        self,
-        dst: int,
-        dpitch: int,
-        src: int,
-        spitch: int,
-        width: int,
-        height: int,
-        kind: int,
+        self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int,
         stream: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not width <= min(dpitch, spitch):
             raise CUDARuntimeError(INVALID_VALUE, f"rows of {width} overlap")
         sides = _SIDES[kind]

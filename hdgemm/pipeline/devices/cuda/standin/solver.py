@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm import fortran
-from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, matrix
-from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError, CUSOLVERError
+from hdgemm.pipeline.devices.cuda.standin.blas import DTYPES, Library, Stored
+from hdgemm.pipeline.devices.cuda.standin.memory import DEVICE
+from hdgemm.pipeline.devices.cuda.standin.streams import CUSOLVERError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,117 +19,87 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.cuda.standin.standin import StandIn
 
-_DTYPES: Final = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
-_NOT_INITIALIZED: Final = 1
 _INVALID_VALUE: Final = 3
 _EXECUTION_FAILED: Final = 6
 #: Elements of workspace that each routine asks for, and fills with NaN.
 _WORK: Final = 64
 
 
-class Solver:
-    """Methods take their arguments in the order of CuPy's functions."""
+class Solver(Library):
+    """The functions of `cupy.cuda.cusolver`, which reach device memory only."""
 
     def __init__(self, standin: StandIn) -> None:
-        self._standin = standin
-        #: GPU of each handle.
-        self._handles: dict[int, int] = {}
+        super().__init__(standin, CUSOLVERError)
 
     def names(self) -> dict[str, Callable[..., Any]]:
         """Return the functions by CuPy's names."""
         found: dict[str, Callable[..., Any]] = {"create": self._create, "destroy": self._destroy}
         routines = {"getrf": self._getrf, "geqrf": self._geqrf, "potrf": self._potrf}
-        for letter, dtype in _DTYPES.items():
+        for letter, dtype in DTYPES.items():
             for name, call in routines.items():
-                found[letter + name] = partial(call, np.dtype(dtype))
+                found[letter + name] = partial(call, dtype)
             found[f"{letter}potrf_bufferSize"] = self._potrf_size
             found[f"{letter}getrf_bufferSize"] = self._panel_size
             found[f"{letter}geqrf_bufferSize"] = self._panel_size
         return found
 
-    def held(self) -> int:
-        """Return how many handles exist."""
-        return len(self._handles)
-
-    def _create(self) -> int:
-        handle = 0x501E + 16 * len(self._handles)
-        self._handles[handle] = self._standin.current.index
-        return handle
-
-    def _destroy(self, handle: int) -> None:
-        self._standin.streams.drain(self._handles.pop(handle))
-
-    def _check(self, handle: int, rows: int, lda: int) -> None:
-        if handle not in self._handles:
-            raise CUSOLVERError(_NOT_INITIALIZED, "no such handle")
-        if self._handles[handle] != self._standin.current.index:
-            raise CUSOLVERError(_EXECUTION_FAILED, "the handle belongs to another GPU")
+    def _use(self, handle: int, rows: int, lda: int) -> Callable[..., NDArray[Any]]:
+        """Check a handle; return a function that views device memory, by default one column."""
+        self._check(handle, _EXECUTION_FAILED)
         if lda < max(1, rows):
             raise CUSOLVERError(_INVALID_VALUE, "a short leading dimension")
+        viewer = self._viewer(DEVICE)
+
+        def view(dtype: Any, address: int, rows: int, cols: int = 1, ld: int = 0) -> NDArray[Any]:
+            return viewer(Stored(address, ld or rows, rows, cols), dtype)
+
+        return view
 
     def _panel_size(self, handle: int, m: int, _n: int, _a: int, lda: int) -> int:
-        self._check(handle, m, lda)
+        self._use(handle, m, lda)
         return _WORK
 
     def _potrf_size(self, handle: int, _uplo: int, n: int, _a: int, lda: int) -> int:
-        self._check(handle, n, lda)
+        self._use(handle, n, lda)
         return _WORK
 
     def _getrf(self, dtype: np.dtype[Any], handle: int, *args: int) -> None:
         m, n, a, lda, work, ipiv, info = args
-        self._check(handle, m, lda)
-        view = self._view_function()
+        view = self._use(handle, m, lda)
 
         def run() -> None:
-            view(work, _WORK, 1, _WORK, dtype)[...] = np.nan
-            pivots, zero = fortran.getrf(view(a, m, n, lda, dtype))
-            view(ipiv, n, 1, n, np.int32)[:, 0] = pivots + 1
-            view(info, 1, 1, 1, np.int32)[...] = zero
+            view(dtype, work, _WORK)[...] = np.nan
+            pivots, zero = fortran.getrf(view(dtype, a, m, n, lda))
+            view(np.int32, ipiv, n)[:, 0] = pivots + 1
+            view(np.int32, info, 1)[...] = zero
 
         self._enqueue(run)
 
     def _geqrf(self, dtype: np.dtype[Any], handle: int, *args: int) -> None:
         m, n, a, lda, tau, work, lwork, info = args
-        self._check(handle, m, lda)
-        view = self._view_function()
+        view = self._use(handle, m, lda)
 
         def run() -> None:
-            view(work, lwork, 1, lwork, dtype)[...] = np.nan
+            view(dtype, work, lwork)[...] = np.nan
             t = np.zeros((n, n), dtype, "F")
-            fortran.geqrt(view(a, m, n, lda, dtype), t)
-            view(tau, n, 1, n, dtype)[:, 0] = t.diagonal()
-            view(info, 1, 1, 1, np.int32)[...] = 0
+            fortran.geqrt(view(dtype, a, m, n, lda), t)
+            view(dtype, tau, n)[:, 0] = t.diagonal()
+            view(np.int32, info, 1)[...] = 0
 
         self._enqueue(run)
 
     def _potrf(self, dtype: np.dtype[Any], handle: int, *args: int) -> None:
         uplo, n, a, lda, work, lwork, info = args
-        self._check(handle, n, lda)
+        view = self._use(handle, n, lda)
         if uplo != 1:
             raise CUSOLVERError(_INVALID_VALUE, "the upper triangle alone is made here")
-        view = self._view_function()
 
         def run() -> None:
-            view(work, lwork, 1, lwork, dtype)[...] = np.nan
-            upper = view(a, n, n, lda, dtype)
+            view(dtype, work, lwork)[...] = np.nan
+            upper = view(dtype, a, n, n, lda)
             lower = np.array(upper.conj().T, order="F")
-            view(info, 1, 1, 1, np.int32)[...] = fortran.potrf(lower)
+            view(np.int32, info, 1)[...] = fortran.potrf(lower)
             own = np.triu_indices(n)
             upper[own] = lower.conj().T[own]
 
         self._enqueue(run)
-
-    def _enqueue(self, run: Callable[[], None]) -> None:
-        self._standin.enqueue(self._standin.current.streams[-1], run)
-
-    def _view_function(self) -> Callable[..., NDArray[Any]]:
-        """Return a function that views device memory as a column-major array."""
-        device, memory = self._standin.current.index, self._standin.memory
-
-        def view(address: int, rows: int, cols: int, ld: int, dtype: Any) -> NDArray[Any]:
-            nbytes = ((cols - 1) * ld + rows) * np.dtype(dtype).itemsize
-            if not memory.check(address, nbytes, (DEVICE,), device):
-                raise CUDARuntimeError(ILLEGAL_ADDRESS, f"{address:#x} + {nbytes} bytes")
-            return matrix(address, ld * np.dtype(dtype).itemsize, (cols, rows), dtype).T
-
-        return view

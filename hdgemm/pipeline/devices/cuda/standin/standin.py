@@ -22,7 +22,6 @@ from hdgemm.pipeline.devices.cuda.standin.streams import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
 #: Calls that need no context beforehand, and answer when it is lost.
 _WITHOUT_CONTEXT: Final = frozenset(
@@ -88,23 +87,12 @@ class Current(threading.local):
 
 
 class StandIn:
-    """A machine whose GPUs are host memory.
+    """A machine with a number of equal GPUs that are host memory.
 
-    Parameters
-    ----------
-    order, seed
-        The order in which streams run; see `Streams`.
-    devices
-        The number of GPUs.
-    device_bytes, host_bytes
-        Device memory of each, and host memory that can be page-locked.
-    properties
-        Of all GPUs.
-    faults
-        Calls that fail.
-    pageable
-        Take host memory that is not page-locked in asynchronous copies, as CUDA does. The library
-        never relies on it.
+    `order` and `seed` choose the order in which streams run, see `Streams`. `device_bytes` is the
+    memory of each GPU, `host_bytes` the host memory that can be page-locked; `faults` are calls
+    that fail. With `pageable`, asynchronous copies take host memory that is not page-locked, as
+    CUDA's do; the library never relies on it.
     """
 
     def __init__(
@@ -257,12 +245,7 @@ class StandInStream:
         self._standin.current.streams.append(self.ptr)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._standin.current.streams.pop()
 
     def __del__(self) -> None:

@@ -98,12 +98,12 @@ class Streams:
         self._devices[handle] = device
         return handle
 
-    def drop_stream(self, handle: int) -> None:
+    def drop_stream(self, stream: int) -> None:
         """Finish a stream's work and forget it."""
-        if handle not in self._queues:
+        if stream not in self._queues:
             raise CUDARuntimeError(INVALID_HANDLE, "no such stream")
-        self.synchronize(handle)
-        del self._queues[handle]
+        self.synchronize(stream)
+        del self._queues[stream]
 
     def new_event(self, device: int) -> int:
         """Make an event on a GPU and return its handle."""
@@ -112,9 +112,9 @@ class Streams:
         self._devices[handle] = device
         return handle
 
-    def drop_event(self, handle: int) -> None:
+    def drop_event(self, event: int) -> None:
         """Forget an event."""
-        if self._events.pop(handle, self) is self:
+        if self._events.pop(event, self) is self:
             raise CUDARuntimeError(INVALID_HANDLE, "no such event")
 
     def check_device(self, handle: int, device: int) -> None:

@@ -1,19 +1,17 @@
 /* Row gathers, inverses of triangular blocks, and factors of narrow panels; ../programs.py prepends
  * the definitions:
  *
- *   REAL   float or double
- *   CPLX   1 where an element is a (real, imaginary) pair of REALs, else 0
- *   ORDER  most rows of a triangular block
- *   LANES  work-items of the work-group that factors a column: 1 on a CPU
- *   GROUP  work-items of all other work-groups; those beyond the last element do nothing
+ *   REAL     float or double
+ *   CPLX     1 where an element is a (real, imaginary) pair of REALs, else 0
+ *   ELEMENT  REAL, or a vector of two
+ *   ORDER    most rows of a triangular block
+ *   LANES    work-items of the work-group that factors a column: 1 on a CPU
+ *   GROUP    work-items of all other work-groups; those beyond the last element do nothing
  *
  * Blocks lie in row-major tiles: `start` is the first element, `ld` the elements from row to row.
  */
 
 #if CPLX
-#define JOIN_(x, y) x##y
-#define JOIN(x, y) JOIN_(x, y)
-typedef JOIN(REAL, 2) ELEMENT;
 #define ONE ((ELEMENT)(1, 0))
 #define TIMES(x, y) ((ELEMENT)((x).s0 * (y).s0 - (x).s1 * (y).s1, (x).s0 * (y).s1 + (x).s1 * (y).s0))
 /* Smith's algorithm: no overflow where the quotient has none. */
@@ -32,7 +30,6 @@ ELEMENT quotient(ELEMENT x, ELEMENT y)
 #define REAL_PART(x) ((x).s0)
 #define CONJUGATE(x) ((ELEMENT)((x).s0, -(x).s1))
 #else
-typedef REAL ELEMENT;
 #define ONE ((ELEMENT)1)
 #define TIMES(x, y) ((x) * (y))
 #define OVER(x, y) ((x) / (y))
