@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hdgemm.pipeline.plan import STAGES
-from hdgemm.pipeline.schedule import ScheduleBuilder
+from hdgemm.pipeline.schedule import Ledger, ScheduleBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hdgemm.pipeline.plan import Load, Plan, Stage, Step, WorkUnit
-    from hdgemm.pipeline.schedule import Ledger, Op
+    from hdgemm.pipeline.schedule import Op
 
 #: Units drawn and not yet multiplied: one that multiplies, and one whose tiles are loaded.
 AHEAD: Final = 2
@@ -86,7 +85,7 @@ class FixedSchedule(OperationSource):
     """
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, plan)
+        super().__init__(plan, Ledger.of(plan))
         self._units = iter(plan.units)
         self._lock = threading.Lock()
         self._schedule_unit()
@@ -104,21 +103,15 @@ class FixedSchedule(OperationSource):
         return unit is not None
 
 
-@dataclass
-class _GrowingLedger:
-    """Implements `Ledger`; extended under the schedule's lock, read by number without it."""
-
-    loads: list[Load] = field(default_factory=list)
-    units: list[WorkUnit] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-
 class DynamicSchedule(OperationSource):
     """Operations of the work units that a feed gives during the run, in the memory of a plan."""
 
     def __init__(self, plan: Plan, feed: Feed) -> None:
-        self._drawn = _GrowingLedger()
-        super().__init__(plan, self._drawn)
+        # Extended under the lock, read by number without it.
+        self._loads: list[Load] = []
+        self._units: list[WorkUnit] = []
+        self._steps: list[Step] = []
+        super().__init__(plan, Ledger(self._loads, self._units, self._steps))
         self.stages = STAGES  # lanes of stages without operations end with the others
         self._feed = feed
         self._changed = threading.Condition()
@@ -141,7 +134,7 @@ class DynamicSchedule(OperationSource):
         return True
 
     def _may_draw(self) -> bool:
-        return not self._drawing and len(self._drawn.units) - self._multiplied < AHEAD
+        return not self._drawing and len(self._units) - self._multiplied < AHEAD
 
     def _draw(self) -> None:
         batch = None
@@ -157,14 +150,14 @@ class DynamicSchedule(OperationSource):
                 self._changed.notify_all()
 
     def _append(self, batch: Batch) -> None:
-        self._drawn.loads += batch.loads
-        self._drawn.steps += batch.steps
-        self._drawn.units.append(batch.unit)
+        self._loads += batch.loads
+        self._steps += batch.steps
+        self._units.append(batch.unit)
         self._builder.append(batch.unit)
 
     def finished(self, op: Op) -> None:
         """Count multiplied units, so that the next can be drawn."""
-        if op.stage == "mult1" and op.step == self._drawn.units[op.unit].last:
+        if op.stage == "mult1" and op.step == self._units[op.unit].last:
             with self._changed:
                 self._multiplied += 1
                 self._changed.notify_all()

@@ -35,10 +35,7 @@ def to_json(plan: Plan, *, indent: int | None = None) -> str:
 def from_json(text: str) -> Plan:
     """Read a plan that `to_json` wrote; `validate` checks whether it can be run.
 
-    Raises
-    ------
-    InputError
-        When the text is not a plan, or has another format.
+    Raises `InputError` where the text is not a plan, or has another format.
     """
     try:
         fields: dict[str, Any] = json.loads(text)

@@ -7,7 +7,7 @@ the writer of a slot waits for the last reader, and a reader for the writer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.pipeline.plan import OPERANDS, STAGES, flops_per_multiply_add
 from hdgemm.pipeline.slots import piece_bytes, pieces_of
@@ -21,22 +21,11 @@ Need = tuple["Stage", int]
 
 
 class Op(NamedTuple):
-    """One operation of one stage.
+    """One operation of one stage: what it moves, or the C tile that it multiplies into, is `rect`.
 
-    Parameters
-    ----------
-    number
-        Its index in its stage, from 0.
-    load
-        Index of the load it belongs to, -1 for mult1 and stores.
-    rect
-        What it moves, or the C tile that it multiplies into, in op-space.
-    ring
-        Index of its piece of the staging ring, -1 for none.
-    nbytes, flops
-        What it moves or computes; store2 counts the old C that it reads.
-    needs
-        ``(stage, count)``: it may start when that stage has finished `count` operations.
+    `number` counts from 0 in its stage; `load` is -1 for mult1 and stores; `ring` is the piece of
+    the staging ring, -1 for none. store2's `nbytes` count the old C that it reads. It may start
+    when each stage named in `needs` has finished so many operations.
     """
 
     stage: Stage
@@ -55,28 +44,25 @@ class Op(NamedTuple):
 Schedule = dict["Stage", list[Op]]
 
 
-class Ledger(Protocol):
+class Ledger(NamedTuple):
     """Loads, work units and steps by number, each in the order in which the run needs them.
 
-    Either a plan, or the ones that a dynamic schedule has drawn so far.
+    Those of a plan, or the ones that a dynamic schedule has drawn so far.
     """
 
-    @property
-    def loads(self) -> Sequence[Load]:
-        """Tiles of A and B."""
+    loads: Sequence[Load]
+    units: Sequence[WorkUnit]
+    steps: Sequence[Step]
 
-    @property
-    def units(self) -> Sequence[WorkUnit]:
-        """Tiles of C."""
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """Kernel calls."""
+    @classmethod
+    def of(cls, plan: Plan) -> Ledger:
+        """Return those of a plan."""
+        return cls(plan.loads, plan.units, plan.steps)
 
 
 def build_schedule(plan: Plan) -> Schedule:
     """List the operations of every stage of a plan, each stage in its own order."""
-    builder = ScheduleBuilder(plan, plan)
+    builder = ScheduleBuilder(plan, Ledger.of(plan))
     for unit in plan.units:
         builder.append(unit)
     return builder.schedule

@@ -53,14 +53,10 @@ def draw_signs(m: int, n: int, dtype: np.dtype[Any], seed: int) -> Signs:
 class Side(NamedTuple):
     """Checksums of the rows (or columns) of a tile.
 
-    Parameters
-    ----------
-    sums
-        Expected from A and B, without alpha: Σ A_s·(B_s·x), or Σ (y'·A_s)·B_s.
-    least
-        Lower bounds of F_i = Σ_p |a_ip|·‖b_p‖, or of G_j = Σ_p ‖a_p‖·|b_pj|, from samples of p.
-    old, old_sizes
-        C₀·x (y'·C₀) and the norms of C₀'s rows (columns); None where C does not start from C₀.
+    `sums` are expected from A and B, without alpha: Σ A_s·(B_s·x), or Σ (y'·A_s)·B_s. `least` are
+    lower bounds of F_i = Σ_p |a_ip|·‖b_p‖, or of G_j = Σ_p ‖a_p‖·|b_pj|, from samples of p. `old`
+    and `old_sizes` are C₀·x (y'·C₀) and the norms of C₀'s rows (columns); None where C does not
+    start from C₀.
     """
 
     sums: NDArray[Any]

@@ -39,12 +39,8 @@ class CheckedTiles:
 class TileChecks:
     """Settings and counters of the checks of one run, shared by its lanes and devices.
 
-    Parameters
-    ----------
-    seed
-        Seed of the signs; the same run has the same checksums.
-    scratch_bytes
-        Host memory, and memory of a device, in which a tile's inputs are read again.
+    `seed` is that of the signs; a tile's inputs are read again in `scratch_bytes` of host memory,
+    and of a device's.
     """
 
     def __init__(self, seed: int = 0, scratch_bytes: int = 16 << 20) -> None:

@@ -63,16 +63,9 @@ class InputReader:
 class InputSums:
     """Checksums and sizes of a tile, from its inputs.
 
-    Parameters
-    ----------
-    sums
-        Σ A·(B·x) and Σ (y'·A)·B without the bad rows of A and bad columns of B.
-    sizes
-        F_i and G_j.
-    bad
-        Rows of A and columns of B that hold NaN or Inf: there, C must not hold finite elements.
-    largest
-        The largest norm of a row of B, and of a column of A, in a chunk.
+    `sums` are Σ A·(B·x) and Σ (y'·A)·B without the `bad` rows of A and columns of B: they hold NaN
+    or Inf, and there C must not hold finite elements. `sizes` are F_i and G_j; `largest` is the
+    largest norm of a row of B, and of a column of A, in a chunk.
     """
 
     sums: tuple[NDArray[Any], NDArray[Any]]

@@ -73,14 +73,9 @@ class PageBuffer:
 class HostDevice:
     """The CPU behind the device protocol; all methods but large `gemm`s are synchronous.
 
-    Parameters
-    ----------
-    threads
-        Threads that multiply; None for one for each core.
-    draws
-        The threads draw blocks of C (see `host_queue`); False leaves each product to threaded
-        BLAS, which is faster where many cores share one packed copy of B. None takes what the
-        machine's calibration found.
+    It multiplies with `threads`, None for one for each core. With `draws` they draw blocks of C,
+    see `host_queue`; without, each product is left to threaded BLAS, which is faster where many
+    cores share one packed copy of B. None takes what the machine's calibration found.
     """
 
     panel_columns = 128

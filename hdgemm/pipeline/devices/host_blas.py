@@ -55,16 +55,7 @@ class Routine(NamedTuple):
 class Gemm(NamedTuple):
     """C := alpha·op(A)·op(B) + beta·C on row-major matrices given by address.
 
-    Parameters
-    ----------
-    scalars
-        alpha and beta, in the dtype of the matrices.
-    m, n, k
-        op(A) is m×k, op(B) is k×n.
-    a, b, c
-        Addresses of the first elements.
-    lda, ldb, ldc
-        Elements from one stored row to the next.
+    op(A) is m×k, op(B) is k×n; `scalars` are alpha and beta in the dtype of the matrices.
     """
 
     routine: Routine

@@ -99,14 +99,10 @@ class Driver(Context):
             attributes = self.call("pointerGetAttributes", pointer)
         return _KINDS[attributes.type], int(attributes.device)
 
-    def stream(self) -> Any:
-        """Make a stream that does not wait for the legacy default stream."""
-        with self.current():
-            return self.checked("Stream", self.api.stream)
-
     def stream_within(self, resources: ExitStack) -> Any:
-        """Make a stream that is destroyed with other resources."""
-        stream = self.stream()
+        """Make a stream that does not wait for the legacy default stream, destroyed with others."""
+        with self.current():
+            stream = self.checked("Stream", self.api.stream)
         resources.callback(self.destroy_stream, stream)
         return stream
 
@@ -190,13 +186,7 @@ class Driver(Context):
             self.checked(name, getattr(self.api.blas, name), handle, *arguments)
 
     def solver(self) -> int:
-        """Make a cuSOLVER handle.
-
-        Raises
-        ------
-        DeviceUnavailableError
-            When cuSOLVER is not installed.
-        """
+        """Make a cuSOLVER handle; raise `DeviceUnavailableError` where it is not installed."""
         try:
             create = self.api.solver().create
         except ImportError as error:

@@ -31,13 +31,7 @@ _OLD_DRIVER: Final = 35
 
 
 def _count(api: CudaApi) -> int:
-    """Return the number of GPUs.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        When the driver has none, or is missing or too old.
-    """
+    """Return the number of GPUs; raise `DeviceUnavailableError` with the reason for none."""
     try:
         found = int(api.runtime.getDeviceCount())
     except RuntimeError as error:
@@ -153,12 +147,8 @@ def _why_unsupported(api: CudaApi, facts: DeviceFacts) -> str:
 def open_device(name: str, memory_bytes: int | None = None) -> CudaNativeDevice:
     """Open ``"cuda:N"``, to hold at most `memory_bytes`; ``"cuda"`` is the first.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        When there is no such GPU, or no way to use it; the message says why.
-    DoesNotFitError
-        When there is too little memory free for a context and cuBLAS.
+    Raises `DeviceUnavailableError` with the reason where there is no such GPU or no way to use it,
+    `DoesNotFitError` where too little memory is free for a context and cuBLAS.
     """
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 def driver_errors(what: str, **numbers: Any) -> Iterator[None]:
     """Convert an OpenCL driver's error in this block into a `DeviceError` about `what`.
 
-    Raises
-    ------
-    DoesNotFitError
-        When the driver ran out of memory.
-    DeviceError
-        For every other error; `numbers` become its attributes.
+    It is a `DoesNotFitError` where the driver ran out of memory; `numbers` become its attributes.
     """
     try:
         yield
@@ -58,13 +53,7 @@ class OwnerProcess:
         _OWNERS.add(self)
 
     def check(self) -> None:
-        """Refuse to continue in a forked child.
-
-        Raises
-        ------
-        DeviceError
-            With `opened_by` and `process`, the two process ids.
-        """
+        """Raise `DeviceError` in a forked child."""
         if self.forked:
             raise DeviceError(
                 f"{self._name} was opened by process {self._pid}, and this is its fork "

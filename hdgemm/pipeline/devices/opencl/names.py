@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
@@ -17,36 +17,20 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"opencl(?::(\d{1,4})(?:/(\d{1,4}):(\d{1,4}))?)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """``opencl:INDEX``, or number `part` of `parts` equal parts: ``opencl:INDEX/PARTS:PART``."""
-
-    index: int
-    parts: int = 1
-    part: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Name:
-        """Read a name; ``opencl`` alone is the first device.
-
-        Raises
-        ------
-        DeviceUnavailableError
-            When the text is no name, or the part's number is too high.
-        """
-        match = _NAME.fullmatch(text)
-        if match is None:
-            raise DeviceUnavailableError(
-                f"there is no device {text!r}: an OpenCL device has a name like 'opencl:0', and a "
-                "part of one a name like 'opencl:0/2:1'"
-            )
-        name = cls(int(match[1] or 0), int(match[2] or 1), int(match[3] or 0))
-        if name.part >= name.parts:
-            raise DeviceUnavailableError(
-                f"there is no {text!r}: the numbers of {name.parts} parts start at 0",
-                parts=name.parts,
-            )
-        return name
+def _parse(text: str) -> tuple[int, int, int]:
+    """Return the index of a device, its number of equal parts and the part that a name means."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise DeviceUnavailableError(
+            f"there is no device {text!r}: an OpenCL device has a name like 'opencl:0', and a "
+            "part of one a name like 'opencl:0/2:1'"
+        )
+    index, parts, part = int(match[1] or 0), int(match[2] or 1), int(match[3] or 0)
+    if part >= parts:
+        raise DeviceUnavailableError(
+            f"there is no {text!r}: the numbers of {parts} parts start at 0", parts=parts
+        )
+    return index, parts, part
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -103,44 +87,37 @@ def _unusable(found: Found) -> str:
 
 
 def locate(text: str) -> Found:
-    """Find a device, or a part of one, by name.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        When there is no such device, or it cannot be divided into these parts.
-    """
-    name, found = Name.parse(text), found_devices()
-    if name.index >= len(found):
+    """Find a device, or a part of one, by name; raise `DeviceUnavailableError` without it."""
+    (index, parts, part), found = _parse(text), found_devices()
+    if index >= len(found):
         raise DeviceUnavailableError(
             f"there is no {text}: this machine has {len(found)} OpenCL device(s), numbered from 0 "
             "(`hdgemm devices` lists them)",
             devices=len(found),
         )
-    whole = found[name.index]
-    return whole if name.parts == 1 else _divide(whole, name, text)
+    return found[index] if parts == 1 else _divide(found[index], parts, text)[part]
 
 
-def _divide(whole: Found, name: Name, text: str) -> Found:
+def _divide(whole: Found, parts: int, text: str) -> list[Found]:
     import pyopencl as cl
 
+    name, _, _ = text.partition("/")
     available = whole.facts.compute_units
-    units = available // name.parts
+    units = available // parts
     if units == 0:
         raise DeviceUnavailableError(
-            f"opencl:{name.index} has {available} units, too few for {text}",
-            units=available, parts=name.parts,
-        )  # fmt: skip
+            f"{name} has {available} units, too few for {text}", units=available, parts=parts
+        )
     try:
         how: list[Any] = [cl.device_partition_property.EQUALLY, units]
         divided = whole.handle.create_sub_devices(how)
     except cl.Error as error:
         raise DeviceUnavailableError(
-            f"opencl:{name.index} cannot be divided into {name.parts} parts: {error}"
+            f"{name} cannot be divided into {parts} parts: {error}"
         ) from error
-    memory = whole.facts.memory_bytes // name.parts
+    memory = whole.facts.memory_bytes // parts
     facts = replace(whole.facts, compute_units=units, memory_bytes=memory)
-    return Found(facts, divided[name.part])
+    return [Found(facts, handle) for handle in divided]
 
 
 def open_device(
@@ -149,11 +126,7 @@ def open_device(
     """Open ``"opencl:N"``, or a part like ``"opencl:N/2:0"``, to hold at most `memory_bytes`.
 
     `zero_copy` false uses a CPU device as if it had memory of its own; None decides by its kind.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        With the reason, when there is no such device or it cannot be used.
+    Raises `DeviceUnavailableError` with the reason where it is not there or cannot be used.
     """
     found = locate(name)
 

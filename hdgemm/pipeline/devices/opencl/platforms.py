@@ -44,12 +44,8 @@ class Found(NamedTuple):
 def found_devices() -> tuple[Found, ...]:
     """Return every device in the order of its number; queries the loader once in a process.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        When PyOpenCL cannot be imported, or there is no platform.
-    DeviceError
-        In a forked child of the process that queried the loader.
+    Raises `DeviceUnavailableError` where PyOpenCL cannot be imported or there is no platform, and
+    `DeviceError` in a forked child of the process that queried the loader.
     """
     owner, found = _query_loader()
     owner.check()

@@ -83,15 +83,11 @@ class EventCompletion:
 class Queue:
     """An in-order queue; any thread may enqueue, one at a time.
 
-    Parameters
-    ----------
-    offset
-        Seconds from the device's clock to `time.perf_counter`.
-    blocking
-        `enqueue` waits until the work is done; otherwise the driver orders commands by events and
-        `enqueue` returns at once. Intel's CPU runtime owns one thread fewer than there are cores
-        and relies on the thread that waits for a command to execute a part of it: a command
-        started by the event of another queue has no waiting thread, and one core stays idle.
+    `offset` is in seconds from the device's clock to `time.perf_counter`. With `blocking`,
+    `enqueue` waits until the work is done; otherwise the driver orders commands by events and
+    `enqueue` returns at once. Intel's CPU runtime owns one thread fewer than there are cores and
+    relies on the thread that waits for a command to execute a part of it: a command started by the
+    event of another queue has no waiting thread, and one core stays idle.
     """
 
     def __init__(

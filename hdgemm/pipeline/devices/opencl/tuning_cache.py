@@ -161,10 +161,7 @@ def _defaults() -> list[dict[str, Any]]:
 def default_shape(facts: Facts, dtype: np.dtype[Any]) -> KernelShape:
     """Return the shipped shape of the first kind of device that matches.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        When the dtype needs double precision and the device has none.
+    Raises `DeviceUnavailableError` where the dtype needs double precision and the device has none.
     """
     if real_bytes(dtype) == 8 and not facts.has_double:
         raise DeviceUnavailableError(f"{facts.device} has no double precision: no {dtype.name}")

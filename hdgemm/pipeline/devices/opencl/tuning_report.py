@@ -70,13 +70,7 @@ def histogram(speeds: Sequence[float]) -> tuple[list[int], float, float]:
 
 
 def draw(path: Path, tuning: Tuning) -> None:
-    """Draw the kernels' speeds in ascending order and their distribution.
-
-    Raises
-    ------
-    InputError
-        When Matplotlib is not installed.
-    """
+    """Draw the kernels' speeds in ascending order and their distribution; needs Matplotlib."""
     speeds = tuning.speeds()
     figure = new_figure(8, 3.2, "a picture of the speeds")
     ranked, spread = figure.subplots(1, 2)

@@ -63,10 +63,7 @@ class RaceCheck:
     ) -> VectorClock:
         """Check an operation against all that can still be running; return its clock.
 
-        Raises
-        ------
-        AssertionError
-            When a conflicting operation is not ordered before it.
+        A conflicting operation that is not ordered before it is an `AssertionError`.
         """
         own = _INDEX[queue]
         clock = _merged(self._seen, self._last[queue])

@@ -200,8 +200,9 @@ class Producer:
         self.bench = bench
         self.array, self.tile = on_gpu(bench, np.full(values.shape, np.nan))
         driver = bench.device.driver
-        self.stream, self.event = driver.stream(), driver.event(blocking=False)
+        self.event = driver.event(blocking=False)
         with driver.current():
+            self.stream = driver.api.stream()
             bench.standin.enqueue(self.stream.ptr, lambda: np.copyto(self.array, values))
 
     def order(self, stream):

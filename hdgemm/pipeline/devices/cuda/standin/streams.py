@@ -57,14 +57,11 @@ class Op:
 
 
 class Streams:
-    """All streams of a stand-in.
+    """All streams of a stand-in, which run in an order of one of three kinds.
 
-    Parameters
-    ----------
-    order
-        ``"lazy"``: nothing runs before the host waits for it, and then only what that needs.
-        ``"random"``: after every call a few entries of random streams run.
-        ``"ahead:N"``: the N-th stream made runs as soon as it may, the others lazily.
+    ``"lazy"``: nothing runs before the host waits for it, and then only what that needs.
+    ``"random"``: after every call a few entries of random streams run. ``"ahead:N"``: the N-th
+    stream made runs as soon as it may, the others lazily.
     """
 
     def __init__(self, order: str, seed: int) -> None:
