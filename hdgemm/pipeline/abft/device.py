@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.pipeline.abft.checksums import LoadSums, UnitSums, panel_rows, panels, wide
-from hdgemm.pipeline.abft.stages import CheckedStages
+from hdgemm.pipeline.abft.inspection import CheckedStages
 from hdgemm.pipeline.devices.protocol import Block, Tile, view
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class DeviceCheckedStages(CheckedStages):
     def close(self) -> None:
         """Wait for enqueued operations and free the thin tiles."""
         self._thin.free()
-        super().close()
 
     def load2(self, op: Op, after: After) -> Completion:
         """Upload a piece and sum it; upload the sums after the last piece of a tile."""
@@ -107,7 +106,7 @@ class DeviceCheckedStages(CheckedStages):
             completion.wait()
         began = time.perf_counter()
         sums = self._sums.pop(unit.number).replaced(*self._thin.download(unit))
-        self._inspector.inspect(unit, sums)
+        self.inspect(unit, sums)
         self._checks.count(seconds=time.perf_counter() - began)
 
     def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:

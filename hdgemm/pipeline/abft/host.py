@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from hdgemm.pipeline.abft.checksums import SAMPLES, UnitSums, panels
-from hdgemm.pipeline.abft.stages import CheckedStages
+from hdgemm.pipeline.abft.inspection import CheckedStages
 from hdgemm.pipeline.devices.host import host_view
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.plan import Rect
@@ -53,7 +53,7 @@ class HostCheckedStages(CheckedStages):
         if op.step == unit.last:
             completion.wait()
             began = time.perf_counter()
-            self._inspector.inspect(unit, self._sums)
+            self.inspect(unit, self._sums)
             self._checks.count(seconds=time.perf_counter() - began)
         return completion
 

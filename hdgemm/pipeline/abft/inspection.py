@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import WrongTileError
-from hdgemm.pipeline.abft.checksums import sum_both
-from hdgemm.pipeline.abft.recompute import InputSums
+from hdgemm.pipeline.abft.bounds import Rounding
+from hdgemm.pipeline.abft.checksums import draw_signs, sum_both
+from hdgemm.pipeline.abft.recompute import InputReader, InputSums
+from hdgemm.pipeline.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.abft.bounds import Rounding
-    from hdgemm.pipeline.abft.checksums import Signs, UnitSums
+    from hdgemm.pipeline.abft.checksums import UnitSums
     from hdgemm.pipeline.abft.counters import TileChecks
-    from hdgemm.pipeline.abft.recompute import InputReader
+    from hdgemm.pipeline.devices.protocol import After, Completion
     from hdgemm.pipeline.plan import WorkUnit
-
-
-class TileAccess(Protocol):
-    """Reads the C tiles of a device and multiplies into them."""
-
-    def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
-        """Yield a C tile by panels of whole rows; each is valid until the next."""
-
-    def multiply(self, unit: WorkUnit, a: NDArray[Any], b: NDArray[Any], *, first: bool) -> None:
-        """C tile := alpha·A·B, plus itself unless `first`; `a`, `b` in op-space."""
+    from hdgemm.pipeline.schedule import Op
+    from hdgemm.pipeline.stages import Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +48,47 @@ class Deviations:
             return float((self.off[compared] / self.bound[compared]).max(initial=0.0))
 
 
-class Inspector:
-    """Inspects the finished tiles of one run.
+class CheckedStages(Stages, ABC):
+    """Stages that inspect each finished tile of C; subclasses read the tiles of their device."""
 
-    `factors` are alpha and the beta that a tile itself starts with; `device` is named in errors.
-    """
-
-    def __init__(
-        self,
-        rounding: Rounding,
-        signs: Signs,
-        reader: InputReader,
-        access: TileAccess,
-        factors: tuple[complex, complex],
-        checks: TileChecks,
-        device: str,
-    ) -> None:
-        self._rounding = rounding
-        self._signs = signs
-        self._reader = reader
-        self._access = access
-        self._alpha, self._beta = factors
+    def __init__(self, bound: Bound, checks: TileChecks) -> None:
+        super().__init__(bound)
+        problem, dtype = self._plan.problem, np.dtype(self._plan.problem.dtype)
+        # For staged C, store2 applies beta.
+        starts_with = self._beta if problem.c.path == "resident" else 0.0
+        with np.errstate(all="ignore"):
+            alpha, beta = (dtype.type(factor).item() for factor in (self._alpha, starts_with))
+        #: alpha, and the beta that a tile itself starts with.
+        self._scales: tuple[complex, complex] = alpha, beta
+        self._rounding = Rounding.of(problem, alpha, beta)
+        self._reader = InputReader(self._plan, self._operands, checks.scratch_bytes)
+        self._signs = draw_signs(problem.m, problem.n, dtype, checks.seed)
         self._checks = checks
-        self._device = device
+
+    def close(self) -> None:
+        """Free the memory of the checks: none on the host."""
+
+    def load1(self, op: Op, after: After) -> Completion:
+        """Read, unless inputs of a tile are being read again."""
+        with self._reader.reading:
+            return super().load1(op, after)
+
+    @abstractmethod
+    def panels(self, unit: WorkUnit) -> Iterable[tuple[int, NDArray[Any]]]:
+        """Yield a C tile by panels of whole rows; each is valid until the next."""
+
+    @abstractmethod
+    def multiply(self, unit: WorkUnit, a: NDArray[Any], b: NDArray[Any], *, first: bool) -> None:
+        """C tile := alpha·A·B, plus itself unless `first`; `a`, `b` in op-space."""
 
     def inspect(self, unit: WorkUnit, sums: UnitSums) -> None:
         """Return when the tile is right, as it is or after it was computed again.
 
-        Raises
-        ------
-        WrongTileError
-            When the tile is wrong, and again after it was computed again.
+        Raises `WrongTileError` when it is wrong after that, too.
         """
         x, y = self._signs.of(unit.rect)
         with np.errstate(all="ignore"):
-            found = sum_both(self._access.panels(unit), x, y)
+            found = sum_both(self.panels(unit), x, y)
             worst = self._worst(unit, sums, found)
             if worst <= 1.0:
                 self._checks.count(tiles=1, worst=worst)
@@ -115,8 +115,9 @@ class Inspector:
     def _off(
         self, found: NDArray[Any], expected: NDArray[Any], old: NDArray[Any] | None
     ) -> NDArray[Any]:
-        off: NDArray[Any] = found - self._alpha * expected
-        return off if old is None else off - self._beta * old
+        alpha, beta = self._scales
+        off: NDArray[Any] = found - alpha * expected
+        return off if old is None else off - beta * old
 
     def _look_closer(
         self, unit: WorkUnit, sums: UnitSums, found: tuple[NDArray[Any], NDArray[Any]]
@@ -130,7 +131,7 @@ class Inspector:
                 raise self._error(unit, judged, "its old values are gone, so it stays wrong")
             chunks = 0
             for a, b in self._reader.chunks(unit.rect):
-                self._access.multiply(unit, a, b, first=chunks == 0)
+                self.multiply(unit, a, b, first=chunks == 0)
                 chunks += 1
             judged = self._judge(unit, sums.replaced(*inputs.sums), inputs, None, chunks)
             if any(side.suspect.any() for side in judged):
@@ -143,27 +144,19 @@ class Inspector:
         )  # fmt: skip
 
     def _judge(
-        self,
-        unit: WorkUnit,
-        sums: UnitSums,
-        inputs: InputSums,
-        found: tuple[NDArray[Any], NDArray[Any]] | None,
-        chunks: int,
-    ) -> tuple[Deviations, Deviations]:
+        self, unit: WorkUnit, sums: UnitSums, inputs: InputSums,
+        found: tuple[NDArray[Any], NDArray[Any]] | None, chunks: int,
+    ) -> tuple[Deviations, Deviations]:  # fmt: skip
         """Compare with the exact bounds, and NaN and Inf with the places where they must be.
 
-        Parameters
-        ----------
-        found
-            Checksums of the tile; None sums it again, without NaN and Inf of the inputs.
-        chunks
-            Chunks of k in which the tile was computed again.
+        `found` are checksums of the tile; None sums it again, without NaN and Inf of the inputs.
+        It was computed again in so many `chunks` of k.
         """
         x, y = self._signs.of(unit.rect)
         wrong = (np.zeros(y.size, np.bool_), np.zeros(x.size, np.bool_))
         if found is None:
             bad_rows, bad_cols = inputs.bad
-            parts = inputs.masked(self._access.panels(unit), wrong)
+            parts = inputs.masked(self.panels(unit), wrong)
             found = sum_both(parts, np.where(bad_cols, 0, x), np.where(bad_rows, 0, y))
         steps, zero = max(chunks, _steps(unit)), np.zeros(1)
         sides = []
@@ -176,7 +169,7 @@ class Inspector:
             off = np.abs(self._off(found[i], expected, side.old))
             overflow = self._rounding.may_overflow(inputs.sizes[i], old, length)
             overflow |= self._rounding.may_overflow(np.full(1, inputs.largest[i]), zero, length)
-            overflow |= not np.isfinite(self._alpha) or not np.isfinite(self._beta)
+            overflow |= not np.isfinite(self._scales).all()
             unchecked = inputs.bad[i] | (overflow & ~np.isfinite(off))
             unchecked |= inputs.holds_bad and side.old is not None
             off = np.where(wrong[i], np.inf, off)
@@ -186,7 +179,7 @@ class Inspector:
     def _error(
         self, unit: WorkUnit, judged: tuple[Deviations, Deviations], then: str
     ) -> WrongTileError:
-        rows, cols = judged
+        device, (rows, cols) = self._plan.device.name, judged
         along, side = ("row", rows) if rows.suspect.any() else ("column", cols)
         place = int(np.argmax(np.where(side.suspect, np.nan_to_num(side.off, nan=np.inf), -1.0)))
         rect = unit.rect
@@ -195,11 +188,11 @@ class Inspector:
         off, bound = float(side.off[place]), float(side.bound[place])
         numbers = {"tile": tuple(rect), "row": row, "col": col, "deviation": off, "bound": bound}
         return WrongTileError(
-            f"{self._device} computed a wrong C tile: rows {rect.row} to {rect.row + rect.rows - 1}"
+            f"{device} computed a wrong C tile: rows {rect.row} to {rect.row + rect.rows - 1}"
             f", columns {rect.col} to {rect.col + rect.cols - 1}; the sum of {along} "
             f"{row if col is None else col} is off by {off:.3g}, rounding explains {bound:.3g}; "
             f"{then}. Test that device's memory before it computes more",
-            **numbers, device=self._device,
+            **numbers, device=device,
         )  # fmt: skip
 
 
