@@ -144,7 +144,8 @@ def run_plan(
 ) -> Timeline:
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
 
-    The plan is validated and all its memory is allocated before the first operation.
+    The plan is validated and all its memory is allocated before the first operation. The timeline
+    has one event per operation.
 
     Parameters
     ----------
@@ -163,11 +164,6 @@ def run_plan(
         Counts the results of the ABFT check of each C tile; None: no checks.
     cache
         Slots of earlier runs on the device; None: all memory is allocated and freed.
-
-    Returns
-    -------
-    Timeline
-        One event per operation.
 
     Raises
     ------

@@ -51,12 +51,15 @@ def from_json(text: str) -> Plan:
 
 
 def _plan(fields: dict[str, Any]) -> Plan:
-    expected, granularity = fields.pop("expected"), fields["device"]["granularity"]
+    expected, problem = fields.pop("expected"), fields["problem"]
+    granularity = fields["device"]["granularity"]
     fields |= {name: Slots(**fields[name]) for name in _SLOTS}
     return Plan(
         **fields
         | {
-            "problem": _problem(fields["problem"]),
+            "problem": Problem(
+                **problem | {name: _spec(problem[name]) for name in ("a", "b", "c")}
+            ),
             "device": DeviceSpec(**fields["device"] | {"granularity": tuple(granularity)}),
             "overlap": Overlap(**fields["overlap"]),
             "tile": tuple(fields["tile"]),
@@ -72,10 +75,6 @@ def _plan(fields: dict[str, Any]) -> Plan:
             "expected": None if expected is None else Expectation(**expected),
         }
     )
-
-
-def _problem(fields: dict[str, Any]) -> Problem:
-    return Problem(**fields | {name: _spec(fields[name]) for name in ("a", "b", "c")})
 
 
 def _spec(fields: dict[str, Any]) -> OperandSpec:

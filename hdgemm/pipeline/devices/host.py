@@ -111,15 +111,13 @@ class HostDevice:
 
     def upload(self, source: NDArray[Any], target: Block, after: After) -> Completion:
         """Copy rows into a tile."""
-        for completion in after:
-            completion.wait()
+        _wait_for(after)
         np.copyto(view(target), source)
         return DONE
 
     def download(self, source: Block, target: NDArray[Any], after: After) -> Completion:
         """Copy rows out of a tile."""
-        for completion in after:
-            completion.wait()
+        _wait_for(after)
         np.copyto(target, view(source))
         return DONE
 
@@ -127,8 +125,7 @@ class HostDevice:
         self, alpha: complex, a: Block, b: Block, beta: complex, c: Block, after: After
     ) -> Completion:
         """Queue a large product; call threaded BLAS for a small one."""
-        for completion in after:
-            completion.wait()
+        _wait_for(after)
         gemm = _gemm(alpha, a, b, beta, c)
         gemm.check()
         if gemm.scalars[0] == 0:
@@ -204,8 +201,7 @@ class HostDevice:
 
     def _wait(self, after: After) -> None:
         """Wait for earlier operations, those of other devices and all that are queued here."""
-        for completion in after:
-            completion.wait()
+        _wait_for(after)
         self.synchronize()
 
     def _draws_blocks(self) -> bool:
@@ -223,6 +219,11 @@ class HostDevice:
         if self._queue is not None and self._queue.usable:
             self._queue.close()
         self._queue = None
+
+
+def _wait_for(after: After) -> None:
+    for completion in after:
+        completion.wait()
 
 
 def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:

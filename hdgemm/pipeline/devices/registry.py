@@ -68,21 +68,11 @@ def first_accelerator() -> str | None:
 def open_device(
     name: str, memory_bytes: int | None = None, *, threads: int | None = None
 ) -> Device:
-    """Open one device by name.
+    """Open one device by name: ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
 
-    Parameters
-    ----------
-    name
-        ``"host"``, ``"opencl:0"``, ``"cuda:0"``.
-    memory_bytes
-        The most that it may hold; None: all it has.
-    threads
-        Threads that multiply on the host; None for one for each core.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        When there is no such device, or it cannot be used; the message says why.
+    It holds at most `memory_bytes`, None: all it has. The host multiplies with `threads`, None for
+    one for each core. Raises `DeviceUnavailableError` with the reason where there is no such
+    device, or it cannot be used.
     """
     kind = name.partition(":")[0]
     if name == "host":

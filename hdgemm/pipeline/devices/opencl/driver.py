@@ -101,20 +101,11 @@ os.register_at_fork(after_in_child=_isolate_child)
 class Facts:
     """The properties of a device on which a kernel's shape depends.
 
-    Parameters
-    ----------
-    kind
-        ``"cpu"``, ``"gpu"`` or ``"accelerator"``.
-    vector_bytes
-        Bytes of the device's SIMD vector; 64 with AVX-512. 4 or 8 on a GPU, whose SIMD lanes are
-        work-items.
-    simd_width
-        Work-items that execute in lockstep (a warp, a wavefront); 1 on a CPU.
-    registers_per_item, registers_per_group
-        32-bit registers. OpenCL has no query for them: on a CPU they are its vector registers, on
-        a GPU those of common architectures.
-    resident_items
-        Most work-items that a compute unit holds at once; assumed in the same way.
+    `kind` is ``"cpu"``, ``"gpu"`` or ``"accelerator"``. A SIMD vector has `vector_bytes`: 64 with
+    AVX-512, 4 or 8 on a GPU, whose SIMD lanes are work-items. `simd_width` work-items execute in
+    lockstep (a warp, a wavefront); 1 on a CPU. Registers have 32 bits. OpenCL has no query for
+    them, nor for the most work-items that a compute unit holds at once (`resident_items`): on a
+    CPU they are its vector registers, on a GPU those of common architectures.
     """
 
     kind: str

@@ -20,12 +20,7 @@ import pyopencl as cl
 
 from hdgemm.errors import HdgemmError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.kernel_shapes import (
-    SQUARE,
-    KernelShape,
-    class_extents,
-    reals,
-)
+from hdgemm.pipeline.devices.opencl.kernel_shapes import SQUARE, KernelShape, class_extents, reals
 from hdgemm.pipeline.devices.opencl.names import locate
 from hdgemm.pipeline.devices.opencl.programs import (
     GemmCall,

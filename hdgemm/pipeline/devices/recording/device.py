@@ -19,8 +19,14 @@ import numpy as np
 
 from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.protocol import view
-from hdgemm.pipeline.devices.recording.operation import Call, Operation
-from hdgemm.pipeline.devices.recording.races import QUEUES, RaceCheck, access, checksum_of
+from hdgemm.pipeline.devices.recording.operation import (
+    QUEUES,
+    Call,
+    Operation,
+    RaceCheck,
+    access,
+    checksum_of,
+)
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -37,8 +43,14 @@ if TYPE_CHECKING:
         HostBuffer,
         Triangle,
     )
-    from hdgemm.pipeline.devices.recording.operation import Corruption, Fault, Kind, Pace
-    from hdgemm.pipeline.devices.recording.races import Queue, VectorClock
+    from hdgemm.pipeline.devices.recording.operation import (
+        Corruption,
+        Fault,
+        Kind,
+        Pace,
+        Queue,
+        VectorClock,
+    )
     from hdgemm.pipeline.plan import Operand
 
 

@@ -29,12 +29,10 @@ _HOST: Final = -1
 
 
 class PointerAttributes(NamedTuple):
-    """As CuPy's: the kind of memory and the GPU; host pointers are device pointers."""
+    """The kind of memory and the GPU, by CuPy's names."""
 
     type: int
     device: int
-    devicePointer: int  # noqa: N815  (CuPy's name)
-    hostPointer: int  # noqa: N815
 
 
 class _Range(NamedTuple):
@@ -115,8 +113,8 @@ class Memory:
         """Say what an address is."""
         found = self.find(ptr)
         if found is None:
-            return PointerAttributes(PAGEABLE, 0, 0, ptr)
-        return PointerAttributes(found.kind, found.device, ptr, ptr)
+            return PointerAttributes(PAGEABLE, 0)
+        return PointerAttributes(found.kind, found.device)
 
     def address_range(self, pointer: int) -> tuple[int, int] | None:
         """Return the start and the bytes of the range an address lies in."""
