@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hdgemm.cluster.connection import open_cluster
 from hdgemm.cluster.report import ClusterProgress
+from hdgemm.pictures.figure import COLOURS
 from hdgemm.progress_view import PlainLines, ProgressView, describe
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 #: Rows and columns of the map on the terminal; a character is about twice as high as wide.
 _MAP_ROWS: Final = 16
 _MAP_COLS: Final = 48
-#: Okabe and Ito's colours, as in the pictures; more workers than colours begin again.
-_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -74,6 +73,7 @@ def plan_on_cluster(
         The files A and B and the other arguments of `hdgemm.cluster.plan`; or the extents m, n
         and k, and those of `hdgemm.cluster.plan_shape`.
     """
+    from hdgemm.cli.output import print_result
     from hdgemm.cluster import plan, plan_shape
 
     if len(what) == 2:
@@ -81,7 +81,7 @@ def plan_on_cluster(
     with open_cluster(where) as client:
         planned: Any = plan if len(what) == 2 else plan_shape
         found = planned(*what, **product, client=client, storage=storage)
-    typer.echo(found.to_json() if as_json else str(found))
+    print_result(found, as_json=as_json)
 
 
 def _check_operands(what: Sequence[Any], product: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def _cells(first: int, extent: int, whole: int, count: int) -> range:
 def _mark(number: int | None) -> tuple[str, str]:
     if number is None:
         return "·", "dim"
-    return _LETTERS[number % len(_LETTERS)], _COLOURS[number % len(_COLOURS)]
+    return _LETTERS[number % len(_LETTERS)], COLOURS[number % len(COLOURS)]
 
 
 class LiveMap(ProgressView):

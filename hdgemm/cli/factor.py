@@ -9,23 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from hdgemm.cli.arguments import (
-    Checkpoint,
-    DeviceMemory,
-    DryRun,
-    GanttFile,
-    HostMemory,
-    HostOrDevice,
-    Json,
-    NoClobber,
-    Quiet,
-    ReportFile,
-    Restart,
-    Threads,
-    Tile,
-    TraceFile,
-    make_options,
-)
+from hdgemm.cli import arguments as args
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,20 +27,20 @@ _FILES: Final = frozenset({"a", "b", "out", "in_place"})
 
 def _shared(
     *,
-    host_memory: HostMemory = None,
-    device: HostOrDevice = None,
-    device_memory: DeviceMemory = None,
-    threads: Threads = None,
-    tile: Tile = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    host_memory: args.HostMemory = None,
+    device: args.HostOrDevice = None,
+    device_memory: args.DeviceMemory = None,
+    threads: args.Threads = None,
+    tile: args.Tile = None,
+    checkpoint: args.Checkpoint = False,
+    restart: args.Restart = False,
+    no_clobber: args.NoClobber = False,
+    dry_run: args.DryRun = False,
+    trace: args.TraceFile = None,
+    gantt: args.GanttFile = None,
+    report: args.ReportFile = None,
+    as_json: args.Json = False,
+    quiet: args.Quiet = False,
 ) -> None:
     """Options that routines share."""
 
@@ -164,7 +148,7 @@ def syrk(
 
 def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
-    from hdgemm.cli.output import Outputs, print_json, refuse_existing
+    from hdgemm.cli.output import Outputs, print_result, refuse_existing
     from hdgemm.linalg.routines import plan_routine, run_routine
     from hdgemm.progress import Watch
 
@@ -178,7 +162,7 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
     if given["no_clobber"]:
         refuse_existing(out)
     operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
-    options = make_options(
+    options = args.make_options(
         host_memory=given["host_memory"], device=given.get("device") or ["host"],
         device_memory=given.get("device_memory"), threads=given["threads"], tile=given["tile"],
     )  # fmt: skip
@@ -187,10 +171,7 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
         found = plan_routine(
             name, operands, out, options=options, parameters=parameters, checkpoint=durable
         )
-        if given["as_json"]:
-            print_json(found.to_dict())
-        else:
-            typer.echo(str(found))
+        print_result(found, as_json=given["as_json"])
         return
 
     def call(progress: Any) -> Report:

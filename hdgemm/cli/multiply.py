@@ -5,32 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hdgemm.cli.arguments import (
-    Checkpoint,
-    Cluster,
-    Device,
-    DeviceMemory,
-    DryRun,
-    GanttFile,
-    HostMemory,
-    Json,
-    NoClobber,
-    Quiet,
-    ReportFile,
-    Restart,
-    Split,
-    Storage,
-    StrategyName,
-    Threads,
-    Tile,
-    TraceFile,
-    TransA,
-    TransB,
-    chosen_check,
-    make_options,
-    parse_scalar,
-    refuse_storage_alone,
-)
+from hdgemm.cli import arguments as args
 
 
 def command(
@@ -41,33 +16,33 @@ def command(
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
     c: Annotated[Path | None, typer.Option(help="The old C: a file, or FILE::NAME.")] = None,
     *,
-    trans_a: TransA = False,
-    trans_b: TransB = False,
-    host_memory: HostMemory = None,
-    device_memory: DeviceMemory = None,
-    device: Device = None,
-    split: Split = None,
-    threads: Threads = None,
-    strategy: StrategyName = None,
-    tile: Tile = None,
+    trans_a: args.TransA = False,
+    trans_b: args.TransB = False,
+    host_memory: args.HostMemory = None,
+    device_memory: args.DeviceMemory = None,
+    device: args.Device = None,
+    split: args.Split = None,
+    threads: args.Threads = None,
+    strategy: args.StrategyName = None,
+    tile: args.Tile = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check C by Freivalds' method.")] = False,
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Check each tile of C before it is stored.")
     ] = False,
-    cluster: Cluster = None,
-    storage: Storage = None,
-    checkpoint: Checkpoint = False,
-    restart: Restart = False,
-    no_clobber: NoClobber = False,
-    dry_run: DryRun = False,
-    trace: TraceFile = None,
-    gantt: GanttFile = None,
+    cluster: args.Cluster = None,
+    storage: args.Storage = None,
+    checkpoint: args.Checkpoint = False,
+    restart: args.Restart = False,
+    no_clobber: args.NoClobber = False,
+    dry_run: args.DryRun = False,
+    trace: args.TraceFile = None,
+    gantt: args.GanttFile = None,
     tilemap: Annotated[
         Path | None, typer.Option(help="Write a map (.png) of the devices' tiles of C here.")
     ] = None,
-    report: ReportFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    report: args.ReportFile = None,
+    as_json: args.Json = False,
+    quiet: args.Quiet = False,
 ) -> None:
     """Compute C := alpha·op(A)·op(B) + beta·C for matrices of any size."""
     from hdgemm.blas import multiply
@@ -75,12 +50,12 @@ def command(
     from hdgemm.preflight import plan
 
     product: dict[str, Any] = {
-        "alpha": parse_scalar(alpha), "beta": parse_scalar(beta), "c": c, "out": out,
+        "alpha": args.parse_scalar(alpha), "beta": args.parse_scalar(beta), "c": c, "out": out,
         "trans_a": trans_a, "trans_b": trans_b,
-        "options": make_options(
+        "options": args.make_options(
             host_memory=host_memory, device_memory=device_memory, device=device, threads=threads,
             strategy=strategy, tile=tile, split=split,
-            verify=chosen_check(product=verify, tiles=verify_tiles),
+            verify=args.chosen_check(product=verify, tiles=verify_tiles),
         ),
     }  # fmt: skip
     if no_clobber:
@@ -96,7 +71,7 @@ def command(
         else:
             multiply_on_cluster(cluster, a, b, product, outputs, storage=storage, restart=restart)
         return
-    refuse_storage_alone(storage)
+    args.refuse_storage_alone(storage)
     if dry_run:
         print_plans(plan(a, b, **product), as_json=as_json)
         return

@@ -131,6 +131,14 @@ def print_json(values: Any) -> None:
     typer.echo(json.dumps(finite, indent=2))
 
 
+def print_result(value: Any, *, as_json: bool) -> None:
+    """Print a value that has `to_dict`, as JSON or as text."""
+    if as_json:
+        print_json(value.to_dict())
+    else:
+        typer.echo(str(value))
+
+
 def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
     """Print the plan of each device."""
     if as_json:

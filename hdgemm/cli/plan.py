@@ -6,32 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdgemm.cli.arguments import (
-    Checkpoint,
-    Cluster,
-    Device,
-    DeviceMemory,
-    DType,
-    HostMemory,
-    Json,
-    Storage,
-    StrategyName,
-    Threads,
-    Tile,
-    TransA,
-    TransB,
-    make_options,
-    parse_scalar,
-    refuse_storage_alone,
-)
+from hdgemm.cli import arguments as args
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hdgemm.linalg.joint_plan import JointPlan
     from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
-    from hdgemm.options import Options
 
 
 def command(
@@ -44,54 +28,52 @@ def command(
             "number of right-hand sides, or the files A and B.",
         ),
     ],
-    dtype: Annotated[DType, typer.Option(help="Type of the elements, with M N K.")] = "float64",
+    dtype: Annotated[
+        args.DType, typer.Option(help="Type of the elements, with M N K.")
+    ] = "float64",
     out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
     c: Annotated[str | None, typer.Option(help="The old C, with A B.")] = None,
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
     *,
-    trans_a: TransA = False,
-    trans_b: TransB = False,
-    host_memory: HostMemory = None,
-    device_memory: DeviceMemory = None,
-    device: Device = None,
-    threads: Threads = None,
-    strategy: StrategyName = None,
-    tile: Tile = None,
+    trans_a: args.TransA = False,
+    trans_b: args.TransB = False,
+    host_memory: args.HostMemory = None,
+    device_memory: args.DeviceMemory = None,
+    device: args.Device = None,
+    threads: args.Threads = None,
+    strategy: args.StrategyName = None,
+    tile: args.Tile = None,
     verify_tiles: Annotated[
         bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
     ] = False,
-    checkpoint: Checkpoint = False,
-    cluster: Cluster = None,
-    storage: Storage = None,
-    as_json: Json = False,
+    checkpoint: args.Checkpoint = False,
+    cluster: args.Cluster = None,
+    storage: args.Storage = None,
+    as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
 
     The plan is the one that `hdgemm multiply` executes for the same files and options. With
     extents alone, the matrices are taken to lie in memory where they fit it, else in files.
     """
-    options = make_options(
-        host_memory=host_memory,
-        device_memory=device_memory,
-        device=device,
-        threads=threads,
-        strategy=strategy,
-        tile=tile,
-        verify="tiles" if verify_tiles else None,
-    )
+    options = args.make_options(
+        host_memory=host_memory, device_memory=device_memory, device=device, threads=threads,
+        strategy=strategy, tile=tile, verify="tiles" if verify_tiles else None,
+    )  # fmt: skip
 
-    from hdgemm.cli.output import print_json, print_plans
+    from hdgemm.cli.output import print_plans, print_result
     from hdgemm.linalg.preflight import PLANNED
     from hdgemm.preflight import plan, plan_shape
 
     if what[0] in PLANNED:
-        found = _of_routine(
-            what, dtype, out, options, checkpoint=checkpoint, trans=int(bool(trans_a))
-        )
-        if as_json:
-            print_json(found.to_dict())
-        else:
-            typer.echo(str(found))
+        given: dict[str, Any] = {
+            "options": options,
+            "out": out or "X.npy",
+            "checkpoint": checkpoint,
+        }
+        if what[0] == "syrk":
+            given["trans"] = int(bool(trans_a))
+        print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
     if cluster is not None:
         from hdgemm.cli.cluster import plan_on_cluster
@@ -102,16 +84,16 @@ def command(
             return
         if len(what) != 2:
             raise InputError(f"plan --cluster takes M N K or A B, got {len(what)} arguments")
-        product = {"beta": parse_scalar(beta), "c": c, "out": out or "C.npy",
+        product = {"beta": args.parse_scalar(beta), "c": c, "out": out or "C.npy",
                    "trans_a": trans_a, "trans_b": trans_b, "options": options}  # fmt: skip
         plan_on_cluster(cluster, what, product, storage=storage, as_json=as_json)
         return
-    refuse_storage_alone(storage)
+    args.refuse_storage_alone(storage)
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)
     elif len(what) == 2 and not all(text.isdigit() for text in what):
         plans = plan(
-            what[0], what[1], beta=parse_scalar(beta), c=c, out=out or "C.npy",
+            what[0], what[1], beta=args.parse_scalar(beta), c=c, out=out or "C.npy",
             trans_a=trans_a, trans_b=trans_b, options=options,
         )  # fmt: skip
     else:
@@ -120,30 +102,20 @@ def command(
 
 
 def _of_routine(
-    what: list[str],
-    dtype: str,
-    out: str | None,
-    options: Options,
-    *,
-    checkpoint: bool,
-    trans: int,
+    what: list[str], dtype: str, given: Mapping[str, Any]
 ) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
-    """Return the plan of a factorisation or a solve."""
+    """Return the plan of a factorisation or a solve; `given` are other arguments of `plan`."""
     from hdgemm.linalg.preflight import plan
 
     routine, *operands = what
     if not 1 <= len(operands) <= 2:
         raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
-    a, b, out = operands[0], operands[-1] if len(operands) > 1 else None, out or "X.npy"
-    arguments: dict[str, Any] = {"trans": trans} if routine == "syrk" else {}
+    a, b = operands[0], operands[1] if len(operands) > 1 else None
     if not all(text.isdigit() for text in operands):
-        return plan(routine, a, columns=1 if b is None else b, out=out, options=options,
-                    checkpoint=checkpoint, **arguments)  # fmt: skip
+        return plan(routine, a, columns=1 if b is None else b, **given)
     if routine in ("solve", "trsm", "solve_triangular"):
-        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), out=out,
-                    options=options, checkpoint=checkpoint)  # fmt: skip
-    return plan(routine, (int(a), int(b or a)), dtype=dtype, out=out, options=options,
-                checkpoint=checkpoint, **arguments)  # fmt: skip
+        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), **given)
+    return plan(routine, (int(a), int(b or a)), dtype=dtype, **given)
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdgemm.errors import DeviceError, InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -124,14 +126,11 @@ def make_settings(**given: Any) -> Settings:
     """Make settings of the options given; the environment and defaults fill in the rest."""
     from pydantic import ValidationError
 
-    from hdgemm.errors import InputError
     from hdgemm.options import parse_size
     from hdgemm.server.settings import Settings
 
     roots, retention = given.get("roots"), given.pop("retention", None)
-    missing = [str(root) for root in roots or [] if not root.is_dir()]
-    if missing:
-        raise InputError(f"--root takes folders that exist: {', '.join(missing)} is not one")
+    check_folders(roots or [], "--root takes")
     if given.get("memory") is not None:
         given["memory"] = parse_size(given["memory"], "--memory")
     given["retention_seconds"] = None if retention is None else 86400 * retention
@@ -142,6 +141,12 @@ def make_settings(**given: Any) -> Settings:
         raise InputError(f"wrong settings (options or HDGEMM_ variables): {wrong}") from error
 
 
+def check_folders(folders: Sequence[Path], taken: str) -> None:
+    """Refuse folders that do not exist; `taken` says which option takes them."""
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise InputError(f"{taken} folders that exist: {', '.join(missing)} is not one")
+
+
 def check_devices(names: Sequence[str]) -> None:
     """Refuse devices that this machine does not have.
 
@@ -150,7 +155,6 @@ def check_devices(names: Sequence[str]) -> None:
     InputError
         Which says why a device cannot be used.
     """
-    from hdgemm.errors import DeviceError, InputError
     from hdgemm.pipeline.devices.registry import list_devices, open_device
 
     others = [name for name in names if name != "host"]

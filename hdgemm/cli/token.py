@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from hdgemm.cli.arguments import Json  # noqa: TC001 - typer reads it
-from hdgemm.cli.serve import DatabaseUrl, DataDir, make_settings
+from hdgemm.cli.serve import DatabaseUrl, DataDir, check_folders, make_settings
 
 
 def command(
@@ -84,11 +84,5 @@ def command(
 
 
 def _real(folders: list[Path]) -> list[str]:
-    from hdgemm.errors import InputError
-
-    missing = [str(folder) for folder in folders if not folder.is_dir()]
-    if missing:
-        raise InputError(
-            f"--read and --write take folders that exist: {', '.join(missing)} is not one"
-        )
+    check_folders(folders, "--read and --write take")
     return [str(folder.resolve()) for folder in folders]

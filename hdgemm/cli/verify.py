@@ -41,11 +41,8 @@ def command(
     Each file is read once, in pieces. Where C has a journal, each stored piece is compared with
     its checksum too. Exits with 1 when C is not the product, or a piece is damaged.
     """
-    if kinds := [
-        name
-        for name, asked in {"lu": lu, "cholesky": cholesky, "qr": qr, "solve": solve}.items()
-        if asked
-    ]:
+    flags = {"lu": lu, "cholesky": cholesky, "qr": qr, "solve": solve}
+    if kinds := [name for name, asked in flags.items() if asked]:
         _check_factors(a, b, c, rounds, kinds, as_json)
     if c is None:
         raise InputError("verify takes A B C; A and its factors with --lu, --cholesky or --qr")
@@ -56,18 +53,9 @@ def command(
     from hdgemm.durable.audit import audit
 
     check = hdgemm.verify(
-        a,
-        b,
-        c,
-        alpha=parse_scalar(alpha),
-        beta=parse_scalar(beta),
-        c_before=c_before,
-        trans_a=trans_a,
-        trans_b=trans_b,
-        rounds=rounds,
-        memory=memory,
-        independent=independent,
-    )
+        a, b, c, alpha=parse_scalar(alpha), beta=parse_scalar(beta), c_before=c_before,
+        trans_a=trans_a, trans_b=trans_b, rounds=rounds, memory=memory, independent=independent,
+    )  # fmt: skip
     found = audit(c)
     if as_json:
         stored = None if found is None else asdict(found)
@@ -83,7 +71,7 @@ def _check_factors(
     a: Path, b: Path, c: Path | None, rounds: int, kinds: list[str], as_json: bool
 ) -> None:
     """Check factors or a solution, and exit with 0 or 1."""
-    from hdgemm.cli.output import print_json
+    from hdgemm.cli.output import print_result
     from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_qr, check_solution
 
     if len(kinds) != 1 or (c is None) == (kinds[0] == "solve"):
@@ -95,8 +83,5 @@ def _check_factors(
     else:
         check = {"lu": check_lu, "cholesky": check_cholesky, "qr": check_qr}[kinds[0]]
         found = check(a, b, rounds=rounds)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        typer.echo(str(found))
+    print_result(found, as_json=as_json)
     raise typer.Exit(0 if found.passed else 1)

@@ -2,8 +2,7 @@
 
 from hdgemm.cluster.cholesky import cholesky
 from hdgemm.cluster.preflight import plan, plan_shape
-from hdgemm.cluster.product import multiply
-from hdgemm.cluster.syrk import syrk
+from hdgemm.cluster.product import multiply, syrk
 from hdgemm.hpl import Settings as LinpackSettings
 from hdgemm.hpl import linpack
 

@@ -91,6 +91,23 @@ class Scheduler:
             raise
 
 
+def dask_client() -> type[Any]:
+    """Return the class of Dask's clients.
+
+    Raises
+    ------
+    InputError
+        Where Dask is not installed.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise InputError(
+            "a cluster needs distributed, which is not installed: pip install 'hdgemm[dask]'"
+        ) from error
+    return Client
+
+
 @contextmanager
 def open_cluster(where: str) -> Iterator[Any]:
     """Yield a Dask client.
@@ -106,15 +123,10 @@ def open_cluster(where: str) -> Iterator[Any]:
     InputError
         When it is none of these, or no scheduler answers.
     """
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise InputError(
-            "--cluster needs distributed, which is not installed: pip install 'hdgemm[dask]'"
-        ) from error
+    client_type = dask_client()
     with ExitStack() as stack:
         try:
-            client = _client(where, stack, Client)
+            client = _client(where, stack, client_type)
         except (OSError, ValueError, TimeoutError) as error:
             if isinstance(error, InputError):
                 raise

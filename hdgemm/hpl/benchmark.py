@@ -22,9 +22,9 @@ from hdgemm.hpl.system import System
 from hdgemm.hpl.timeline import (
     HIDEABLE,
     PHASES,
-    busy_seconds,
     hidden_seconds,
     seconds_by_phase,
+    seconds_by_thread,
 )
 from hdgemm.machine.limits import cores, memory_limit, thread_limit
 from hdgemm.run.session import check_options
@@ -105,7 +105,7 @@ class Result:
             "phases": self.phases,
             "hidden": self.hidden,
             "hidden_part": self.hidden_part,
-            "busy": busy_seconds(self.events),
+            "busy": seconds_by_thread(self.events),
             "energy": self.energy.to_dict(self.gflops),
             "steps": self.steps,
         }

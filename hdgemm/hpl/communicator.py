@@ -22,96 +22,57 @@ class Request(Protocol):
         """Block until the buffer may be used again."""
 
 
-class Communicator(Protocol):
-    """A group of processes; every collective method is called by all of them in the same order."""
+class Communicator:
+    """A group of processes, here of one; `Mpi` is a group of several.
 
-    rank: int
-    size: int
+    Every collective method is called by all processes in the same order.
+    """
+
+    rank = 0
+    size = 1
 
     @property
     def threaded(self) -> bool:
         """Whether several threads of a process may exchange messages at once."""
+        return True
 
-    def split(self, color: int, key: int) -> Communicator:
+    def split(self, color: int, key: int) -> Communicator:  # noqa: ARG002
         """Return the group of the processes that give the same color, ranked by key."""
-
-    def broadcast(self, array: NDArray[Any], root: int) -> None:
-        """Copy the root's array into everyone's."""
-
-    def gather(
-        self, row: NDArray[np.float64], out: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
-        """Return the rows of all processes, as a matrix; in `out`, where it is given."""
-
-    def total(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the element-wise sum over all processes."""
-
-    def largest(self, value: float) -> float:
-        """Return the largest value of all processes; NaN where one of them is NaN."""
-
-    def collect(self, value: object) -> Sequence[Any]:
-        """Return everyone's Python object, by rank."""
-
-    def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:
-        """Begin to send a contiguous array, which must stay unchanged until it was waited for."""
-
-    def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:
-        """Block until a contiguous array has been received."""
-
-    def arrived(self, source: int) -> bool:
-        """Return whether a message from a process can be received without blocking."""
-
-    def gather_parts(self, array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
-        """Return the one-dimensional arrays of all processes, of the given numbers of elements."""
-
-    def abort(self, exit_code: int) -> None:
-        """End all processes."""
-
-
-class Alone:
-    """The communicator of a process without others."""
-
-    rank = 0
-    size = 1
-    threaded = True
-
-    def split(self, color: int, key: int) -> Alone:  # noqa: ARG002
-        """Return itself."""
         return self
 
     def broadcast(self, array: NDArray[Any], root: int) -> None:
-        """Do nothing: the array is the root's."""
+        """Copy the root's array into everyone's."""
 
     def gather(
         self,
         row: NDArray[np.float64],
         out: NDArray[np.float64] | None = None,  # noqa: ARG002
     ) -> NDArray[np.float64]:
-        """Return a matrix of one row."""
+        """Return the rows of all processes, as a matrix; in `out`, where it is given."""
         return row[np.newaxis]
 
     def total(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the array."""
+        """Return the element-wise sum over all processes."""
         return array
 
     def largest(self, value: float) -> float:
-        """Return the value."""
+        """Return the largest value of all processes; NaN where one of them is NaN."""
         return value
 
     def collect(self, value: object) -> Sequence[Any]:
-        """Return a list of one object."""
+        """Return everyone's Python object, by rank."""
         return [value]
 
     def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:  # noqa: ARG002
-        """Refuse: there is no other process."""
+        """Begin to send a contiguous array, which must stay unchanged until it was waited for."""
         raise AssertionError(f"a message of {array.size} elements to process {to} of 1")
 
     def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:  # noqa: ARG002
-        """Refuse: there is no other process."""
+        """Block until a contiguous array has been received."""
         raise AssertionError(f"a message of {array.size} elements from process {source} of 1")
 
     def arrived(self, source: int) -> bool:  # noqa: ARG002
-        """Return False: there is no other process."""
+        """Return whether a message from a process can be received without blocking."""
         return False
 
     def gather_parts(
@@ -119,11 +80,11 @@ class Alone:
         array: NDArray[Any],
         sizes: Sequence[int],  # noqa: ARG002
     ) -> list[NDArray[Any]]:
-        """Return a list of one array."""
+        """Return the one-dimensional arrays of all processes, of the given numbers of elements."""
         return [array]
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing: the caller ends by itself."""
+        """End all processes of the job; one alone ends by itself."""
 
 
 class _Sent:
@@ -136,7 +97,7 @@ class _Sent:
         self._request.Wait()
 
 
-class Mpi:
+class Mpi(Communicator):
     """A communicator of mpi4py."""
 
     def __init__(self, comm: Any) -> None:
@@ -226,4 +187,4 @@ def world() -> Communicator:
             f"mpiexec started {started} processes, which do not see each other: install "
             "hdgemm[mpi], with an mpi4py for the same MPI as mpiexec"
         )
-    return Mpi(MPI.COMM_WORLD) if size > 1 else Alone()
+    return Mpi(MPI.COMM_WORLD) if size > 1 else Communicator()

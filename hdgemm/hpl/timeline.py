@@ -7,15 +7,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hdgemm.pipeline.timeline import busy_seconds
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 #: What a process spends its time on.
 PHASES: Final = ("panel", "broadcast", "swap", "update", "solve")
 #: The phases that can run beneath updates.
 HIDEABLE: Final = ("panel", "broadcast", "swap")
-
-Interval = tuple[float, float]
 
 
 class Event(NamedTuple):
@@ -53,41 +53,28 @@ class Recorder:
             self.events.append(Event(name, phase, step, start, time.perf_counter()))
 
 
-def seconds_by_phase(events: Iterable[Event]) -> dict[str, float]:
+def seconds_by_phase(events: Sequence[Event]) -> dict[str, float]:
     """Return for each phase the seconds in which at least one thread was in it."""
-    intervals: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
-    for event in events:
-        intervals[event.phase].append((event.start, event.end))
-    return {phase: _length(_union(found)) for phase, found in intervals.items()}
+    return {phase: busy_seconds(e for e in events if e.phase == phase) for phase in PHASES}
 
 
-def busy_seconds(events: Iterable[Event]) -> dict[str, float]:
-    """Return for each thread the seconds of its updates."""
-    found: dict[str, float] = {}
-    for event in events:
-        if event.phase == "update":
-            found[event.thread] = found.get(event.thread, 0.0) + event.end - event.start
-    return found
+def seconds_by_thread(events: Sequence[Event]) -> dict[str, float]:
+    """Return for each thread that updates the seconds of its updates."""
+    updates = [event for event in events if event.phase == "update"]
+    threads = dict.fromkeys(event.thread for event in updates)
+    return {name: busy_seconds(e for e in updates if e.thread == name) for name in threads}
 
 
 def hidden_seconds(events: Sequence[Event]) -> dict[str, float]:
     """Return for each phase of `HIDEABLE` the seconds during which another thread updated."""
-    updates: dict[str, list[Interval]] = {event.thread: [] for event in events}
-    for event in events:
-        if event.phase == "update":
-            updates[event.thread].append((event.start, event.end))
     found = dict.fromkeys(HIDEABLE, 0.0)
-    for thread in updates:
-        others = _union(
-            [each for name, intervals in updates.items() if name != thread for each in intervals]
-        )
+    for thread in {event.thread for event in events if event.phase in HIDEABLE}:
+        own = [event for event in events if event.thread == thread]
+        others = [e for e in events if e.thread != thread and e.phase == "update"]
         for phase in HIDEABLE:
-            own = [
-                (event.start, event.end)
-                for event in events
-                if event.thread == thread and event.phase == phase
-            ]
-            found[phase] += _common(_union(own), others)
+            hideable = [event for event in own if event.phase == phase]
+            either = busy_seconds([*hideable, *others])
+            found[phase] += max(0.0, busy_seconds(hideable) + busy_seconds(others) - either)
     return found
 
 
@@ -125,30 +112,3 @@ def _letter(share: dict[str, float], cell: float, letters: dict[str, str]) -> st
     idle = cell - sum(share.values())
     phase = max(share, key=lambda name: share[name], default="")
     return letters[phase] if phase and share[phase] >= idle else "."
-
-
-def _union(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return the union of intervals as disjoint intervals in order."""
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    return sum(end - start for start, end in intervals)
-
-
-def _common(first: Sequence[Interval], second: Sequence[Interval]) -> float:
-    """Return the length of the intersection of two ordered lists of disjoint intervals."""
-    total, i, j = 0.0, 0, 0
-    while i < len(first) and j < len(second):
-        total += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total

@@ -80,7 +80,19 @@ class Timeline:
         }
 
 
-def busy_seconds(events: Iterable[Event]) -> float:
+class Interval(Protocol):
+    """What lasts from one moment to another, in seconds."""
+
+    @property
+    def start(self) -> float:
+        """The first moment."""
+
+    @property
+    def end(self) -> float:
+        """The last moment."""
+
+
+def busy_seconds(events: Iterable[Interval]) -> float:
     """Return the length of the union of the events' intervals."""
     total, until = 0.0, float("-inf")
     for start, end in sorted((event.start, event.end) for event in events):

@@ -16,8 +16,11 @@ from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.environment import describe_setting
 from hdgemm.profiling.ladder import STRATEGIES
 from hdgemm.profiling.results import Profile, Rate, Reference, Rung, Sample, SizePoint
-from hdgemm.profiling.simulated_factorisations import profile_hybrid, profile_native
-from hdgemm.profiling.simulated_linpack import profile_cluster
+from hdgemm.profiling.simulated_factorisations import (
+    profile_cluster,
+    profile_hybrid,
+    profile_native,
+)
 from hdgemm.profiling.verdict import Findings, gains_from_twice, judge
 from hdgemm.simulation.executor import BEST, CPU, Simulation, mean_gflops
 from hdgemm.simulation.factorisations import HYBRID_SYSTEMS

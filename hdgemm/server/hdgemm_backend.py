@@ -125,7 +125,7 @@ def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
 def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
     """Run HPL's benchmark in this process."""
     from hdgemm.hpl.benchmark import linpack
-    from hdgemm.hpl.communicator import Alone
+    from hdgemm.hpl.communicator import Communicator
 
     def progress(part: float) -> None:
         if watch.cancel.is_set():
@@ -133,7 +133,7 @@ def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
         watch.progress({"percent": 100.0 * part})
 
     result = linpack(
-        _linpack_settings(call.parameters), Alone(), options=options,
+        _linpack_settings(call.parameters), Communicator(), options=options,
         mixed=call.parameters["mxp"], progress=progress,
     )  # fmt: skip
     return Outcome({} if result is None else result.to_dict())

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.tasks.algorithms import ALGORITHMS
-from hdgemm.tasks.block_columns import BlockColumns, even_widths
+from hdgemm.tasks.block_columns import BlockColumns, even_widths, split_columns
 from hdgemm.tasks.capability import HOST, Capability
-from hdgemm.tasks.dealing import split_columns
 from hdgemm.tasks.virtual_time import VirtualRun
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class HybridSystem:
     width
         Columns of a panel.
     share
-        d/N of the host (`hdgemm.tasks.dealing`); None: all columns are dealt to the devices.
+        d/N of the host (`hdgemm.tasks.block_columns`); None: all columns are dealt to the devices.
     hybrid_host
         The host of the comparison in which only panels are factored there; with `share` only.
     published

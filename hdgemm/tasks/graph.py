@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from hdgemm.tasks.task import Task
@@ -32,7 +33,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._accesses: dict[Tile, _Accesses] = {}
+        self._accesses: defaultdict[Tile, _Accesses] = defaultdict(_Accesses)
         self._inserted = 0
         #: Tasks that are inserted and not finished.
         self.unfinished = 0
@@ -52,18 +53,13 @@ class Graph:
         self._inserted += 1
         self.unfinished += 1
         before: set[Task] = set()
-        accesses = self._accesses
         for tile in task.reads:
-            seen = accesses.get(tile)
-            if seen is None:
-                seen = accesses[tile] = _Accesses()
+            seen = self._accesses[tile]
             if seen.writer is not None:
                 before.add(seen.writer)
             seen.readers.add(task)
         for tile in task.writes:
-            seen = accesses.get(tile)
-            if seen is None:
-                seen = accesses[tile] = _Accesses()
+            seen = self._accesses[tile]
             if seen.writer is not None:
                 before.add(seen.writer)
             before |= seen.readers

@@ -10,9 +10,8 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.tasks.algorithms import ALGORITHMS
-from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.block_columns import BlockColumns, deal, split_columns, update_weights
 from hdgemm.tasks.capability import HOST, KINDS, UPDATES, Capability, coarse
-from hdgemm.tasks.dealing import deal, split_columns, update_weights
 from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tournament import LEAF

@@ -58,8 +58,6 @@ class Runtime:
         Called with each event, from the threads of the lanes.
     cancel
         An event that any thread can set: the run stops after at most one task in each lane.
-    keep_events
-        Whether the timeline has all events; without them, memory is bounded by the window.
     """
 
     def __init__(
@@ -72,12 +70,11 @@ class Runtime:
         blas_threads: int = 1,
         observer: Observer | None = None,
         cancel: threading.Event | None = None,
-        keep_events: bool = True,
     ) -> None:
         self._devices = dict(devices or {})
         self._dispatcher = Dispatcher(capabilities, priorities=priorities)
         self._window, self._blas_threads = window, blas_threads
-        self._observer, self._cancel, self._keep_events = observer, cancel, keep_events
+        self._observer, self._cancel = observer, cancel
         lock = threading.Lock()
         self._lock = lock
         self._room = threading.Condition(lock)
@@ -244,8 +241,7 @@ class Runtime:
         )
 
     def _note(self, event: Event) -> None:
-        if self._keep_events:
-            self._events.append(event)  # atomic: all lanes share the list
+        self._events.append(event)  # atomic: all lanes share the list
         if self._observer is not None:
             self._observer(event)
 

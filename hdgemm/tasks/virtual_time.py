@@ -114,8 +114,10 @@ class VirtualRun:
         heapq.heapreplace(lanes, end)
         for tile in task.writes:
             self._arrivals.pop((tile, device), None)
-        self._record(device, "mult1", task.number, kernel.unit, kernel.step, start, end,
-                     kernel.nbytes, kernel.flops)  # fmt: skip
+        self._events.append(
+            Event(device, "mult1", task.number, kernel.unit, kernel.step, start, end,
+                  kernel.nbytes, kernel.flops)
+        )  # fmt: skip
         heapq.heappush(self._ends, (end, task.number, issued))
 
     def _arrived(self, task: Task, device: str) -> float:
@@ -141,12 +143,7 @@ class VirtualRun:
         self._links |= dict.fromkeys(links, end)
         self._arrivals[tile, target] = end
         stage: Stage = "store1" if down else "load2"
-        self._record(device.name, stage, len(self._events), unit, step, start, end, tile.nbytes, 0)
-        return end
-
-    def _record(self, device: str, stage: Stage, *values: float) -> None:
-        number, unit, step, start, end, nbytes, flops = values
         self._events.append(
-            Event(device, stage, int(number), int(unit), int(step), start, end, int(nbytes),
-                  int(flops))
-        )  # fmt: skip
+            Event(device.name, stage, len(self._events), unit, step, start, end, tile.nbytes, 0)
+        )
+        return end

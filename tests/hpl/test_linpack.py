@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.hpl import Settings, elimination, linpack, machine
-from hdgemm.hpl.communicator import Alone, world
+from hdgemm.hpl.communicator import Communicator, world
 from hdgemm.hpl.devices import Devices, open_devices
 from hdgemm.hpl.machine import needed_bytes
 from hdgemm.hpl.panel import factor_panel
@@ -38,7 +38,7 @@ def one_blas_thread():
 
 def factored(settings, threads=1):
     """A system factored by some threads."""
-    system = System(settings, Alone())
+    system = System(settings, Communicator())
     window = Devices([host_update] * threads, rows=16).window(system.recorder)
     try:
         system.factor(window)
@@ -90,7 +90,7 @@ def test_an_error_of_an_update_reaches_the_caller_once():
     for threads in (1, 3):
         calls.clear()
         with pytest.raises(ZeroDivisionError, match="the device is gone"):
-            linpack(Settings(200, 16), Alone(), devices=Devices([update] * threads))
+            linpack(Settings(200, 16), Communicator(), devices=Devices([update] * threads))
     assert not [t for t in threading.enumerate() if t.name.startswith("hdgemm-update")]
 
 
@@ -112,7 +112,7 @@ def test_panels_are_hidden_beneath_updates(monkeypatch):
         return found
 
     monkeypatch.setattr(elimination, "factor_panel", panel)
-    system = System(Settings(48, 16), Alone())
+    system = System(Settings(48, 16), Communicator())
     window = Devices([update], host=False).window(system.recorder)
     try:
         system.factor(window)
@@ -137,12 +137,12 @@ def test_a_wrong_update_fails(wrong):
         host_update(a, b, c)
         c[-1, -1] += wrong
 
-    result = linpack(Settings(60, 16), Alone(), devices=Devices([update]))
+    result = linpack(Settings(60, 16), Communicator(), devices=Devices([update]))
     assert not result.passed
 
 
 def test_the_rate_is_hpls():
-    result = linpack(Settings(50, 16), Alone())
+    result = linpack(Settings(50, 16), Communicator())
     assert result.passed
     operations = 50**2 * (2 * 50 / 3 + 1.5)
     assert result.gflops == pytest.approx(operations / result.seconds / 1e9)
@@ -151,7 +151,7 @@ def test_the_rate_is_hpls():
 
 @pytest.mark.parametrize(("n", "nb"), [(1, 4), (2, 1), (5, 2), (60, 16), (97, 200), (200, 32)])
 def test_single_precision_is_refined_to_double(n, nb):
-    result = linpack(Settings(n, nb), Alone(), mixed=True)
+    result = linpack(Settings(n, nb), Communicator(), mixed=True)
     assert result.passed
     assert result.steps <= 5
 
@@ -159,7 +159,7 @@ def test_single_precision_is_refined_to_double(n, nb):
 def test_the_matrix_of_hpl_mxp_has_the_absolute_sums_of_its_rows_on_the_diagonal():
     expected, _ = random_system(30)
     np.fill_diagonal(expected, np.abs(expected).sum(axis=1))
-    matrix = System(Settings(30, 8), Alone(), mixed=True)._a[:, :30]
+    matrix = System(Settings(30, 8), Communicator(), mixed=True)._a[:, :30]
     assert matrix.dtype == np.float32
     np.testing.assert_allclose(matrix, expected, rtol=1e-6)
 
@@ -177,7 +177,7 @@ def test_a_correction_solves_with_the_factors():
 
 def test_a_grid_larger_than_the_processes_is_refused():
     with pytest.raises(InputError, match="mpiexec -n 4"):
-        linpack(Settings(50, grid=(2, 2)), Alone())
+        linpack(Settings(50, grid=(2, 2)), Communicator())
 
 
 class WithoutLibrary:
@@ -199,17 +199,17 @@ def test_processes_of_mpiexec_without_mpi_are_refused(monkeypatch, installed):
 def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
     monkeypatch.setattr("hdgemm.hpl.machine.available_bytes", lambda: 10**6)
     with pytest.raises(DoesNotFitError, match="missing") as caught:
-        linpack(Settings(1000), Alone())
+        linpack(Settings(1000), Communicator())
     assert caught.value.missing == caught.value.requested - 10**6
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_the_bytes_that_are_checked_are_those_that_a_run_takes(mixed):
     settings = Settings(500, 64)
-    linpack(Settings(20, 8), Alone(), mixed=mixed)  # imports are not counted
+    linpack(Settings(20, 8), Communicator(), mixed=mixed)  # imports are not counted
     tracemalloc.start()
     try:
-        linpack(settings, Alone(), mixed=mixed)
+        linpack(settings, Communicator(), mixed=mixed)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -223,7 +223,7 @@ def test_the_default_order_fills_the_memory_of_the_machine_with_the_least(
 ):
     # Two processes on the first machine, and two on the second with half of its memory.
     free = [("a", 4 * 10**9), ("a", 4 * 10**9), ("b", 2 * 10**9), ("b", 2 * 10**9)]
-    world = Alone()
+    world = Communicator()
     monkeypatch.setattr(world, "collect", lambda _: free)
     settings = Settings(1, 64, (2, 2), depth=depth)
     order = machine.largest_order(settings, world, mixed=mixed)
@@ -241,7 +241,7 @@ def test_every_run_is_checked_before_the_first_begins(monkeypatch):
 
 def test_values_beyond_the_order_cost_nothing():
     settings = Settings(40, nb=10**12, depth=10**12)
-    assert linpack(settings, Alone()).passed
+    assert linpack(settings, Communicator()).passed
     assert needed_bytes(settings) < 10**6
 
 
@@ -258,7 +258,7 @@ def halves():
 @pytest.mark.parametrize("with_host", [False, True])
 def test_other_devices_and_the_host_share_the_updates(halves, with_host):
     options = Options(devices=(halves[0], "host" if with_host else halves[1]), threads=1)
-    result = linpack(Settings(200, 32, strip=40), Alone(), options=options, mixed=with_host)
+    result = linpack(Settings(200, 32, strip=40), Communicator(), options=options, mixed=with_host)
     assert result.passed
 
 
@@ -277,7 +277,7 @@ def test_a_device_solves_for_the_rows_of_u(halves):
 
 def test_a_device_without_room_for_a_solve_leaves_it_to_the_host(halves):
     options = Options(devices=halves[:1], device_memory="1MB")
-    assert linpack(Settings(300, 128, strip=300), Alone(), options=options).passed
+    assert linpack(Settings(300, 128, strip=300), Communicator(), options=options).passed
 
 
 def test_devices_are_chosen_by_their_measured_rates(monkeypatch):
@@ -348,5 +348,5 @@ def test_a_failed_residual_is_an_exit_code(monkeypatch):
 @pytest.mark.parametrize("n", [1, 64, 256])
 def test_columns_lie_an_odd_number_of_cache_lines_apart(n):
     """Else a row's elements share few cache sets, and swaps of rows take twice as long."""
-    columns = System(Settings(n, 16), Alone())._a
+    columns = System(Settings(n, 16), Communicator())._a
     assert columns.strides[1] // 64 % 2 == 1

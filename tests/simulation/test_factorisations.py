@@ -7,9 +7,8 @@ import pytest
 from hdgemm.profiling import simulate_profile
 from hdgemm.simulation import factorisations as simulated
 from hdgemm.simulation.native import P100
-from hdgemm.tasks.block_columns import BlockColumns
+from hdgemm.tasks.block_columns import BlockColumns, split_columns
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.dealing import split_columns
 
 #: The row that is further than 5 % from the paper: docs/explanation/factorisations.md says why.
 FURTHER = {"Cholesky, n = 40,000, part of the peak (Figure 21)": 0.10}

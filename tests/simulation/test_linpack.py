@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hdgemm.profiling import simulate_profile
-from hdgemm.profiling.simulated_linpack import extrapolated
+from hdgemm.profiling.simulated_factorisations import extrapolated
 from hdgemm.simulation.linpack import CHUNDOONG, OPTIMISATIONS, operations, simulate_linpack
 
 #: Figures 3 and 4: height of A, NB, and percent of factorisation, DTRSM and DGEMM.

@@ -4,8 +4,7 @@ import pytest
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.tasks.algorithms import ALGORITHMS
-from hdgemm.tasks.block_columns import BlockColumns, even_widths
-from hdgemm.tasks.dealing import deal, update_weights
+from hdgemm.tasks.block_columns import BlockColumns, deal, even_widths, update_weights
 from hdgemm.tasks.panel_widths import panel_widths
 from hdgemm.tasks.task import Kernel, Tile
 from hdgemm.tasks.virtual_time import VirtualRun
