@@ -67,11 +67,8 @@ def plan_on_cluster(
 ) -> None:
     """Print the plan of a product on the workers that `where` names.
 
-    Parameters
-    ----------
-    what, product
-        The files A and B and the other arguments of `hdgemm.cluster.plan`; or the extents m, n
-        and k, and those of `hdgemm.cluster.plan_shape`.
+    `what` and `product` are the files A and B and the other arguments of `hdgemm.cluster.plan`, or
+    m, n and k and those of `hdgemm.cluster.plan_shape`.
     """
     from hdgemm.cli.output import print_result
     from hdgemm.cluster import plan, plan_shape
@@ -92,13 +89,7 @@ def _check_operands(what: Sequence[Any], product: dict[str, Any]) -> None:
 
 
 class BlockMap:
-    """Map of C on a grid of characters: each in the letter and colour of the worker that stored it.
-
-    Parameters
-    ----------
-    shape
-        Rows and columns of C.
-    """
+    """Map of C, of some `shape`, on a grid of characters: letter and colour name the worker."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self._shape = shape

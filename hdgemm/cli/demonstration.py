@@ -36,10 +36,7 @@ _LARGEST_IN_RAM: Final = 4096
 def square_order(size: int, memory: int) -> int:
     """Return the order n of two square float64 matrices that together take up to `size` bytes.
 
-    Raises
-    ------
-    InputError
-        Where they take less than four times `memory`, in bytes.
+    Raise `InputError` where they take less than four times `memory`, in bytes.
     """
     n = math.isqrt(size // (2 * _ITEMSIZE))
     n -= n % _ALIGNMENT

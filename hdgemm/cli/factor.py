@@ -48,10 +48,7 @@ def _shared(
 def _routine(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that declares a routine's operands and own options.
 
-    Parameters
-    ----------
-    absent
-        The shared options that the routine does not have.
+    `absent` are the shared options that the routine does not have.
     """
 
     def make(declared: Callable[..., None]) -> Callable[..., None]:

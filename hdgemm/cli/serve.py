@@ -148,13 +148,7 @@ def check_folders(folders: Sequence[Path], taken: str) -> None:
 
 
 def check_devices(names: Sequence[str]) -> None:
-    """Refuse devices that this machine does not have.
-
-    Raises
-    ------
-    InputError
-        Which says why a device cannot be used.
-    """
+    """Raise `InputError`, which says why, for devices that this machine cannot use."""
     from hdgemm.pipeline.devices.registry import list_devices, open_device
 
     others = [name for name in names if name != "host"]

@@ -195,10 +195,7 @@ def open_factor(
 ) -> ClusterCheckpoint:
     """Open the durable run of a Cholesky factorisation, or the one that an earlier client left.
 
-    Parameters
-    ----------
-    call
-        The routine and its arguments, as plain values.
+    `call` has the routine and its arguments, as plain values.
     """
     destination = _new(out, a.shape, dtype, None)
     identity = Identity.of(

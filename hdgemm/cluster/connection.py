@@ -38,10 +38,7 @@ class ClusterError(HdgemmError):
 class Scheduler:
     """The scheduler of a client; no question to it waits without a limit.
 
-    Parameters
-    ----------
-    advice
-        How to go on when it is lost, for error messages.
+    `advice` says in error messages how to go on when it is lost.
     """
 
     def __init__(self, client: Any, advice: str) -> None:
@@ -92,13 +89,7 @@ class Scheduler:
 
 
 def dask_client() -> type[Any]:
-    """Return the class of Dask's clients.
-
-    Raises
-    ------
-    InputError
-        Where Dask is not installed.
-    """
+    """Return the class of Dask's clients; raise `InputError` where Dask is not installed."""
     try:
         from distributed import Client
     except ImportError as error:

@@ -110,13 +110,7 @@ class Job:
         )  # fmt: skip
 
     def open(self, stack: ExitStack) -> Product:
-        """Open all operands; `stack` closes them.
-
-        Raises
-        ------
-        InputError
-            When one cannot be opened here.
-        """
+        """Open all operands, which `stack` closes; raise `InputError` when one cannot be opened."""
         return Product(
             self.a.open(stack),
             self.b.open(stack),
@@ -128,13 +122,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """A product of which only the extents are known: C (m×n) := A (m×k) · B (k×n) in files.
-
-    Parameters
-    ----------
-    run
-        A name of its own.
-    """
+    """A product in files of which only the extents are known; `run` is a name of its own."""
 
     run: str
     m: int

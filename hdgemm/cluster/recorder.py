@@ -36,13 +36,7 @@ class Recorder(Wrapper):
         self.stored.flush()
 
     def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
-        """Return the rectangles written and their checksums.
-
-        Raises
-        ------
-        HdgemmError
-            When they are not all of the block.
-        """
+        """Return the rectangles written and their checksums; raise where they are not the block."""
         elements = sum(rect.rows * rect.cols for rect in self._pieces)
         if elements != block.rows * block.cols:
             raise HdgemmError(
@@ -52,13 +46,7 @@ class Recorder(Wrapper):
 
 
 class TriangleRecorder(Recorder):
-    """One triangle of C; elements of the other one keep their values.
-
-    Parameters
-    ----------
-    lower
-        The triangle that is written, as C is stored.
-    """
+    """One triangle of C, as C is stored; elements of the other one keep their values."""
 
     def __init__(self, matrix: Matrix, *, lower: bool) -> None:
         super().__init__(matrix)

@@ -82,12 +82,10 @@ class Reference:
 
     @classmethod
     def of(cls, operand: Operand, what: str) -> Reference:
-        """Refer to an opened operand.
+        """Refer to an opened operand; `what` names it in messages.
 
-        Raises
-        ------
-        InputError
-            When it lies in this process's memory or was passed as an object of a library.
+        Raise `InputError` when it lies in this process's memory or was passed as an object of a
+        library.
         """
         return cls(_stored(operand.matrix, what), operand.trans, operand.conj)
 

@@ -84,10 +84,8 @@ def _local_options(options: Options, worker: Any) -> Options:
 def inspect(job: AnyJob | Extents) -> WorkerInfo:
     """Return what the planner must know of this worker; check that it reaches the storage.
 
-    Raises
-    ------
-    InputError
-        When it cannot open an operand, or finds another C there than the client does.
+    Raise `InputError` when it cannot open an operand, or finds another C there than the client
+    does.
     """
     from distributed import get_worker
 
@@ -133,18 +131,9 @@ def _check_same_storage(job: AnyJob) -> None:
 def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
     """Compute one block of C with the local engine, make it durable, send its receipt.
 
-    Parameters
-    ----------
-    share
-        Bytes/s of the storage that this worker may count on while all workers read: its plans then
-        read little more than once what the disk would serve to it alone.
-
-    Raises
-    ------
-    UnknownJobError
-        When this process has not described itself for the job.
-    HdgemmError
-        When the engine fails, as `hdgemm.multiply` does.
+    `share` are the bytes/s of the storage that this worker may count on while all workers read: its
+    plans then read little more than once what the disk would serve to it alone. Raise
+    `UnknownJobError` when this process has not described itself for the job.
     """
     from distributed import get_worker, secede
 

@@ -65,11 +65,8 @@ class Tasks:
     def send(self, address: str, blocks: Sequence[Rect], share: float) -> None:
         """Submit blocks to a worker, as one message.
 
-        Parameters
-        ----------
-        share
-            Bytes/s of the storage that the worker may count on. It is rounded to a power of two, so
-            that the worker's plans stay the same while workers come and go.
+        `share`, the bytes/s of the storage that the worker may count on, is rounded to a power of
+        two, so that the worker's plans stay the same while workers come and go.
         """
         first = self._submitted
         self._submitted += len(blocks)

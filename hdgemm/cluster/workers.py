@@ -171,10 +171,7 @@ def _fetched(answer: Any) -> Any:
 def ask(client: Any, job: AnyJob | Extents) -> dict[str, WorkerInfo]:
     """Return the workers that are there and can take part in a job, by address.
 
-    Raises
-    ------
-    ClusterError
-        When there are none, worker by worker with the reason.
+    Raise `ClusterError`, worker by worker with the reason, when there are none.
     """
     workers = Workers(client, job)
     scheduler = Scheduler(client, "plan again with another one")

@@ -63,10 +63,7 @@ class Devices(NamedTuple):
 def open_devices(options: Options, threads: int) -> Iterator[Devices]:
     """Open the options' devices; each stays open meanwhile, with a session of its own.
 
-    Parameters
-    ----------
-    threads
-        Cores of the host that update, each with a thread, where the host is among the devices.
+    Where the host is among them, `threads` of its cores update, each with a thread.
     """
     names = (options.devices,) if isinstance(options.devices, str) else options.devices
     names = ("host",) if names == ("auto",) else names

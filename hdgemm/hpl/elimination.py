@@ -172,13 +172,7 @@ class Elimination:
             return self._broadcast.receive(root, first, width, below, part.a.dtype)
 
     def _shared_panel(self, first: int, width: int, columns: Columns | None) -> Panel:
-        """Factor a panel on all processes (Jo et al., section 4.3).
-
-        Parameters
-        ----------
-        columns
-            All local rows of the panel, on the processes that hold it.
-        """
+        """Factor a panel on all processes (Jo et al., section 4.3); the root has its `columns`."""
         part, end = self._part, first + width
         shared = SharedRows(part.rows, first, part.cols.process, part.cols.processes)
         cuts = shared.cuts(part.rows.process).tolist()

@@ -107,14 +107,9 @@ class RowExchange:
         ]
 
     def apply(self, a: Columns) -> Columns:
-        """Apply the interchanges to local columns, and return the rows of U.
+        """Apply the interchanges to all rows of local columns, column-major; return the rows of U.
 
         They are a part of `a` on the process that holds the diagonal block.
-
-        Parameters
-        ----------
-        a
-            All local rows of the columns, column-major.
         """
         start, width = self._start, len(self._pivots)
         if self._column.size == 1:

@@ -139,11 +139,7 @@ def best_block(rates: dict[int, float]) -> int:
 def dgemm_rate(world: Communicator, order: int) -> float:
     """Return flop/s of DGEMM on all processes at once, each by its fastest of some calls.
 
-    Parameters
-    ----------
-    order
-        Order of the systems that it is compared with: no larger products are measured, nor any
-        that the memory of a machine has no room for.
+    No products are measured that are larger than `order`, or than the memory of a machine.
     """
     fitting = int((_memory_of_each(world, world.size) / (3 * 8)) ** 0.5)
     extent = min(max(order, _LEAST), _LARGEST, fitting)

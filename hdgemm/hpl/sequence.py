@@ -74,10 +74,7 @@ class RandomMatrix:
 class DominantMatrix(RandomMatrix):
     """The matrix of HPL-MxP: HPL's, each diagonal element replaced by the row's absolute sum.
 
-    Parameters
-    ----------
-    sums
-        Sums of absolute values of the wanted rows, over all N columns.
+    `sums` are those of the wanted rows, over all N columns.
     """
 
     def __init__(

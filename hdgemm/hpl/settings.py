@@ -131,13 +131,7 @@ class Settings:
 
 
 def parse_grid(text: str) -> tuple[int, int]:
-    """Read ``"2x3"``.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Read ``"2x3"``; raise `InputError` for anything else."""
     try:
         p, q = (int(part) for part in text.lower().split("x"))
     except ValueError:

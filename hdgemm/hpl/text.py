@@ -19,10 +19,7 @@ _SINGLE: Final = "-" * 80
 def result_lines(result: Result, dgemm: float | None = None) -> Iterator[str]:
     """Yield the lines of one run as HPL prints them, then where the time went.
 
-    Parameters
-    ----------
-    dgemm
-        Flop/s of DGEMM on the same processes; None where it was not measured.
+    `dgemm` are flop/s of DGEMM on the same processes; None where they were not measured.
     """
     settings = result.settings
     p, q = settings.grid

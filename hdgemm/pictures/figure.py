@@ -27,10 +27,7 @@ DPI: Final = 110
 def new_figure(width: float, height: float, what: str) -> Figure:
     """Return a figure of `width` × `height` inches, without pyplot's global state or a display.
 
-    Raises
-    ------
-    InputError
-        Where Matplotlib is not installed.
+    Raise `InputError`, which names `what`, where Matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

@@ -37,13 +37,7 @@ class Chart:
 
 
 def draw_charts(report: Report) -> list[Chart]:
-    """Draw the parts that the report has.
-
-    Raises
-    ------
-    InputError
-        Where Matplotlib is not installed.
-    """
+    """Draw the parts that the report has; raise `InputError` without Matplotlib."""
     return [
         Chart(name, caption, _render(draw, report, "light"), _render(draw, report, "dark"))
         for name, part, draw, caption in _CHARTS

@@ -50,13 +50,7 @@ class Comparison:
 
 
 def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a report.json.
-
-    Raises
-    ------
-    InputError
-        When the file is not the report of a profile.
-    """
+    """Read a report.json; raise `InputError` when it is not the report of a profile."""
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:

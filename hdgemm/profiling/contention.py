@@ -46,10 +46,7 @@ class Bandwidth:
 def measure_rates(probes: Sequence[Probe], seconds: float) -> dict[str, float]:
     """Repeat the probes side by side, one thread each; return the rate of each.
 
-    Raises
-    ------
-    HdgemmError
-        The first that a probe raised.
+    Raise the first error of a probe.
     """
     barrier, over = threading.Barrier(len(probes)), threading.Event()
     rates: dict[str, float] = {}

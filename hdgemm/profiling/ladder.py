@@ -40,12 +40,7 @@ class Ladder:
     """Runs of one workload on one device, on all of its kind, and with the CPU.
 
     Each configuration has a session: its device stays open and its slots stay allocated from its
-    first run on.
-
-    Parameters
-    ----------
-    machine
-        Measured rates, for predictions and peaks.
+    first run on. The measured rates of `machine` give predictions and peaks.
     """
 
     def __init__(self, work: Workload, target: Target, machine: Machine, *, unified: bool) -> None:

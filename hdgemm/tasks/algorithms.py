@@ -57,13 +57,7 @@ def cholesky(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> None
 
 
 class Pivots:
-    """The interchanges of an LU factorisation.
-
-    Parameters
-    ----------
-    count
-        Number of pivots.
-    """
+    """The `count` interchanges of an LU factorisation."""
 
     def __init__(self, count: int) -> None:
         #: Row i was interchanged with row ``rows[i]``; 0-based, as LAPACK's.
@@ -79,12 +73,7 @@ def lu(
 
     Pivots of a panel are relative to its first row until the tasks are done: see `finish_pivots`.
     The rows of L to the left of a panel are interchanged at the end, once for each block column.
-
-    Parameters
-    ----------
-    leaf
-        Rows of the blocks that choose the pivots of a panel by a tournament (CALU); None for
-        partial pivoting.
+    With `leaf`, a tournament of blocks of so many rows chooses the pivots (CALU).
     """
     pivots = Pivots(min(a.shape))
     step = Tile("step", 0)

@@ -62,12 +62,8 @@ class Dispatcher:
     def insert(self, kernel: Kernel, **access: Unpack[Access]) -> str | None:
         """Insert a task; return the device that it is assigned to, None while it must wait.
 
-        Where the device that is asked for cannot run it, another one does.
-
-        Raises
-        ------
-        InputError
-            When no device can run it.
+        Where the device that is asked for cannot run it, another one does. Raise `InputError` when
+        no device can.
         """
         if kernel.kind not in self._kinds:
             raise InputError(f"no device can run {kernel.kind}")

@@ -56,12 +56,8 @@ def factor(
 ) -> Factorised:
     """Overwrite a column-major array by its factors: "cholesky" (lower), "lu", "calu" or "qr".
 
-    "calu" is LU with tournament pivoting. On the host alone LAPACK factors what it can.
-
-    Parameters
-    ----------
-    widths
-        Of the block columns; None: the model's.
+    "calu" is LU with tournament pivoting. On the host alone LAPACK factors what it can. `widths`
+    are those of the block columns; None: the model's.
     """
     shape = (array.shape[0], array.shape[1])
     asked = widths

@@ -40,10 +40,8 @@ def potrf_diagonal(panel: BlockColumn) -> Kernel:
 def factor_diagonal(a: NDArray[Any], first: int) -> None:
     """Overwrite the lower triangle of a diagonal block by its Cholesky factor.
 
-    Raises
-    ------
-    SingularMatrixError
-        When it is not positive definite: `order` counts the `first` rows above the block, too.
+    Raise `SingularMatrixError` when it is not positive definite: `order` counts the `first` rows
+    above the block, too.
     """
     order = potrf(a)
     if order:
@@ -178,11 +176,8 @@ def gemm_below(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
 def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
     """Return GEQRT: QR of a block column from its diagonal on, with its compact WY form.
 
-    Parameters
-    ----------
-    v, t
-        Take the reflectors with their unit diagonal and zeros above, for which memory is
-        allocated, and the triangle T.
+    `v` takes the reflectors with their unit diagonal and zeros above, for which memory is
+    allocated, and `t` the triangle T.
     """
     rows, width = panel.below(panel.first), min(panel.width, panel.below(panel.first))
 

@@ -58,10 +58,8 @@ class Residency:
     def acquire(self, task: Task, device: str) -> list[Move]:
         """Return the moves before a task on a device, in order; its tiles stay until `release`.
 
-        Raises
-        ------
-        DoesNotFitError
-            When the device cannot hold the task's tiles together with those of issued tasks.
+        Raise `DoesNotFitError` when the device cannot hold them together with those of issued
+        tasks.
         """
         moves: list[Move] = []
         tiles = [tile for tile in task.tiles if tile.nbytes]

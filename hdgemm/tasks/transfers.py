@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 class Transfer:
     """One planned move; the lane that planned it enqueues it, others can wait for it.
 
-    Parameters
-    ----------
-    after
-        Unfinished moves of the same tile that touch what this one writes, or write what it reads.
+    It comes after unfinished moves of the same tile that touch what it writes, or write what it
+    reads.
     """
 
     def __init__(self, move: Move, after: Sequence[Transfer]) -> None:
