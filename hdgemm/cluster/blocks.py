@@ -142,15 +142,7 @@ class BlockPool:
         self.left = self.undrawn
 
     def join(self, name: str, rate: float, most_elements: float = math.inf) -> None:
-        """Add a worker.
-
-        Parameters
-        ----------
-        rate
-            Its expected speed in elements of C per second.
-        most_elements
-            Elements of the largest block that fits its memory.
-        """
+        """Add a worker of so many elements of C per second, and of its largest block in memory."""
         self._workers[name] = _Worker(rate, rate, most_elements)
         self._total_rate += rate
 

@@ -115,12 +115,7 @@ def plan_cluster(
 ) -> ClusterPlan:
     """Plan a product by running it in virtual time.
 
-    Parameters
-    ----------
-    extents
-        m, n and k of the product, C row-major.
-    itemsize
-        Bytes of an element of C.
+    `extents` are m, n and k, `itemsize` the bytes of an element of C, which is row-major.
     """
     m, n, k = extents
     cluster = VirtualCluster(
@@ -155,14 +150,8 @@ def useful_extent(
     """Return m = n = k of the smallest product that is worth so many workers.
 
     Each has blocks of 1/8 of its share of C. These must be computed no faster than the storage
-    serves them, and must take longer than a task's start.
-
-    Parameters
-    ----------
-    flop_rate
-        Flop/s of all workers together.
-    flops_per_step
-        Flop of one multiply-add.
+    serves them, and must take longer than a task's start. `flop_rate` is that of all workers
+    together, `flops_per_step` the flop of one multiply-add.
     """
     blocks = workers / MOST
     # Reading n²·k·(a + b)/s bytes with s = n/√blocks takes as long as computing.

@@ -92,16 +92,9 @@ class _State:
 
 
 class VirtualCluster:
-    """Discrete-event simulation of one product.
+    """Discrete-event simulation of one product, with C's rows and columns as `shape`.
 
-    Parameters
-    ----------
-    shape
-        Rows and columns of C.
-    bandwidth
-        Bytes/s at which the storage serves all workers.
-    flops_per_element
-        Flop of an element of C.
+    The storage serves all workers together at `bandwidth` bytes/s.
     """
 
     def __init__(

@@ -70,16 +70,10 @@ class PanelBroadcast:
     def receive(
         self, root: int, first: int, width: int, below: int, dtype: np.dtype[np.floating]
     ) -> Panel:
-        """Receive the panel that another process of the row has factored, and pass it on.
+        """Receive the panel that the process `root` of the row has factored, and pass it on.
 
-        Parameters
-        ----------
-        root
-            The process that factored it.
-        first, width
-            Its first column, and how many it has.
-        below
-            How many rows below the diagonal block this row of the grid holds.
+        It has `width` columns from `first` on, and this row of the grid holds so many rows `below`
+        its diagonal block.
         """
         message = np.empty(_nbytes(width, below, dtype), np.uint8)
         place = self._place(root)

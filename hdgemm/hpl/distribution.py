@@ -13,19 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The rows, or the columns, that one process holds.
+    """The rows, or the columns, that one process holds of so many that a matrix has.
 
-    Block b of the dimension belongs to process ``b % processes``; a process holds its blocks one
-    after the other.
-
-    Parameters
-    ----------
-    extent
-        Rows or columns of the whole matrix.
-    block
-        Rows or columns of a block (NB).
-    processes, process
-        How many processes share the dimension, and the number of this one.
+    Block b (of NB) of the dimension belongs to process ``b % processes``; a process holds its
+    blocks one after the other.
     """
 
     extent: int

@@ -57,19 +57,10 @@ class Part:
 
 
 class Elimination:
-    """One factorisation of a `Part`, in place.
+    """One factorisation of a `Part`, in place, with the updates by the threads of `window`.
 
-    Parameters
-    ----------
-    window
-        The threads that update.
-    progress
-        Called with the part of the operations that is done.
-
-    Attributes
-    ----------
-    pivots
-        The interchanges of each panel, by its first column.
+    `progress` is called with the part of the operations that is done. `pivots` are the interchanges
+    of each panel, by its first column.
     """
 
     def __init__(

@@ -35,12 +35,8 @@ _PIECE: Final = 256
 class Exchange(NamedTuple):
     """Where rows come from, once all interchanges of a panel are applied.
 
-    Parameters
-    ----------
-    sources
-        The rows that become rows ``first``, ``first + 1``, ... of U.
-    moved
-        Rows below the block that change, and for each the row of the block that it becomes.
+    `sources` are the rows that become rows ``first``, ``first + 1``, ... of U; `moved` has the rows
+    below the block that change, and for each the row of the block that it becomes.
     """
 
     sources: NDArray[np.int64]

@@ -77,17 +77,9 @@ class HeldRows(Protocol):
 class SharedRows:
     """Rows of a panel, dealt to all processes of the grid (Jo et al., section 4.3).
 
-    Process (r, c) of the grid takes part c of those rows that the processes (r, *) hold in the
-    block-cyclic distribution.
-
-    Parameters
-    ----------
-    rows
-        The block-cyclic rows of this process.
-    first
-        The first row of the panel.
-    col, cols
-        Column of this process in the grid, and the number of columns.
+    Process (r, c) of the grid takes part c of those `rows` that the processes (r, *) hold in the
+    block-cyclic distribution, from the panel's `first` on. This process is in column `col` of
+    `cols`.
     """
 
     def __init__(self, rows: Axis, first: int, col: int, cols: int) -> None:
@@ -147,15 +139,9 @@ def factor_rows(
 ) -> tuple[NDArray[np.int64], Columns]:
     """Factor a panel over several processes; return its interchanges and its diagonal block.
 
-    Parameters
-    ----------
-    a
-        The rows from `first` on that this process holds, column-major. L overwrites the rows below
-        the diagonal block; those of the block itself are left undefined.
-    first
-        The panel's first row and column.
-    rows
-        Which rows of the matrix these are; `processes` have its numbers.
+    `a`, column-major, has the rows from `first` on that this process holds. L overwrites the rows
+    below the diagonal block; those of the block itself are left undefined. `rows` says which rows
+    of the matrix these are; `processes` have its numbers.
     """
     factoring = _Factoring(a, first, rows, processes)
     factoring.factor(0, a.shape[1])

@@ -27,16 +27,10 @@ _LETTERS: Final = np.frombuffer(b"NLU", np.uint8)
 
 
 class PanelKernels:
-    """Solves and updates of parts of a panel.
+    """Solves and updates of parts of a panel; both arrays are column-major.
 
-    Parameters
-    ----------
-    a
-        Rows of the panel, column-major.
-    top
-        The diagonal block, column-major: L without its unit diagonal, and U.
-    active
-        For each column the first of the rows that are updated.
+    `top` is the diagonal block, L without its unit diagonal and U; `active` has for each column the
+    first row of `a` that is updated.
     """
 
     def __init__(self, a: Columns, top: Columns, active: Sequence[int]) -> None:

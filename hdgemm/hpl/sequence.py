@@ -46,16 +46,8 @@ def jumps(count: int) -> tuple[Words, Words]:
 class RandomMatrix:
     """Columns of HPL's N×(N + 1) matrix [A|b], uniform in [-1/2, 1/2), made anew at each call.
 
-    The sequence runs down the columns: element (i, j) is ½ - X/2**64 with the X of step 1 + i + jN.
-
-    Parameters
-    ----------
-    n
-        N.
-    rows
-        Numbers of the rows that are wanted, at most N.
-    seed
-        X₀.
+    The sequence runs down the columns: element (i, j) is ½ - X/2**64 with the X of step 1 + i + jN,
+    and X₀ is the seed. Only the given rows are made.
     """
 
     def __init__(self, n: int, rows: NDArray[np.int64], seed: int = SEED) -> None:

@@ -33,21 +33,11 @@ _CACHE_LINE: Final = 64
 
 
 class System:
-    """One process's part of the N×(N + 1) matrix [A|b] in a P×Q grid.
+    """One process's part of the N×(N + 1) matrix [A|b] in a P×Q grid, of the first P·Q processes.
 
-    Blocks of NB×NB are dealt to the grid in turn, in both directions (Jo et al., section 2.1).
-
-    Parameters
-    ----------
-    world
-        At least P·Q processes; this one is among the first P·Q.
-    mixed
-        HPL-MxP: a diagonally dominant matrix, factored in single precision.
-
-    Attributes
-    ----------
-    recorder
-        The phases of the factorisation and the solution.
+    Blocks of NB×NB are dealt to the grid in turn, in both directions (Jo et al., section 2.1). A
+    `mixed` system is that of HPL-MxP: diagonally dominant, and factored in single precision. The
+    `recorder` has the phases of the factorisation and the solution.
     """
 
     def __init__(self, settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
@@ -72,14 +62,10 @@ class System:
             self._a[:, place] = self._random.column(col)
 
     def factor(self, window: Window, progress: Callable[[float], None] | None = None) -> None:
-        """Factor A, and apply L⁻¹ and the interchanges to b.
+        """Factor A, and apply L⁻¹ and the interchanges to b; the threads of `window` update.
 
-        Parameters
-        ----------
-        window
-            The threads that update the trailing matrix.
-        progress
-            Called with the part of the operations that is done, by each process for itself.
+        `progress` is called with the part of the operations that is done, by each process for
+        itself.
         """
         part = Part(self._a, self._rows, self._cols, self._row, self._column, self._grid)
         elimination = Elimination(self._settings, part, window, self.recorder, progress)

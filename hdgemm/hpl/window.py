@@ -169,16 +169,11 @@ class Window:
         help_until: Callable[[], bool] | None = None,
         helping: bool = True,
     ) -> None:
-        """Block until no strip of these columns is pending.
+        """Block until no strip of these columns is pending, of those announced before one.
 
-        Parameters
-        ----------
-        before
-            Only strips that were announced before this one count.
-        help_until
-            Return early once this is true; it is asked between two blocks of rows.
-        helping
-            Update meanwhile, on the caller's core. Only the thread that made the window may.
+        Return early once `help_until` is true, which is asked between two blocks of rows. The
+        thread that made the window updates meanwhile, on its own core; others give
+        ``helping=False``.
         """
         own = self._own if helping else None
         while True:

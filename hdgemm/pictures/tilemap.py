@@ -28,17 +28,8 @@ def save_tilemap(
 ) -> None:
     """Draw which device computed which tile of an m×n C and write it as PNG to `path`.
 
-    Parameters
-    ----------
-    tiles
-        By device, as `SplitReport.tiles`.
-    extents
-        m and n.
-
-    Raises
-    ------
-    InputError
-        Where Matplotlib is not installed, or there is no tile to draw.
+    `tiles` are those of each device, as `SplitReport.tiles`; `extents` are m and n. Raise
+    `InputError` where Matplotlib is not installed, or there is no tile to draw.
     """
     if not any(tiles.values()):
         raise InputError("there is no tile to draw: the run did nothing")

@@ -88,14 +88,7 @@ def _repeat(step: Callable[[], int], seconds: float, over: threading.Event) -> f
 class Contention:
     """Rates of all probes alone, of every pair, of all stages together, and of everything.
 
-    Parameters
-    ----------
-    probes
-        By name.
-    seconds
-        Of one measurement.
-    rounds
-        Number of rounds; each measures every combination once, by turns.
+    Each of so many rounds measures every combination once, by turns, for so many seconds.
     """
 
     def __init__(self, probes: Mapping[str, Probe], seconds: float, rounds: int) -> None:

@@ -94,12 +94,7 @@ def describe_setting(
 ) -> dict[str, Any]:
     """Return device, product, machine, versions, command and time, ready for JSON.
 
-    Parameters
-    ----------
-    place
-        ``"memory"`` or ``"file"``: where A, B and C lie.
-    source
-        Where the rates come from.
+    A, B and C lie in `place`, ``"memory"`` or ``"file"``; `source` says where the rates come from.
     """
     m, n, k = shape
     return {

@@ -46,14 +46,9 @@ _ROWS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An operation that can be repeated.
+    """An operation that can be repeated, of a stage, of ``"disk"`` or of ``"cores"``.
 
-    Parameters
-    ----------
-    name
-        A stage, ``"disk"`` or ``"cores"``.
-    step
-        Performs it once; returns the bytes moved or the flops done.
+    `step` performs it once; it returns the bytes moved or the flops done.
     """
 
     name: str
@@ -64,12 +59,8 @@ class Probe:
 def open_probes(device: Device, folder: Path) -> Iterator[Mapping[str, Probe]]:
     """Yield the probes of an open device by name; free their memory at the end.
 
-    Parameters
-    ----------
-    device
-        A unified device has no link, and so neither load2 nor store1.
-    folder
-        Where the disk probe writes 64 MB.
+    A unified device has no link, and so neither load2 nor store1. The disk probe writes 64 MB into
+    `folder`.
     """
     with ExitStack() as stack:
         probes = _Probes(device, folder, stack)

@@ -183,14 +183,9 @@ def save_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
 
 
 def render_page(report: Report, charts: Sequence[Chart], timelines: Mapping[str, bytes]) -> str:
-    """Return the page; it makes no request to any network.
+    """Return the page of a report (as `Profile.to_dict` returns it) with PNG pictures by strategy.
 
-    Parameters
-    ----------
-    report
-        As `Profile.to_dict` returns it.
-    timelines
-        PNG pictures by strategy.
+    It makes no request to any network.
     """
     pictures = {chart.name: _chart(chart) for chart in charts}
     title = f"Contention profile of {report['device']}"

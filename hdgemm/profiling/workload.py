@@ -88,14 +88,9 @@ def cpu_gflops(extents: Extents) -> float:
 
 @contextmanager
 def open_workload(extents: Extents, folder: Path, *, files: bool) -> Iterator[Workload]:
-    """Yield a workload with random matrices; remove them at the end.
+    """Yield a workload with random matrices of the largest product; remove them at the end.
 
-    Parameters
-    ----------
-    extents
-        The largest product.
-    files
-        Keep the matrices in files under `folder`: for a device that works on them in place.
+    With `files` they lie in files under `folder`: for a device that works on them in place.
     """
     # The deepest products of the sweep need more of k than the ladder does.
     k = max(extents.k, _rounded(max(DEPTHS.values()) * extents.m))

@@ -99,14 +99,10 @@ class BlockColumns:
         weights: Mapping[str, float] | None = None,
         owner: Owner | None = None,
     ) -> BlockColumns:
-        """Cut a matrix into block columns of given widths.
+        """Cut a matrix into block columns of given widths; with `lower` they begin at the diagonal.
 
-        Parameters
-        ----------
-        lower
-            Block columns begin at the diagonal.
-        weights
-            Devices to deal the columns to, in proportion; None leaves each task to the scheduler.
+        `weights` name the devices to deal the columns to, in proportion; None leaves each task to
+        the scheduler.
         """
         if sum(widths) != shape[1] or min(widths, default=1) < 1:
             raise InputError(f"widths {tuple(widths)} do not cut {shape[1]} columns")
@@ -167,14 +163,8 @@ def update_weights(
 ) -> dict[str, float]:
     """Return the share of the updates that each device takes; the host factors the panels, too.
 
-    Parameters
-    ----------
-    update
-        A typical update.
-    panel_share
-        Flops of all panels, relative to those of all updates.
-    panel_kind
-        Kind of the tasks that factor a panel.
+    `update` is a typical one; `panel_share` are the flops of all panels relative to those of all
+    updates, and `panel_kind` is the kind of the tasks that factor a panel.
     """
     rates = {
         each.name: each.lanes * update.flops / each.seconds(update)
@@ -193,12 +183,7 @@ def update_weights(
 def split_columns(count: int, owners: Sequence[str]) -> Owner:
     """Return a function that names the device of a panel's update of a block column.
 
-    Parameters
-    ----------
-    count
-        d: block columns of the host.
-    owners
-        The device of each block column that the host does not have.
+    The host has `count` (d) block columns; `owners` has the device of each column for the others.
     """
 
     def owner(panel: BlockColumn, column: BlockColumn) -> str:

@@ -33,14 +33,8 @@ class Dispatcher:
     A task that is ready is assigned to the device that would finish it first: the seconds of the
     tasks that already wait there, of the transfers that it needs, and of the task itself. Each
     device takes the waiting task with the largest priority; of equal ones, the first inserted.
-    It has no lock: its caller has one.
-
-    Parameters
-    ----------
-    capabilities
-        All devices, the host among them.
-    priorities
-        Whether priorities count; without them, tasks run in the order in which they get ready.
+    Without `priorities`, tasks run in the order in which they get ready. It has no lock: its caller
+    has one.
     """
 
     def __init__(self, capabilities: Sequence[Capability], *, priorities: bool = True) -> None:

@@ -88,12 +88,8 @@ def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
 def getrf_panel(panel: BlockColumn, pivots: NDArray[np.int64], zeros: list[int]) -> Kernel:
     """Return GETRF: LU of a block column from its diagonal on.
 
-    Parameters
-    ----------
-    pivots
-        Takes the interchanges, relative to the panel's first row.
-    zeros
-        Takes the 1-based index of the first pivot that is exactly zero.
+    `pivots` takes the interchanges, relative to the panel's first row, and `zeros` the 1-based
+    index of the first pivot that is exactly zero.
     """
     rows = panel.below(panel.first)
 

@@ -84,13 +84,9 @@ class TaskMachine:
     ) -> TaskMachine:
         """Return a machine of the host and some devices, with assumed rates.
 
-        Parameters
-        ----------
-        threads
-            Threads of the host. Beside devices that compute on its cores, panels take the others:
-            the threads of a BLAS call wait for each other, and one without a core delays all.
-        lanes
-            The host runs one task on each thread, rather than one task on all of them.
+        The host has `threads`; with `lanes` it runs one task on each, rather than one on all of
+        them. Beside devices that compute on its cores, panels take the others: the threads of a
+        BLAS call wait for each other, and one without a core delays all.
         """
         left = max(1, threads - sum(device.host_cores for device in devices.values()))
         count = left if lanes else 1
@@ -177,12 +173,7 @@ class TaskMachine:
     ) -> None:  # fmt: skip
         """Leave later matrices of a shape to LAPACK, when a run on devices took longer than that.
 
-        Parameters
-        ----------
-        widths
-            As in `choose`.
-        seconds
-            Measured time of the run.
+        The arguments are those of `choose`, and the measured time of the run.
         """
         key = _key(name, shape, widths, dtype)
         if self.dealing != "model" or not self.lapack or name not in LAPACK:

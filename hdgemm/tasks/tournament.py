@@ -27,14 +27,8 @@ LEAF: Final = 1024
 class Proposal(NamedTuple):
     """The rows that a part of a panel proposes as pivots.
 
-    Parameters
-    ----------
-    level
-        Height of the part's tree.
-    rows
-        Their numbers, in the order in which they become pivots.
-    values
-        The rows themselves, not yet eliminated.
+    `rows` are their numbers in the order in which they become pivots, `values` the rows themselves,
+    not yet eliminated; `level` is the height of the part's tree.
     """
 
     level: int
@@ -43,16 +37,10 @@ class Proposal(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The pivot rows of a panel.
+    """The numbers of a panel's pivot rows, in the order in which they become pivots.
 
-    Parameters
-    ----------
-    rows
-        Their numbers, in the order in which they become pivots.
-    factors
-        Their LU factors: U, and L without its unit diagonal.
-    zero
-        The 1-based index of the first pivot that is exactly zero, 0 without one.
+    `factors` are their LU factors, U and L without its unit diagonal; `zero` is the 1-based index
+    of the first pivot that is exactly zero, 0 without one.
     """
 
     rows: NDArray[np.int64]
@@ -118,17 +106,8 @@ def factor_tournament(
 ) -> tuple[NDArray[np.int64], int]:
     """Overwrite a column-major A (m×n) by its LU factors with tournament pivoting.
 
-    Parameters
-    ----------
-    panel
-        Columns of a panel.
-    leaf
-        Rows of a block at the leaves of the tree.
-
-    Returns
-    -------
-    pivots, zero
-        As of `hdgemm.fortran.getrf`: interchanges, and the first pivot that is exactly zero.
+    A panel has `panel` columns, a block at the leaves of the tree `leaf` rows. Return interchanges
+    and the first pivot that is exactly zero, as `hdgemm.fortran.getrf` does.
     """
     count = min(a.shape)
     pivots, zero = np.empty(count, np.int64), 0

@@ -55,16 +55,10 @@ def _written(move: Move) -> str | None:
 class Transfers:
     """Memory of tiles on devices, and the moves between the host and them.
 
-    A device holds the transpose of a column-major tile of the host, row-major: the elements are
-    in the same order. `plan` and `arriving` are called under the runtime's lock, the other methods
-    without it.
-
-    Parameters
-    ----------
-    stopped
-        Says whether the run has failed or was cancelled.
-    record
-        Called with the device, the stage, bytes, start and end of each copy.
+    A device holds the transpose of a column-major tile of the host, row-major: the elements are in
+    the same order. `plan` and `arriving` are called under the runtime's lock, the other methods
+    without it. `stopped` says whether the run has failed or was cancelled; `record` is called with
+    the device, the stage, bytes, start and end of each copy.
     """
 
     def __init__(

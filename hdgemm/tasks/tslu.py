@@ -27,19 +27,12 @@ if TYPE_CHECKING:
 
 
 class TournamentTasks:
-    """The tasks that factor one panel, on the host.
+    """The tasks that factor one panel, on the host, inserted with its priority.
 
-    Each leaf proposes the rows that partial pivoting takes from a block of rows. Of two proposals,
-    one more factorisation takes the better rows. The last proposal gives the pivots and U, and each
-    block of rows is divided by U. The panel is one tile: tasks on blocks of its rows read it, and
-    are ordered by tiles without data.
-
-    Parameters
-    ----------
-    leaf
-        Rows of a block; at least as many as the panel has columns are taken.
-    insert
-        Inserts a task with the panel's priority.
+    Each leaf, of `leaf` rows or as many as the panel has columns, proposes the rows that partial
+    pivoting takes from it. Of two proposals, one more factorisation takes the better rows. The last
+    proposal gives the pivots and U, and each block of rows is divided by U. The panel is one tile:
+    tasks on blocks of its rows read it, and are ordered by tiles without data.
     """
 
     def __init__(self, panel: BlockColumn, leaf: int, insert: Insert) -> None:
@@ -51,16 +44,10 @@ class TournamentTasks:
         self, pivots: NDArray[np.int64], zeros: list[int], results: Sequence[Tile],
         order: Sequence[Tile],
     ) -> None:  # fmt: skip
-        """Insert all tasks.
+        """Insert all tasks; `pivots` and `zeros` take what those of `getrf_panel` do.
 
-        Parameters
-        ----------
-        pivots, zeros
-            Take the interchanges and the first zero pivot, as in `getrf_panel`.
-        results
-            Tiles of the panel from its diagonal on, and of its pivots.
-        order
-            Tiles that all tasks of the panel write, for runs without lookahead.
+        `results` are the tiles of the panel from its diagonal on, and of its pivots. All tasks of
+        the panel write the tiles of `order`, in runs without lookahead.
         """
         panel, (lower, found) = self._panel, results
         top, width = panel.first, panel.width

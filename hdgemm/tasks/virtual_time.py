@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 class VirtualRun:
     """Runs inserted tasks in virtual time.
 
-    Each device has so many lanes, and a link that carries one transfer in each direction at a
-    time; the transfers of the next task overlap the running one. Insertion takes no time.
-
-    Parameters
-    ----------
-    window
-        The most unfinished tasks; insertion waits for one to finish.
-    ahead
-        Tasks that are issued to a device beside those that run.
+    Each device has so many lanes, and a link that carries one transfer in each direction at a time;
+    the transfers of the next task overlap the running one, as of `ahead` tasks that are issued
+    beside those that run. Insertion takes no time, but waits while `window` tasks are unfinished.
     """
 
     def __init__(
