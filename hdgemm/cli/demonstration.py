@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -64,36 +65,36 @@ def blas_speeds(n: int, repeats: int = 3) -> list[float]:
     return found
 
 
+@dataclass
 class Demonstration:
     """One demo: C := A·B for random n×n float64 files in a folder, within `memory` bytes."""
 
-    def __init__(
-        self, n: int, memory: int, folder: Path, options: Options, *, seed: int, quiet: bool = False
-    ) -> None:
-        self._n = n
-        self._memory = memory
-        self._folder = folder
-        self._options = options
-        self._seed = seed
-        self._quiet = quiet
-        self._a, self._b, self._c = (folder / f"{name}.npy" for name in "ABC")
+    n: int
+    memory: int
+    folder: Path
+    options: Options
+    seed: int
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        self._a, self._b, self._c = (self.folder / f"{name}.npy" for name in "ABC")
 
     def play(self, *, keep: bool) -> dict[str, Any]:
         """Perform all steps and return what report.json holds.
 
         The matrices are removed at the end, or on an error, unless `keep`.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._check_space()
-        side = min(_LARGEST_IN_RAM, math.isqrt(self._memory // (3 * _ITEMSIZE)))
+        side = min(_LARGEST_IN_RAM, math.isqrt(self.memory // (3 * _ITEMSIZE)))
         side = max(_ALIGNMENT, side - side % _ALIGNMENT)
         try:
             self._write()
             # Before and after, so that a machine that becomes slower or faster favours neither.
             before = blas_speeds(side)
             outputs = Outputs(
-                trace=self._folder / "trace.json", gantt=self._folder / "gantt.png",
-                quiet=self._quiet,
+                trace=self.folder / "trace.json", gantt=self.folder / "gantt.png",
+                quiet=self.quiet,
             )  # fmt: skip
             report = outputs.show(self._c.name, self._multiply)
             saved = self._compare(report, side, [*before, *blas_speeds(side)])
@@ -102,19 +103,19 @@ class Demonstration:
             if not keep:
                 for path in (self._a, self._b, self._c):
                     path.unlink(missing_ok=True)
-        names = [str(self._folder / name) for name in ("gantt.png", "trace.json", "report.json")]
+        names = [str(self.folder / name) for name in ("gantt.png", "trace.json", "report.json")]
         self._say(f"written: {', '.join(names)}")
         return saved
 
     def _multiply(self, progress: Callable[[Progress], None] | None) -> Report:
-        return multiply(self._a, self._b, out=self._c, options=self._options, progress=progress)
+        return multiply(self._a, self._b, out=self._c, options=self.options, progress=progress)
 
     def _check_space(self) -> None:
-        need = 3 * _ITEMSIZE * self._n**2
-        free = shutil.disk_usage(self._folder).free
+        need = 3 * _ITEMSIZE * self.n**2
+        free = shutil.disk_usage(self.folder).free
         if free < need:
             raise InputError(
-                f"{self._folder} has {format_size(free)} free, the three matrices take"
+                f"{self.folder} has {format_size(free)} free, the three matrices take"
                 f" {format_size(need)}; give a smaller --size or another --out",
                 free=free,
                 need=need,
@@ -123,11 +124,11 @@ class Demonstration:
     def _write(self) -> None:
         from hdgemm.matrices.random import random_matrix
 
-        n, began = self._n, time.perf_counter()
-        total, limit = format_size(2 * _ITEMSIZE * n * n), format_size(self._memory)
+        n, began = self.n, time.perf_counter()
+        total, limit = format_size(2 * _ITEMSIZE * n * n), format_size(self.memory)
         self._say(f"C := A·B, n = {n}, float64: {total} in two files, {limit} of memory to use")
-        random_matrix(self._a, n, n, self._seed, "float64")
-        random_matrix(self._b, n, n, self._seed + 1, "float64")
+        random_matrix(self._a, n, n, self.seed, "float64")
+        random_matrix(self._b, n, n, self.seed + 1, "float64")
         self._say(f"A and B written in {format_duration(time.perf_counter() - began)}")
 
     def _compare(self, report: Report, side: int, speeds: list[float]) -> dict[str, Any]:
@@ -143,18 +144,18 @@ class Demonstration:
             "versions": versions(),
         }
         text = json.dumps(saved, indent=2, allow_nan=False)
-        (self._folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        (self.folder / "report.json").write_text(text + "\n", encoding="utf-8")
         return saved
 
     def _verify(self) -> None:
         import hdgemm
 
         began = time.perf_counter()
-        result = hdgemm.verify(self._a, self._b, self._c, memory=self._memory)
+        result = hdgemm.verify(self._a, self._b, self._c, memory=self.memory)
         self._say(f"verified in {format_duration(time.perf_counter() - began)}: {result}")
         if not result.passed:
             raise HdgemmError("C is not the product of A and B")
 
     def _say(self, text: str) -> None:
-        if not self._quiet:
+        if not self.quiet:
             typer.echo(text)

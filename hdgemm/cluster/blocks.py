@@ -99,20 +99,9 @@ class _Worker:
 class BlockPool:
     """The part of C that no worker has drawn, and the blocks that are being computed.
 
-    Parameters
-    ----------
-    shape
-        Rows and columns of C.
-    costs
-        What reading costs.
-    bandwidth
-        Bytes/s at which the storage serves all workers together.
-    quantum
-        Rows and columns of which the extents of blocks are multiples: the chunks of C's storage.
-    done
-        Disjoint rectangles of C that are stored already.
-    region
-        Disjoint rectangles that are computed; None for all of C.
+    The storage serves all workers together at `bandwidth` bytes/s. The extents of blocks are
+    multiples of `quantum`, the rows and columns of the chunks of C's storage. `done` are disjoint
+    rectangles of C that are stored already, `region` those that are computed; None for all of C.
     """
 
     def __init__(

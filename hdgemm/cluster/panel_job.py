@@ -42,21 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PanelJob:
-    """The blocks of L in A = L·L^H.
+    """The blocks of L in A = L·L^H, with A of order n; other parameters are those of `Job`.
 
     A block lies in one slab of columns. A diagonal block is updated by the earlier columns of its
     rows and factored; a block below it is updated too, and solved with the slab's diagonal block.
-
-    Parameters
-    ----------
-    run, topic, journal, options
-        As in `Job`.
-    n
-        Order of A.
-    a, factor
-        References to A and L; for U, to A^T and U^T.
-    check_finite
-        Raise at NaN and Inf.
+    `a` and `factor` refer to A and L; for U, to A^T and U^T. `check_finite` raises at NaN and Inf.
     """
 
     run: str

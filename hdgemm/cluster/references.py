@@ -44,15 +44,10 @@ class FileReference:
 
 @dataclass(frozen=True, slots=True)
 class StoreReference:
-    """A rectangle of a matrix at a location.
+    """A rectangle of a matrix at a location, in stored rows and columns.
 
-    Parameters
-    ----------
-    origin, shape
-        The rectangle, in stored rows and columns.
-    unpublished
-        The dtype of an array in an object store whose metadata is not written yet; ``""`` for a
-        matrix that readers find.
+    `unpublished` is the dtype of an array in an object store whose metadata is not written yet;
+    ``""`` for a matrix that readers find.
     """
 
     location: Location

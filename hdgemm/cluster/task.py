@@ -165,9 +165,7 @@ def free_memory(run: str) -> None:
 
 @contextmanager
 def _errors_without_causes() -> Iterator[None]:
-    """Remove the causes of errors: the client cannot unpickle those of some libraries, and would
-    get a plain `Exception`.
-    """
+    """Remove the causes of errors: some cannot be unpickled by the client."""
     try:
         yield
     except HdgemmError as error:

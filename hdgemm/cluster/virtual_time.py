@@ -29,16 +29,8 @@ _DEPTH: Final = 2
 class VirtualWorker:
     """One worker.
 
-    Parameters
-    ----------
-    flop_rate
-        Flop/s that it reaches.
-    expected
-        Flop/s that it reports when it joins; None for the same.
-    most_elements
-        Elements of the largest block of C in its memory.
-    bandwidth
-        Bytes/s that it can read from the storage at most.
+    It reaches `flop_rate`, and reports `expected` when it joins; None for the same. Its memory
+    holds a block of `most_elements`, and it reads `bandwidth` bytes/s from the storage at most.
     """
 
     name: str
@@ -50,18 +42,9 @@ class VirtualWorker:
 
 @dataclass(frozen=True, slots=True)
 class VirtualRun:
-    """What a run in virtual time took.
+    """A run in virtual time: seconds, blocks in the order of their ends, bytes read by each worker.
 
-    Parameters
-    ----------
-    seconds
-        Until the last block was stored.
-    perfect_seconds
-        The same work on the same workers, without reading or waiting.
-    blocks
-        The blocks in the order of their ends.
-    bytes_read
-        By worker.
+    The same work takes `perfect_seconds` on the same workers without reading or waiting.
     """
 
     seconds: float

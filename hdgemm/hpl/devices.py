@@ -29,18 +29,10 @@ _WARM_UP: Final = (256, 256)
 class Devices(NamedTuple):
     """Opened devices of one process.
 
-    Parameters
-    ----------
-    updates
-        C := C - A·B, one for each core of the host and each other device.
-    names
-        The devices' names.
-    host
-        Whether cores of the host are among them; the first one is that of the caller's thread.
-    rows
-        Rows that one call updates at most.
-    solves
-        How a device solves for the rows of U; others do it with the host's BLAS.
+    `updates` has C := C - A·B for each core of the host and each other device, `names` the devices'
+    names. With `host`, cores of the host are among them; the first one is that of the caller's
+    thread. One call updates `rows` at most. `solves` says how a device solves for the rows of U;
+    others do it with the host's BLAS.
     """
 
     updates: Sequence[Update] = (host_update,)

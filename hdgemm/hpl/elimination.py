@@ -36,16 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process's part of [A|b].
+    """One process's part of [A|b]: column-major elements, and which rows and columns they are.
 
-    Parameters
-    ----------
-    a
-        The elements, column-major.
-    rows, cols
-        Which rows and columns of [A|b] they are.
-    row, column, grid
-        The processes of the same row and column of the grid, and all, numbered along the rows.
+    `row` and `column` are the processes of the same row and column of the grid; `grid` are all,
+    numbered along the rows.
     """
 
     a: Columns

@@ -57,19 +57,10 @@ def compose(first: int, pivots: NDArray[np.int64]) -> Exchange:
 class RowExchange:
     """The interchanges of one panel, to be applied to any of the local columns.
 
-    Parameters
-    ----------
-    first, pivots
-        The panel's first row, and its interchanges.
-    rows
-        Which rows of the matrix this process holds.
-    column
-        The processes that hold the other rows.
-    swap
-        A key of `SWAPS`.
-    split
-        Pieces are exchanged in pairs: the messages of one are on their way while rows are copied
-        for the other (Jo et al., section 4.4).
+    They are the `pivots` of the panel from row `first` on. This process holds `rows` of the matrix,
+    the processes of `column` the others. `swap` is a key of `SWAPS`. With `split`, pieces are
+    exchanged in pairs: the messages of one are on their way while rows are copied for the other (Jo
+    et al., section 4.4).
     """
 
     def __init__(

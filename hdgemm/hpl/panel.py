@@ -107,18 +107,9 @@ class SharedRows:
 
 
 def factor_panel(a: Columns, first: int, rows: Axis, column: Communicator) -> Panel:
-    """Factor the local rows of a panel in place.
+    """Factor all local rows `a` of a panel in place, column-major; `first` is its first column.
 
-    Parameters
-    ----------
-    a
-        All local rows of the panel's columns, column-major.
-    first
-        The panel's first column.
-    rows
-        Which rows of the matrix these are.
-    column
-        The processes that hold the other rows.
+    `rows` says which rows of the matrix these are; the processes of `column` hold the others.
     """
     width = min(a.shape[1], rows.extent - first)
     start, end = rows.below(first), rows.below(first + width)

@@ -19,15 +19,7 @@ HIDEABLE: Final = ("panel", "broadcast", "swap")
 
 
 class Event(NamedTuple):
-    """One piece of one phase; times are those of `time.perf_counter`.
-
-    Parameters
-    ----------
-    thread
-        Name of the thread.
-    step
-        First column of the panel.
-    """
+    """One piece of one phase of the panel at column `step`; times as of `time.perf_counter`."""
 
     thread: str
     phase: str

@@ -51,18 +51,10 @@ def host_solve(triangle: Columns, b: Columns) -> None:
 
 
 class Strip:
-    """Some local columns to which one panel is applied.
+    """The local columns from `start` to `stop`, to which one panel is applied.
 
-    Parameters
-    ----------
-    panel
-        The panel.
-    start, stop
-        Local columns.
-    below
-        Local rows after the panel's diagonal block, of these columns.
-    urgent
-        The next panel lies here: every thread helps before it begins another strip.
+    `below` has their local rows after the panel's diagonal block. In an urgent strip lies the next
+    panel: every thread helps before it begins another strip.
     """
 
     def __init__(
@@ -99,19 +91,10 @@ class _Work(NamedTuple):
 class Window:
     """Strips that wait for their swap, for a thread, or for their end.
 
-    Parameters
-    ----------
-    updates
-        One for each device or core. The first one is the caller's own core where `caller_helps`;
-        each other one gets a thread.
-    rows
-        Rows of a block.
-    recorder
-        Records the updates.
-    on_error
-        Called by a thread whose update failed, after which the window refuses everything.
-    solves
-        How a device solves for the rows of U; others do it with the host's BLAS.
+    There is one of `updates` for each device or core. The first one is the caller's own core where
+    `caller_helps`; each other one gets a thread. They update blocks of so many rows. `solves` says
+    how a device solves for the rows of U; others do it with the host's BLAS. A thread whose update
+    failed calls `on_error`, after which the window refuses everything.
     """
 
     def __init__(

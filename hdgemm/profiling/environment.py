@@ -30,12 +30,8 @@ _EXECUTOR_SECONDS: Final = 0.3
 class Target:
     """The device of a profile.
 
-    Parameters
-    ----------
-    peers
-        All accelerators of its kind, itself first; itself alone if it is not an accelerator.
-    on_host_cores
-        It is the host's own processor under another driver.
+    `peers` are all accelerators of its kind, itself first; itself alone if it is not an
+    accelerator. One `on_host_cores` is the host's own processor under another driver.
     """
 
     name: str

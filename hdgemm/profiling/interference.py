@@ -77,14 +77,9 @@ class Interference:
 
 
 class Slice(NamedTuple):
-    """About a millisecond of reading memory.
+    """About a millisecond of reading memory, at `rate` bytes per second of the reader's CPU time.
 
-    Parameters
-    ----------
-    rate
-        Bytes per second of the reader's CPU time.
-    own, beside
-        Parts of the time in which the reader, and the copying thread, had a core.
+    `own` and `beside` are the parts of it in which the reader, and the copying thread, had a core.
     """
 
     rate: float

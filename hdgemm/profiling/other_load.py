@@ -24,15 +24,7 @@ _IDLE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BusyProcess:
-    """Another process that uses the CPU.
-
-    Parameters
-    ----------
-    cores
-        Mean number of cores that it used.
-    memory
-        Resident bytes that are not shared (mapped files are not counted).
-    """
+    """Another process: its mean number of cores, and its resident bytes that are not shared."""
 
     pid: int
     name: str

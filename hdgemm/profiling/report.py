@@ -60,41 +60,35 @@ class Section(NamedTuple):
     pictures: tuple[str, ...]
     remarks: tuple[str, ...]
 
-    @classmethod
-    def of(
-        cls,
-        title: str,
-        heads: tuple[str, ...],
-        rows: Rows,
-        pictures: tuple[str, ...] = (),
-        remarks: tuple[str, ...] = (),
-    ) -> Section:
-        """Make the table of words, and the section."""
-        return cls(Table(heads, rows, title, text=True), pictures, remarks)
-
 
 def sections(report: Report) -> list[Section]:
     """Return all tables of a report (as `Profile.to_dict` returns it) that have rows."""
     verdict = report["verdict"] or {"observations": ()}
-    found = [
-        Section.of("Strategies", ("strategy", "GFLOP/s", "gain over the row above", "efficiency",
-              "spread", "busy time of each stage (share of the run)"), _ladder(report),
-              ("ladder", "stages")),
-        Section.of("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
-              _scaling(report), ("scaling", "sizes"), _cpu(report)),
-        Section.of("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
-              _bandwidth(report), ("bandwidth", "matrix")),
-        Section.of("Observations of the paper", ("number", "the paper observed", "here", "because"),
-              [(str(each["number"]), each["claim"], _CONFIRMED[each["confirmed"]], each["why"])
-               for each in verdict["observations"]]),
-        Section.of("The paper and its simulation",
-              ("figure", "paper", "simulated", "difference", f"within {_FITS:.0%}"),
-              _references(report)),
-        Section.of("Predicted and measured time",
-              ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
-              _predictions(report)),
+    observed = [
+        (str(each["number"]), each["claim"], _CONFIRMED[each["confirmed"]], each["why"])
+        for each in verdict["observations"]
+    ]
+    found: list[tuple[str, tuple[str, ...], Rows, tuple[str, ...], tuple[str, ...]]] = [
+        ("Strategies", ("strategy", "GFLOP/s", "gain over the row above", "efficiency", "spread",
+          "busy time of each stage (share of the run)"), _ladder(report), ("ladder", "stages"), ()),
+        ("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
+         _scaling(report), ("scaling", "sizes"), _cpu(report)),
+        ("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
+         _bandwidth(report), ("bandwidth", "matrix"), ()),
+        ("Observations of the paper", ("number", "the paper observed", "here", "because"),
+         observed, (), ()),
+        ("The paper and its simulation",
+         ("figure", "paper", "simulated", "difference", f"within {_FITS:.0%}"),
+         _references(report), (), ()),
+        ("Predicted and measured time",
+         ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
+         _predictions(report), (), ()),
     ]  # fmt: skip
-    return [section for section in found if section.table.rows]
+    return [
+        Section(Table(heads, rows, title, text=True), pictures, remarks)
+        for title, heads, rows, pictures, remarks in found
+        if rows
+    ]
 
 
 def _ladder(report: Report) -> Rows:

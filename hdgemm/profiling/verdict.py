@@ -82,18 +82,10 @@ class Verdict:
 class Findings:
     """What a verdict depends on in addition to the measurements.
 
-    Parameters
-    ----------
-    gains
-        Relative gain in speed from twice the rate of each resource, by the model.
-    unsteady
-        Loads of others that varied too much, in sentences.
-    contenders
-        Number of devices that shared the link when bandwidths were measured.
-    unified
-        The device works on the matrices in place.
-    on_host_cores
-        The device is the host's own processor under another driver.
+    `gains` are the relative gains in speed from twice the rate of each resource, by the model;
+    `unsteady` are sentences on loads of others that varied too much. So many `contenders`, devices,
+    shared the link when bandwidths were measured. A `unified` device works on the matrices in
+    place; one `on_host_cores` is the host's own processor under another driver.
     """
 
     gains: Mapping[str, float] = field(default_factory=dict)

@@ -39,25 +39,14 @@ _LOOK: Final = 0.05
 class Runtime:
     """Runs inserted tasks; a context whose threads end with it.
 
-    The caller's thread inserts. Each lane of the host runs one task at a time. Each device has a
-    thread that enqueues its tasks, and one that copies tiles to the host as soon as tasks there
-    wait for them. The first error of any lane stops all of them, and is raised by `insert` or
-    `finish`.
+    The caller's thread inserts, and waits while `window` tasks are unfinished. Each lane of the
+    host runs one task at a time. Each device has a thread that enqueues its tasks, and one that
+    copies tiles to the host as soon as tasks there wait for them. The first error of any lane stops
+    all of them, and is raised by `insert` or `finish`. After `cancel` was set, each lane ends at
+    most one more task.
 
-    Parameters
-    ----------
-    capabilities
-        The host, and each device by its name in `devices`.
-    window
-        The most unfinished tasks; insertion waits for one to finish.
-    priorities
-        As in `Dispatcher`.
-    blas_threads
-        Threads of each BLAS call on the host.
-    observer
-        Called with each event, from the threads of the lanes.
-    cancel
-        An event that any thread can set: the run stops after at most one task in each lane.
+    The lanes call `observer` with each event. Each BLAS call on the host has `blas_threads`.
+    `priorities` are those of `Dispatcher`.
     """
 
     def __init__(
