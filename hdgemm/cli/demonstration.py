@@ -19,11 +19,9 @@ from hdgemm.report import versions
 from hdgemm.units import format_duration, format_size, format_speed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hdgemm.options import Options
-    from hdgemm.progress import Progress
     from hdgemm.report import Report
 
 _ITEMSIZE: Final = 8
@@ -96,7 +94,12 @@ class Demonstration:
                 trace=self.folder / "trace.json", gantt=self.folder / "gantt.png",
                 quiet=self.quiet,
             )  # fmt: skip
-            report = outputs.show(self._c.name, self._multiply)
+            report = outputs.show(
+                self._c.name,
+                lambda progress: multiply(
+                    self._a, self._b, out=self._c, options=self.options, progress=progress
+                ),
+            )
             saved = self._compare(report, side, [*before, *blas_speeds(side)])
             self._verify()
         finally:
@@ -106,9 +109,6 @@ class Demonstration:
         names = [str(self.folder / name) for name in ("gantt.png", "trace.json", "report.json")]
         self._say(f"written: {', '.join(names)}")
         return saved
-
-    def _multiply(self, progress: Callable[[Progress], None] | None) -> Report:
-        return multiply(self._a, self._b, out=self._c, options=self.options, progress=progress)
 
     def _check_space(self) -> None:
         need = 3 * _ITEMSIZE * self.n**2

@@ -164,7 +164,9 @@ class Coordinator:
                 self._submit()
                 asking = self.workers.waiting
                 self._take(self._tasks.receipts(_ASKING_SECONDS if asking else _SLEEP_SECONDS))
-                self._drop(ended)
+                for number in ended:  # without a receipt: failed, or given up by Dask
+                    if (task := self._tasks.pop(number)) is not None:
+                        self._fail(task)
 
     @property
     def part_done(self) -> float:
@@ -269,14 +271,8 @@ class Coordinator:
             self.receipts += receipts
             self._shown(self)
 
-    def _drop(self, ended: Iterable[int]) -> None:
-        """Return the blocks of tasks that ended without a receipt: failed, or given up by Dask."""
-        for number in ended:
-            task = self._tasks.pop(number)
-            if task is not None:
-                self._fail(task)
-
     def _fail(self, task: Task) -> None:
+        """Return the block of a task that has ended, and judge its error."""
         if task.worker not in self.pool:
             return
         self.pool.failed(task.worker, task.block)

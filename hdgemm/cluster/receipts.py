@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.pipeline.plan import Rect
@@ -81,10 +81,6 @@ class Receipt:
     def bytes_written(self) -> int:
         """Bytes of C that were stored."""
         return self.stages["store2"].nbytes if "store2" in self.stages else 0
-
-    def to_message(self) -> dict[str, Any]:
-        """Return plain values, as the scheduler transports them."""
-        return asdict(self)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Receipt:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.cluster.job import Extents, WorkerInfo
@@ -151,7 +151,7 @@ def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
         # The worker computes its next block while this one becomes durable.
         secede()  # type: ignore[no-untyped-call]
         c.sync()
-    worker.log_event(job.topic, receipt.to_message())
+    worker.log_event(job.topic, asdict(receipt))
 
 
 def free_memory(run: str) -> None:

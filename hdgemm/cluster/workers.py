@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.task import inspect
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import HdgemmError
 
 if TYPE_CHECKING:
     from hdgemm.cluster.job import AnyJob, Extents, WorkerInfo
@@ -122,7 +122,9 @@ class Workers:
             asked = self._asked[address]
             try:
                 if asked.info is None and asked.version.done():
-                    self._check_version(address, _fetched(asked.version))
+                    if (found := _fetched(asked.version)) != (own := own_version()):
+                        self.exclude(address, f"it has hdgemm {found}, the client has {own}")
+                        continue
                     asked.info = self._submit(address, inspect, self._job)
                 if asked.info is not None and asked.info.done():
                     self._join(address, _fetched(asked.info))
@@ -144,10 +146,6 @@ class Workers:
         # On one machine the clocks are one; else as exact as the answer was prompt.
         same = info.host == socket.gethostname()
         self.offsets[address] = 0.0 if same else time.time() - info.clock
-
-    def _check_version(self, address: str, found: str) -> None:
-        if found != (own := own_version()):
-            raise InputError(f"it has hdgemm {found}, the client has {own}", worker=address)
 
     def reasons(self) -> str:
         """Return why no worker takes part, worker by worker."""

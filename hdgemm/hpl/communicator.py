@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Request(Protocol):
-    """A message on its way."""
+class Request:
+    """A message of mpi4py on its way, which keeps its buffer alive."""
+
+    def __init__(self, request: Any, array: NDArray[Any]) -> None:
+        self._request, self._array = request, array
 
     def wait(self) -> None:
         """Block until the buffer may be used again."""
+        self._request.Wait()
 
 
 class Communicator:
@@ -87,16 +91,6 @@ class Communicator:
         """End all processes of the job; one alone ends by itself."""
 
 
-class _Sent:
-    """A message of mpi4py, which keeps its buffer alive."""
-
-    def __init__(self, request: Any, array: NDArray[Any]) -> None:
-        self._request, self._array = request, array
-
-    def wait(self) -> None:
-        self._request.Wait()
-
-
 class Mpi(Communicator):
     """A communicator of mpi4py."""
 
@@ -144,7 +138,7 @@ class Mpi(Communicator):
 
     def send(self, array: NDArray[Any], to: int, tag: int = 0) -> Request:
         """Send without blocking (MPI_Isend)."""
-        return _Sent(self._comm.Isend(array, to, tag), array)
+        return Request(self._comm.Isend(array, to, tag), array)
 
     def receive(self, array: NDArray[Any], source: int, tag: int = 0) -> None:
         """Receive (MPI_Recv)."""

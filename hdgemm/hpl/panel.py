@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -58,20 +58,6 @@ class Panel:
     def end(self) -> int:
         """The first row and column after the diagonal block."""
         return self.first + self.width
-
-
-class HeldRows(Protocol):
-    """Rows of the matrix that one process of several holds, in ascending order."""
-
-    @property
-    def process(self) -> int:
-        """Number of this process."""
-
-    def positions(self) -> NDArray[np.int64]:
-        """Return the rows that this process holds."""
-
-    def owner(self, position: int) -> int:
-        """Return the process that holds a row."""
 
 
 class SharedRows:
@@ -126,7 +112,7 @@ def factor_panel(a: Columns, first: int, rows: Axis, column: Communicator) -> Pa
 
 
 def factor_rows(
-    a: Columns, first: int, rows: HeldRows, processes: Communicator
+    a: Columns, first: int, rows: Axis | SharedRows, processes: Communicator
 ) -> tuple[NDArray[np.int64], Columns]:
     """Factor a panel over several processes; return its interchanges and its diagonal block.
 
@@ -142,7 +128,9 @@ def factor_rows(
 class _Factoring:
     """The state of one panel's factorisation by several processes."""
 
-    def __init__(self, a: Columns, first: int, rows: HeldRows, processes: Communicator) -> None:
+    def __init__(
+        self, a: Columns, first: int, rows: Axis | SharedRows, processes: Communicator
+    ) -> None:
         width = a.shape[1]
         self._a, self._first, self._rows, self._processes = a, first, rows, processes
         positions = rows.positions()

@@ -82,8 +82,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.n < 1 or self.nb < 1:
             raise InputError(f"N and NB must be at least 1, got {self.n} and {self.nb}")
-        if min(self.grid) < 1:
-            raise InputError(f"a grid has at least 1×1 processes, got {_times(self.grid)}")
+        p, q = self.grid
+        if min(p, q) < 1:
+            raise InputError(f"a grid has at least 1×1 processes, got {p}×{q}")
         if self.depth < 0 or (self.strip is not None and self.strip < 1):
             raise InputError(
                 f"the lookahead depth must be at least 0 and a strip at least 1 column wide, got "
@@ -240,7 +241,3 @@ class _Dat:
                 f"{self._path}: {what} {number} is not available, only 0 to {len(names) - 1}"
             )
         return names[number]
-
-
-def _times(grid: tuple[int, int]) -> str:
-    return f"{grid[0]}×{grid[1]}"

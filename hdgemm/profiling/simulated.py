@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise, product
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.plan import STAGES
@@ -17,6 +17,7 @@ from hdgemm.profiling.environment import describe_setting
 from hdgemm.profiling.ladder import STRATEGIES
 from hdgemm.profiling.results import Profile, Rate, Reference, Rung, Sample, SizePoint
 from hdgemm.profiling.simulated_factorisations import (
+    NOTE,
     profile_cluster,
     profile_hybrid,
     profile_native,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Timeline
     from hdgemm.simulation.executor import Run
     from hdgemm.simulation.machines import System
+
+_ONE_DEVICE: Final = "one device: no device shares its link, so all bandwidths are kept"
 
 
 def simulate_profile(name: str, *, progress: Callable[[float, str], None] | None = None) -> Profile:
@@ -105,7 +108,7 @@ class _Simulated:
             matrix=_matrix(system),
             cpu={"alone": system.cpu_rate / 1e9, "within": within},
             imbalance=mean(run.imbalance for run in hybrid),
-            notes=_notes(system),
+            notes=(NOTE, *([_ONE_DEVICE] if system.devices == 1 else [])),
             timelines=timelines,
         )
         gains = gains_from_twice(plans[BEST], system.machine)
@@ -205,10 +208,3 @@ def _matrix(system: System) -> dict[str, dict[str, Sample]]:
 
 def _link_demand(name: str, alone: float, whole: float | None) -> dict[str, float]:
     return {} if whole is None else {name: min(1.0, alone / whole)}
-
-
-def _notes(system: System) -> tuple[str, ...]:
-    notes = ["simulated: nothing was measured on this machine"]
-    if system.devices == 1:
-        notes.append("one device: no device shares its link, so all bandwidths are kept")
-    return tuple(notes)

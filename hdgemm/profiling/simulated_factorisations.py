@@ -24,7 +24,7 @@ _LARGE_GRID: Final = (25, 40)
 _LONG_HOPS: Final = 2
 #: Block size of Figure 11b.
 _SMALL_NB: Final = 1984
-_NOTE: Final = "simulated: nothing was measured on this machine"
+NOTE: Final = "simulated: nothing was measured on this machine"
 
 
 def profile_hybrid(system: HybridSystem, progress: Callable[[float, str], None]) -> Profile:
@@ -126,7 +126,7 @@ def _profile(
     paper = [Reference(label, value, figures[name]) for name, (label, value) in published.items()]
     return Profile(
         kind="simulated", complete=True, setting=setting, ladder=ladder, scaling=scaling or {},
-        paper=tuple(paper), notes=(_NOTE, *notes),
+        paper=tuple(paper), notes=(NOTE, *notes),
     )  # fmt: skip
 
 

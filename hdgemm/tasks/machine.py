@@ -101,11 +101,6 @@ class TaskMachine:
             threads=threads,
         )  # fmt: skip
 
-    @property
-    def host(self) -> Capability:
-        """Capability of the host."""
-        return next(each for each in self.capabilities if each.name == HOST)
-
     def insert_all(self, name: str, a: BlockColumns, run: Any) -> Any:
         """Insert all tasks of a factorisation into a run; return what the algorithm returns."""
         more = {"leaf": self.leaf} if name == "calu" else {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.residency import Move
-    from hdgemm.tasks.task import Access, Kernel, Task, Tile
+    from hdgemm.tasks.task import Access, Kernel, Tile
 
 
 class VirtualRun:
@@ -103,7 +103,8 @@ class VirtualRun:
         for move in moves:
             self._transfer(move, kernel.unit, kernel.step)
         lanes = self._lanes[device]
-        start = max(self.now, lanes[0], self._arrived(task, device))
+        arrived = (self._arrivals.get((tile, device), 0.0) for tile in task.reads)
+        start = max(self.now, lanes[0], *arrived)
         end = start + self.dispatcher.capabilities[device].seconds(kernel)
         heapq.heapreplace(lanes, end)
         for tile in task.writes:
@@ -113,10 +114,6 @@ class VirtualRun:
                   kernel.nbytes, kernel.flops)
         )  # fmt: skip
         heapq.heappush(self._ends, (end, task.number, issued))
-
-    def _arrived(self, task: Task, device: str) -> float:
-        arrivals = self._arrivals
-        return max((arrivals.get((tile, device), 0.0) for tile in task.reads), default=0.0)
 
     def _transfer(self, move: Move, unit: int, step: int) -> float:
         """Occupy the links of one move; return when it is done."""

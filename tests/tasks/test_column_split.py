@@ -98,8 +98,12 @@ def test_panels_leave_the_cores_of_a_device_to_it():
     for cores, lanes, blas_threads in [(0, 4, 4), (1, 3, 3), (4, 1, 1), (9, 1, 1)]:
         device.host_cores = cores
         alone, split = (TaskMachine.of({"d": device}, threads=4, lanes=x) for x in (False, True))
-        assert (alone.host.lanes, alone.blas_threads, alone.threads) == (1, blas_threads, 4)
-        assert (split.host.lanes, split.blas_threads, split.threads) == (lanes, 1, 4)
+        assert (alone.capabilities[0].lanes, alone.blas_threads, alone.threads) == (
+            1,
+            blas_threads,
+            4,
+        )
+        assert (split.capabilities[0].lanes, split.blas_threads, split.threads) == (lanes, 1, 4)
     device.close()
 
 
