@@ -64,7 +64,7 @@ class Section(NamedTuple):
 def sections(report: Report) -> list[Section]:
     """Return all tables of a report (as `Profile.to_dict` returns it) that have rows."""
     verdict = report["verdict"] or {"observations": ()}
-    observed = [
+    observed: Rows = [
         (str(each["number"]), each["claim"], _CONFIRMED[each["confirmed"]], each["why"])
         for each in verdict["observations"]
     ]
