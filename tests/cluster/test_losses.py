@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hdgemm.cluster import multiply, workers
+from hdgemm.cluster.connection import _LOCAL_SETTINGS
 from hdgemm.durable.audit import audit
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import CancelledRunError, InputError, MatrixIOError
@@ -28,6 +29,7 @@ from tests.cluster.processes import (
 from tests.reference import assert_close_in_eps
 
 distributed = pytest.importorskip("distributed")
+config = pytest.importorskip("dask").config
 
 pytestmark = pytest.mark.usefixtures("many_blocks")
 OPTIONS = Options(devices="host", host_memory="64MB", tile=(16, 200, 100))
@@ -284,11 +286,12 @@ def clear_jobs():
 
 def test_a_cluster_that_scales_itself(tmp_path, case, own_cache):
     with (
+        config.set(_LOCAL_SETTINGS),
         distributed.LocalCluster(
             n_workers=0, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
         ) as scaling,
         distributed.Client(scaling) as client,
     ):
-        scaling.adapt(minimum=0, maximum=2, interval="100ms")
+        scaling.adapt(minimum=0, maximum=1, interval="100ms")
         run(client, case[0])
     check(case)
