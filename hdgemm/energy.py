@@ -94,14 +94,8 @@ class Energy:
 class _Counter:
     """One counter of energy, and the joules that it has counted since the first reading.
 
-    Parameters
-    ----------
-    read
-        Returns the counter; raises OSError or ValueError where it cannot be read.
-    unit
-        Joules of one count.
-    wraps
-        The value at which the counter begins anew, None for one that does not.
+    `read` returns the counter, and raises OSError or ValueError where it cannot be read; one count
+    is `unit` joules; it begins anew at `wraps`, None for one that does not.
     """
 
     def __init__(self, read: Callable[[], int], unit: float, wraps: int | None = None) -> None:

@@ -268,16 +268,9 @@ def _by_address(value: Any) -> Any:
 
 
 def unchecked(name: str, dtype: np.dtype[Any], arguments: int) -> Callable[..., None]:
-    """Return a BLAS routine that takes addresses only, as integers, and checks nothing.
-
-    A call takes a microsecond, a tenth of the other functions of this module.
-
-    Parameters
-    ----------
-    name
-        The routine's name without its first letter.
-    arguments
-        How many arguments it has.
+    """Return a BLAS routine, by its name without the first letter, that takes so many addresses, as
+    integers, and checks nothing: a call takes a microsecond, a tenth of the other functions of this
+    module.
     """
     types = [ctypes.c_void_p] * arguments
     return ctypes.CFUNCTYPE(None, *types)(_address(cython_blas, _LETTERS[dtype.char] + name))

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputTypeError
-from hdgemm.machine.limits import memory_limit
-from hdgemm.options import Options
-from hdgemm.pipeline.plan import Plan
+from hdgemm.machine.limits import default_host_bytes, memory_limit
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.options import Options, whole_number
+from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
 from hdgemm.pipeline.plan_summary import Plans
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 from hdgemm.run.compute import compute
-from hdgemm.run.members import plan_extents, preflight
+from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
     import threading
 
+    from hdgemm.pipeline.devices.protocol import Device
+    from hdgemm.pipeline.plan import Path
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
@@ -94,8 +97,19 @@ def plan_shape(
     m: int, n: int, k: int, *, dtype: str = "float64", options: Options | None = None
 ) -> Plans:
     """Do what `plan_gemm` does, and return the plan of each device."""
-    with session_for(None, options) as (session, chosen):
-        return Plans(plan_extents((m, n, k), dtype, chosen, session))
+    m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))
+    kind = check_dtype(dtype, "the product")
+    nbytes = (m * k + k * n + m * n) * kind.itemsize
+    with session_for(None, options) as (session, chosen), session.running(chosen):
+        in_memory = nbytes <= (chosen.host_bytes or default_host_bytes())
+
+        def problem_for(device: Device) -> Problem:
+            path: Path = "resident" if in_memory and device.spec.unified else "staged"
+            spec = OperandSpec(False, "memory" if in_memory else "file", path, kind.itemsize)
+            return Problem(m, n, k, kind.name, spec, spec, spec)
+
+        members = plan_members(problem_for, names_for(chosen, 2 * m * n * k), chosen, session)
+        return Plans(member.plan for member in members)
 
 
 @shows_progress

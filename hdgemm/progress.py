@@ -185,16 +185,10 @@ class CalibrationMeter:
 
 
 class ProgressMeter:
-    """An observer that turns events into snapshots, at most one every `interval` seconds.
+    """An observer that turns events into snapshots, at most one every `interval` seconds of
+    `clock`.
 
-    Parameters
-    ----------
-    interval
-        Seconds between two calls of `callback`.
-    clock
-        Seconds, monotonic.
-    tiles
-        Returns the parts of C that are stored, where several devices compute it.
+    `tiles` returns the parts of C that are stored, where several devices compute it.
     """
 
     def __init__(

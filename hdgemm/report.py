@@ -215,14 +215,9 @@ def build_report(
     resumption: Resumption | None = None,
     checks: CheckedTiles | None = None,
 ) -> Report:
-    """Make the report of a run from its timeline.
+    """Make the report of a run from its timeline and the plan of each device that took part.
 
-    Parameters
-    ----------
-    plans
-        The plan of each device that took part.
-    planned_bytes
-        Bytes each stage was to move; a stage that is missing was to move none.
+    A stage that is missing in `planned_bytes` was to move none.
     """
     stages = stage_reports(timeline, planned_bytes)
     flops = sum(stage.flops for stage in stages.values())

@@ -12,14 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells in rows below the headings of their columns.
+    """Cells in rows below the headings of their columns, with a title above that may be empty.
 
-    Parameters
-    ----------
-    title
-        A line above the table; may be empty.
-    text
-        Columns of words, aligned left like the first one; other columns are aligned right.
+    With `text`, columns of words are aligned left like the first one; other columns right.
     """
 
     heads: tuple[str, ...]

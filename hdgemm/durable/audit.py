@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """C against its journal.
-
-    Parameters
-    ----------
-    journal
-        The journal's path.
-    pieces
-        Stored pieces that were read.
-    damaged
-        Those whose checksum is not the recorded one, in stored rows and columns.
+    """C against its journal: the number of stored pieces that were read, and those whose checksum
+    is not the recorded one, in stored rows and columns.
     """
 
     journal: str
@@ -59,24 +51,10 @@ class Audit:
 
 
 def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = None) -> Audit | None:
-    """Read a C that a durable run wrote, and compare it with the journal's checksums.
+    """Read a C that a durable run wrote, and compare it with the checksums of its journal, by
+    default the one beside C; None where C has no journal.
 
-    Parameters
-    ----------
-    c
-        C's file.
-    journal
-        The journal's path; None for the one beside C.
-
-    Returns
-    -------
-    Audit or None
-        None where C has no journal.
-
-    Raises
-    ------
-    InputError
-        When the journal is another matrix's, or of a run that has not begun.
+    Raises `InputError` when the journal is another matrix's, or of a run that has not begun.
     """
     operand = open_operand(c, what="c")
     where = parse_location(c)

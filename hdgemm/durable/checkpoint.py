@@ -51,31 +51,11 @@ if TYPE_CHECKING:
 class Checkpoint:
     """A run that can be taken up where it was cut off; open it as a context manager.
 
-    Parameters
-    ----------
-    identity
-        What command this is.
-    destination
-        Where C goes.
-    journal
-        The journal's path.
-    restart
-        Forget what an earlier run left.
+    `c` is C as the run writes it. `finished`: an earlier run has finished, there is nothing to do.
+    `restart` forgets what an earlier run left.
 
-    Attributes
-    ----------
-    c
-        C as the run writes it.
-    finished
-        An earlier run has finished: there is nothing to do.
-
-    Raises
-    ------
-    InputError
-        When the journal belongs to another command, another run holds it, or what the earlier run
-        left is gone.
-    DamagedError
-        When a C that is updated in place was damaged.
+    Raises `InputError` when the journal belongs to another command, another run holds it, or what
+    the earlier run left is gone; `DamagedError` when a C that is updated in place was damaged.
     """
 
     c: Operand
@@ -184,13 +164,7 @@ class Checkpoint:
         return None if self._earlier is None or self._earlier.shared else self._earlier.plan
 
     def choose_devices(self, names: tuple[str, ...], options: Options) -> tuple[str, ...]:
-        """Return the earlier run's devices, or `names` for the first run.
-
-        Raises
-        ------
-        InputError
-            When the options name other devices than the earlier run's.
-        """
+        """Return the earlier run's devices, or `names` for the first run; refuse other devices."""
         if self._earlier is None:
             return names
         before = self._earlier.devices or (self._earlier.device_plan.device.name,)
@@ -280,13 +254,7 @@ class Checkpoint:
         return Resumption(str(self._journal.path), self._tiles, self._kept, self._damaged)
 
     def report(self) -> Report:
-        """Return the report of a run that had nothing to do.
-
-        Raises
-        ------
-        InputError
-            When no earlier run has finished.
-        """
+        """Return the report of a run that had nothing to do."""
         earlier = self._earlier
         if earlier is None or not self.finished:
             raise InputError(f"the run of {self._journal.path} is not finished")

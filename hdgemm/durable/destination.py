@@ -29,20 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Destination:
-    """C's place.
+    """C's place `where` it is when it is finished, with shape and dtype as C's reader will see it.
 
-    Parameters
-    ----------
-    where
-        The place that C has when it is finished.
-    shape, dtype
-        As C's reader will see it.
-    in_place
-        The opened C where it is written straight into; None where it is made aside.
-    updates
-        The old C is read where the new one is written, so that no tile can be computed twice.
-    replaces
-        The old C is what the new one will replace.
+    `in_place` is the opened C where it is written straight into; None where it is made aside.
+    `updates`: the old C is read where the new one is written, so that no tile can be computed
+    twice. `replaces`: the old C is what the new one will replace.
     """
 
     where: Location
@@ -56,12 +47,8 @@ class Destination:
     def aside(
         cls, where: Location, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
     ) -> Destination:
-        """Take the name of a C that is made aside; `old` is the C that is read.
-
-        Raises
-        ------
-        InputError
-            When nothing there could be made durable.
+        """Take the name of a C that is made aside; `old` is the C that is read. `InputError` for an
+        object store.
         """
         if where.url:
             raise InputError(
@@ -73,13 +60,8 @@ class Destination:
 
     @classmethod
     def of_existing(cls, c: Operand, *, updates: bool) -> Destination:
-        """Take an opened C.
-
-        Raises
-        ------
-        InputError
-            When it does not lie in one file, at places that do not change: then what a crash
-            leaves of it cannot be told.
+        """Take an opened C, or `InputError` where it does not lie in one file at places that do not
+        change: then what a crash leaves of it cannot be told.
         """
         path = file_of(c.matrix)
         if path is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.matrices.fingerprint import file_state, home_of
+from hdgemm.matrices.layout import rectangles
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.objectstore import objects_state
 from hdgemm.pipeline.plan import Rect
@@ -55,8 +56,8 @@ def fingerprint(operand: Operand) -> Fingerprint:
         size, changed = objects_state(place)
         return sampled(operand) | {"size": size, "mtime_ns": changed}
     if home is None:
-        everything = {"content": _digest(matrix, _everything(*matrix.shape))}
-        return _described(operand) | everything
+        content = _digest(matrix, rectangles(matrix.shape, _BLOCK))
+        return _described(operand) | {"content": content}
     state = file_state(home)
     return sampled(operand) | {"size": state.size, "mtime_ns": state.mtime_ns}
 
@@ -100,16 +101,11 @@ def _spread(rows: int, cols: int) -> list[Rect]:
     return [Rect(0, 0, 1, width), *places, Rect(rows - 1, cols - width, 1, width)]
 
 
-def _everything(rows: int, cols: int) -> list[Rect]:
-    height = max(1, _BLOCK // max(1, cols))
-    return [Rect(row, 0, min(height, rows - row), cols) for row in range(0, rows, height)]
-
-
-def _digest(matrix: Matrix, rects: Iterable[Rect]) -> str:
+def _digest(matrix: Matrix, rects: Iterable[tuple[int, int, int, int]]) -> str:
     digest = hashlib.sha256()
-    for rect in rects:
-        block = np.empty((rect.rows, rect.cols), matrix.dtype.newbyteorder("="))
-        matrix.read(rect.row, rect.col, block)
+    for row, col, rows, cols in rects:
+        block = np.empty((rows, cols), matrix.dtype.newbyteorder("="))
+        matrix.read(row, col, block)
         digest.update(block.view(np.uint8).data)
     return digest.hexdigest()
 
@@ -127,11 +123,10 @@ def checksum(tile: NDArray[Any], start: int = 0) -> int:
 def stored_checksum(matrix: Matrix, rect: Rect) -> int:
     """Read a rectangle and return the checksum that `checksum` gave for it, in bounded memory."""
     dtype = matrix.dtype.newbyteorder("=")
-    height = max(1, _RECT_BYTES // max(1, rect.cols * dtype.itemsize))
     total = 0
-    for top in range(0, rect.rows, height):
-        block = np.empty((min(height, rect.rows - top), rect.cols), dtype)
-        matrix.read(rect.row + top, rect.col, block)
+    for row, col, rows, cols in rectangles((rect.rows, rect.cols), _RECT_BYTES // dtype.itemsize):
+        block = np.empty((rows, cols), dtype)
+        matrix.read(rect.row + row, rect.col + col, block)
         total = checksum(block, total)
     return total
 

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 class Identity:
     """C := alpha·A·B + beta·C, told from every other command.
 
-    Parameters
-    ----------
-    inputs
-        Fingerprints of A, B and, where C is read from elsewhere, of the old C, by letter.
-    target
-        What of C's place must not change, see `Destination.target`.
+    `inputs` are fingerprints of A, B and, where C is read from elsewhere, of the old C, by letter;
+    `target` is what of C's place must not change, see `Destination.target`.
     """
 
     alpha: complex

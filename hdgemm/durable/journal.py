@@ -31,24 +31,13 @@ _TORN: Final = re.compile(rb"[0-9a-f]{0,8}\Z|[0-9a-f]{8} ")
 
 
 class Journal:
-    """An open journal, locked against other runs until it is closed.
+    """An open journal, locked against other runs until it is closed; made where there is none.
 
-    Parameters
-    ----------
-    path
-        Created where there is none; a new journal has no records.
+    `records` are those found in it, in order; a torn tail is cut off. `damaged` are the numbers of
+    the bad lines that good ones follow.
 
-    Attributes
-    ----------
-    records
-        What was found in it, in order; a torn tail is cut off.
-    damaged
-        Numbers of the bad lines that good ones follow.
-
-    Raises
-    ------
-    InputError
-        When it cannot be opened, is a file of another kind, or another run holds it.
+    Raises `InputError` when it cannot be opened, is a file of another kind, or another run holds
+    it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,12 +60,8 @@ class Journal:
             raise self._error("read", 0, 0, error) from error
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add records; return when they are durable.
-
-        Raises
-        ------
-        MatrixIOError
-            When the system refuses; the journal ends where it ended before, or in a torn line.
+        """Add records; return when they are durable, or raise `MatrixIOError`: the journal then
+        ends where it ended before, or in a torn line.
         """
         text = b"".join(map(encode, records))
         try:
@@ -123,13 +108,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[list[Record], list[int]]:
-    """Return the whole records of a journal and the numbers of its damaged lines; change nothing.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read.
-    """
+    """Return the whole records of a journal and the numbers of its damaged lines, unchanged."""
     try:
         records, damaged, _ = _parse(path.read_bytes())
     except OSError as error:

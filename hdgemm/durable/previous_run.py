@@ -30,25 +30,14 @@ class DamagedError(HdgemmError):
 class Earlier:
     """An earlier run, as its journal tells.
 
-    Parameters
-    ----------
-    run
-        Its name.
-    identity
-        What command it was, see `Identity.to_record`.
-    samples
-        Beginnings of slabs of the C that it found, see `slabs.sample`; for a C that is updated.
-    done
-        Slabs that were durable, with their checksums.
-    publishing
-        All were, and the draft was about to get its name.
-    finished
-        C's fingerprint when it was finished; None when it was not.
-    devices
-        Names of its devices. Several drew tiles of C from a pool: `plan` is the first one's, and
-        gives the problem only; the workers of a cluster have no plan in common.
-    redo
-        Bytes of a slot and count of slots of the redo log of several devices.
+    `run` is its name, `identity` the command (`Identity.to_record`), `samples` the beginnings of
+    slabs of the C that it found (`pieces.sample`), for a C that is updated. `done` are slabs that
+    were durable, with their checksums; `publishing`: all were, and the draft was about to get its
+    name; `finished` is C's fingerprint when it was finished, or None.
+
+    Several `devices` drew tiles of C from a pool: `plan` is the first one's, and gives the problem
+    only; the workers of a cluster have no plan in common. `redo` has the bytes of a slot and the
+    count of slots of the redo log, where C is updated.
     """
 
     run: str
@@ -68,13 +57,7 @@ class Earlier:
 
     @property
     def device_plan(self) -> Plan:
-        """The plan of a run on this machine.
-
-        Raises
-        ------
-        InputError
-            For a run of a cluster, which has none.
-        """
+        """The plan of a run on this machine; `InputError` for a cluster's run, which has none."""
         if self.plan is None:
             raise InputError(
                 f"the run {self.run} was computed by a cluster: give the same command with "
@@ -94,12 +77,8 @@ class Earlier:
 
     @classmethod
     def read(cls, path: Path, records: Sequence[Mapping[str, Any]]) -> Earlier | None:
-        """Make sense of a journal's records; None when no run had begun.
-
-        Raises
-        ------
-        InputError
-            When it is no journal of this format.
+        """Make sense of a journal's records; None when no run had begun, `InputError` for another
+        format.
         """
         if not records:
             return None
@@ -133,13 +112,7 @@ class Earlier:
         )
 
     def check(self, path: Path, identity: Identity) -> None:
-        """Refuse to go on with another command.
-
-        Raises
-        ------
-        InputError
-            Which says what is different.
-        """
+        """Raise `InputError`, which says what is different, for another command."""
         # Once the new C has taken the old one's place, the old one is gone.
         gone = self.publishing and self.identity["target"]["replaces"]
         found = identity.differences(self.identity, besides="C" if gone else "")

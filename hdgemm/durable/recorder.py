@@ -28,23 +28,12 @@ class _Written(NamedTuple):
 class JournaledMatrix(Wrapper):
     """C with a journal: writes what is durable into a journal.
 
-    `write` returns when the slab is in C; a thread then makes C durable, and after that appends
-    the slab's record to the journal and makes that durable. A lane that gets `depth` slabs ahead
-    of the journal waits for it: no more than these are lost by a crash.
+    `write` returns when the slab is in C; a thread then makes C durable, and after that appends the
+    slab's record to the journal and makes that durable. A lane that gets `depth` slabs (those of
+    one tile) ahead of the journal waits for it: no more than these are lost by a crash.
 
-    Parameters
-    ----------
-    matrix
-        C itself.
-    journal
-        Where the records go.
-    done
-        Slabs that C has already; they are left as they are.
-    depth
-        Slabs that may be written and not yet recorded: those of one tile.
-    redo
-        Where a slab's bytes go before C is overwritten; it has at least ``depth + 1`` slots. None
-        for a C that is not read.
+    Slabs in `done` are in C already, and left as they are. `redo`, with at least ``depth + 1``
+    slots, takes a slab's bytes before C is overwritten; None for a C that is not read.
     """
 
     def __init__(

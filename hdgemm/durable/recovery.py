@@ -28,13 +28,8 @@ def recover(
 ) -> tuple[dict[Rect, int], list[Rect]]:
     """Check every recorded slab against C; complete a C that is updated from the redo log.
 
-    Returns the slabs that stand, with their checksums, and those that must be computed again.
-
-    Raises
-    ------
-    DamagedError
-        When a C that is updated in place differs from what the journal says: its old values are
-        gone, so that it cannot be computed again.
+    Returns the slabs that stand, with their checksums, and those that must be computed again. A C
+    that is updated in place and differs from what the journal says cannot be: `DamagedError`.
     """
     places = [] if earlier.plan is None else sample_places(earlier.plan, shared=earlier.shared)
     known = earlier.done.keys() if earlier.shared else set(places)
@@ -56,13 +51,7 @@ def recover(
 
 
 def check_restart(journal: Journal, destination: Destination) -> None:
-    """Refuse to begin again on a C that is half updated.
-
-    Raises
-    ------
-    InputError
-        When C is not as the unfinished run found it.
-    """
+    """Raise `InputError` rather than begin again on a C that is half updated."""
     if not destination.updates or destination.in_place is None or not journal.records:
         return
     earlier = Earlier.read(journal.path, journal.records)

@@ -42,16 +42,9 @@ class Kept:
 
 
 class RedoLog:
-    """A fixed file of slots that slabs take turns in.
+    """An existing file of `count` slots for slabs of up to `slot_bytes`, which take turns in them.
 
-    Parameters
-    ----------
-    path
-        An existing log, see `create`.
-    run
-        Names the run; slots of other runs are not its own.
-    slot_bytes, count
-        The most bytes of a slab, and how many slots there are.
+    `run` names the run; slots of other runs are not its own.
     """
 
     def __init__(self, path: Path, run: str, slot_bytes: int, count: int) -> None:
@@ -62,13 +55,7 @@ class RedoLog:
 
     @classmethod
     def create(cls, path: Path, run: str, slot_bytes: int, count: int) -> RedoLog:
-        """Make a log with its space reserved, durably.
-
-        Raises
-        ------
-        MatrixIOError
-            When there is no space.
-        """
+        """Make a log with its space reserved, durably, or raise `MatrixIOError`."""
         nbytes = count * _pitch(slot_bytes)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

@@ -34,23 +34,12 @@ def run_durably(
 ) -> Report:
     """Compute C, or the rest of it, and publish it when it is complete.
 
-    Parameters
-    ----------
-    compute
-        Computes C, which is open, within a checkpoint.
-    journal
-        True for a journal beside C, or its path.
-    restart
-        Discard an earlier run's journal and its unfinished C.
+    `compute` computes C, which is open, within a checkpoint. `journal` is True for a journal beside
+    C, or its path. `restart` discards an earlier run's journal and its unfinished C.
 
-    Raises
-    ------
-    InputError
-        When an earlier run's journal belongs to another command, or is in use.
-    DamagedError
-        When a C that is updated in place was damaged.
-    MatrixIOError
-        When a disk is full or fails; finished tiles stay, and the same command resumes.
+    Raises `InputError` when an earlier run's journal belongs to another command, or is in use;
+    `DamagedError` when a C that is updated in place was damaged; `MatrixIOError` when a disk is
+    full or fails: finished tiles stay, and the same command resumes.
     """
     if not product.reads_product:
         raise InputError(
@@ -79,10 +68,7 @@ def run_durably(
 def _check_samples(identity: Identity, product: Product) -> None:
     """Compare samples of the inputs in files with those taken at the start.
 
-    Raises
-    ------
-    MatrixIOError
-        For content that changed while the size and time of modification of its file did not.
+    Content may have changed (`MatrixIOError`) where size and time of modification have not.
     """
     for letter, operand in product.inputs().items():
         home = home_of(operand.matrix)
@@ -95,13 +81,7 @@ def _check_samples(identity: Identity, product: Product) -> None:
 
 
 def check_whole(c: Operand) -> None:
-    """Refuse to overwrite a C that a durable run has updated in part.
-
-    Raises
-    ------
-    InputError
-        Which says how to finish that run.
-    """
+    """Refuse to overwrite a C that a durable run has updated in part: `InputError`."""
     path = file_of(c.matrix)
     if path is None:
         return

@@ -57,15 +57,7 @@ _TILE: Final = 8
 
 
 class Deadline:
-    """The end of the time that a benchmark may take.
-
-    Parameters
-    ----------
-    seconds
-        From now.
-    cancel
-        An event that ends the benchmark early.
-    """
+    """The end of a benchmark's time, in seconds from now; `cancel` ends it early."""
 
     def __init__(self, seconds: float, cancel: threading.Event | None = None) -> None:
         self._end = time.perf_counter() + seconds
@@ -185,16 +177,9 @@ def _open(path: str) -> int:
 class _Transfers:
     """Pieces of a file moved by several threads until a deadline.
 
-    The threads are daemons, since a request to a failing disk can block for minutes.
-
-    Attributes
-    ----------
-    pieces
-        Offsets of the pieces that were moved.
-    rate
-        Bytes/s; at most so many where no piece was moved in time; None after an error.
-    ended
-        No request is pending.
+    The threads are daemons, since a request to a failing disk can block for minutes. `pieces` are
+    the offsets of those that were moved; `rate` is in bytes/s, at most so many where no piece was
+    moved in time, None after an error; `ended` says that no request is pending.
     """
 
     def __init__(

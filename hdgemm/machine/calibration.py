@@ -84,16 +84,9 @@ def machine_for(
 ) -> Machine:
     """Return the rates to plan a product with: cached, measured where that is worth its time.
 
-    A product in place is planned with assumed rates, without reading any file.
-
-    Parameters
-    ----------
-    folder
-        Folder of the product's files; None for the folder of temporary files.
-    threads
-        Threads of BLAS and copies; None for all cores.
-    progress, cancel
-        As in `calibrate`.
+    A product in place is planned with assumed rates, without reading any file. The disk is that of
+    the product's folder, None for the folder of temporary files; `threads` of BLAS and copies are
+    None for all cores; `progress` and `cancel` are as in `calibrate`.
     """
     if problem.in_place:
         return assumed(device)
@@ -152,19 +145,9 @@ def calibrate(
 ) -> Figures:
     """Return this machine's figures from the cache, or measure them within `MOST_SECONDS`.
 
-    Parameters
-    ----------
-    folder
-        Where the scratch file for the disk is written.
-    progress
-        Called before each benchmark, and at the end; not called for cached figures.
-    cancel
-        Set it to stop after the benchmark that runs.
-
-    Raises
-    ------
-    CancelledRunError
-        When `cancel` was set.
+    The scratch file for the disk is written in `folder`. `progress` is called before each benchmark
+    and at the end, not for cached figures. `cancel` stops after the benchmark that runs, with
+    `CancelledRunError`.
     """
     figures = _load(folder, threads)
     if figures is None:

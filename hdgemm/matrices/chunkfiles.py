@@ -27,24 +27,11 @@ _BATCH: Final = 64
 
 
 class ChunkFiles(Matrix):
-    """A grid of row-major chunks; chunks on the edge are stored whole.
+    """A grid of row-major chunks of a matrix; chunks on the edge are stored whole.
 
-    Parameters
-    ----------
-    name
-        The name in error messages.
-    shape, chunk
-        Rows and columns of the matrix and of each chunk.
-    dtype
-        As stored, byte order included.
-    fill
-        The value of chunks that were never stored.
-    open_chunk
-        Finds a chunk.
-    source
-        The identity of the store: equal sources are the same elements.
-    home
-        The file, or the folder of files, that the chunks are in.
+    `fill` is the value of chunks that were never stored, and `open_chunk` finds a chunk. Equal
+    sources are the same elements. `home` is the file, or the folder of files, that the chunks are
+    in.
     """
 
     def __init__(
@@ -74,27 +61,11 @@ class ChunkFiles(Matrix):
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
-        for batch in _batches(self._parts(row, col, out)):
-            with ExitStack() as stack:
-                pieces = []
-                for index, (top, left), part in batch:
-                    chunk = self._find(index, stack, write=False)
-                    if chunk is None:
-                        part[...] = self._fill
-                    else:
-                        pieces += chunk.read_pieces(top, left, part)
-                disk_pool().run(pieces)
+        self._move(row, col, out, write=False)
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``, converting to the stored dtype."""
-        for batch in _batches(self._parts(row, col, tile)):
-            with ExitStack() as stack:
-                pieces = []
-                for index, (top, left), part in batch:
-                    chunk = self._find(index, stack, write=True)
-                    if chunk is not None:
-                        pieces += chunk.write_pieces(top, left, part)
-                disk_pool().run(pieces)
+        self._move(row, col, tile, write=True)
 
     def flush(self) -> None:
         """Return when everything written is durable."""
@@ -103,6 +74,20 @@ class ChunkFiles(Matrix):
     def close(self) -> None:
         """Close the file of the chunks."""
         self._close()
+
+    def _move(self, row: int, col: int, memory: NDArray[Any], *, write: bool) -> None:
+        for batch in _batches(self._parts(row, col, memory)):
+            with ExitStack() as stack:
+                pieces = []
+                for index, (top, left), part in batch:
+                    chunk = self._find(index, stack, write=write)
+                    if chunk is None:  # never stored; a chunk to write is made
+                        part[...] = self._fill
+                    elif write:
+                        pieces += chunk.write_pieces(top, left, part)
+                    else:
+                        pieces += chunk.read_pieces(top, left, part)
+                disk_pool().run(pieces)
 
     def _find(self, index: tuple[int, int], stack: ExitStack, *, write: bool) -> FileMatrix | None:
         try:

@@ -25,13 +25,7 @@ class CompanionFiles:
         self._parts: list[tuple[Path, Path]] = []
 
     def add(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """Write one aside.
-
-        Raises
-        ------
-        MatrixIOError
-            When the system refuses.
-        """
+        """Write one aside; raises `MatrixIOError` when the system refuses."""
         part = aside(path)
         self._parts.append((part, path))
         with _refusals(path):

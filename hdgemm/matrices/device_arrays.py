@@ -102,7 +102,7 @@ class DeviceArrayMatrix(Matrix):
         except (ImportError, OSError) as error:
             raise DeviceUnavailableError(f"cannot copy an array of a GPU: {error}") from error
         array, runtime = self.device_array, cupy.cuda.runtime
-        with _driver_errors():
+        try:
             index = driver.device_of(array.pointer) if array.device is None else array.device
             driver.push(index)
             try:
@@ -116,25 +116,18 @@ class DeviceArrayMatrix(Matrix):
                 yield cupy.ndarray(self.shape, self.dtype, pointer, array.strides)
             finally:
                 driver.pop()
+        except RuntimeError as error:
+            if not hasattr(error, "status"):  # no error of CUDA
+                raise
+            raise DeviceError(
+                f"an array of a GPU cannot be copied: {error}", call="copy", status=error.status
+            ) from error
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> DeviceArrayMatrix:
         """Return a rectangle in the same memory."""
         pitch, itemsize = self.device_array.strides
         pointer = self.device_array.pointer + row * pitch + col * itemsize
         return DeviceArrayMatrix(replace(self.device_array, pointer=pointer, shape=shape))
-
-
-@contextmanager
-def _driver_errors() -> Iterator[None]:
-    """Raise errors of CUDA as `DeviceError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not hasattr(error, "status"):
-            raise
-        raise DeviceError(
-            f"an array of a GPU cannot be copied: {error}", call="copy", status=error.status
-        ) from error
 
 
 def is_device_array(x: object) -> bool:
@@ -151,24 +144,10 @@ def is_device_array(x: object) -> bool:
 
 
 def from_device_array(x: Any, what: str, *, writable: bool = False) -> Operand:
-    """Take an array in device memory as a row-major matrix and a `trans` flag.
+    """Take a 2-D array in device memory as a row-major matrix and a `trans` flag.
 
-    Parameters
-    ----------
-    x
-        2-D, in one of the four dtypes, with rows or columns that are contiguous.
-    what
-        What an error calls it: ``"A"``.
-    writable
-        It is to be written.
-
-    Raises
-    ------
-    InputTypeError
-        When its dtype cannot be multiplied.
-    InputError
-        When it is not a matrix, masked, read-only where it is to be written, or has a layout
-        that cuBLAS does not take.
+    Raises `InputError` or `InputTypeError`, in which `what` is its name, for what cuBLAS does not
+    take: another dimension, dtype or layout, a mask, or read-only memory that is to be written.
     """
     exported = _export(x, what)
     if len(exported.shape) != 2:

@@ -31,20 +31,11 @@ M = TypeVar("M", bound=Matrix)
 
 
 class Draft(Generic[M]):
-    """A matrix being written aside: `publish` gives it its name, `discard` removes it.
+    """A matrix being written aside: `publish` gives it its name `path`, `discard` removes it.
 
-    As a context manager it is discarded on leaving, unless it was published before.
-
-    Parameters
-    ----------
-    path
-        The name it is to have.
-    part
-        Its name until then, in the same folder.
-    matrix
-        The matrix that is written, row-major.
-    trans
-        `matrix` is the transpose of the matrix that a reader of the file will see.
+    As a context manager it is discarded on leaving, unless it was published before. Until then its
+    name is `part`, in the same folder. With `trans`, `matrix`, which is row-major, is the transpose
+    of the matrix that a reader of the file will see.
     """
 
     def __init__(self, path: Path, part: Path, matrix: M, *, trans: bool = False) -> None:
@@ -120,13 +111,7 @@ class FileDraft(Draft[FileMatrix]):
 
 
 def real_path(path: Path) -> Path:
-    """Return the file that a link leads to: the link keeps its name, its target is replaced.
-
-    Raises
-    ------
-    InputError
-        For links that lead in a loop.
-    """
+    """Return the file that a link leads to: the link keeps its name, its target is replaced."""
     found = Path(os.path.realpath(path))
     if found.is_symlink():
         raise InputError(f"cannot create {path}: its links lead in a loop", path=str(path))
@@ -141,18 +126,13 @@ def aside(path: Path) -> Path:
 def reserve(
     path: Path, header: bytes, nbytes: int, part: Path | None = None, *, sparse: bool = False
 ) -> BlockFile:
-    """Create a file aside that begins with `header` and has space for `nbytes`.
+    """Create a file aside that begins with `header` and has space for `nbytes`, or leave nothing.
 
     `part` is its name, where that must be known later; a file of that name is removed. Without, the
     file has no name where the file system can do that: even a killed process leaves nothing of it.
     A `sparse` file has its length only; `allocate_rectangles` takes space for parts of it.
 
-    Raises
-    ------
-    InputError
-        When the folder is missing or cannot be written to, or `path` is no regular file.
-    MatrixIOError
-        When the space is not there: `requested` and `available` in bytes. Nothing is left behind.
+    Raises `InputError` when nothing can be created there, `no_space` when the space is missing.
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
@@ -210,13 +190,7 @@ def _check_free(fd: int, nbytes: int) -> None:
 
 
 def allocate_rectangles(matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
-    """Take disk space for rectangles of a sparse file, row by row.
-
-    Raises
-    ------
-    MatrixIOError
-        When the disk is too full: `requested`, `available` and `missing` in bytes.
-    """
+    """Take disk space for rectangles of a sparse file, row by row; raises `no_space`."""
     itemsize, fd = matrix.dtype.itemsize, matrix.file.fileno()
     total = sum(rows * cols for _, _, rows, cols in rects) * itemsize
     try:

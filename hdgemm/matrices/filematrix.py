@@ -54,29 +54,14 @@ class _Line(NamedTuple):
 
 
 class FileMatrix(Matrix):
-    """Rows × columns at a byte offset of a file.
+    """Rows × columns of a file, from byte `offset` on, rows `pitch` bytes apart (default: a row's
+    own).
 
-    Parameters
-    ----------
-    file
-        The open file.
-    shape
-        Stored rows and columns.
-    dtype
-        As stored, byte order included.
-    offset
-        Bytes from the file's start to element ``[0, 0]``.
-    pitch
-        Bytes from one row to the next, at least a row's own (the default).
-    source
-        The identity of the HDF5 dataset that has these elements.
-    owner
-        Closing the matrix closes the file.
+    `source` is the identity of the HDF5 dataset that has these elements. Closing the matrix closes
+    the file where it is its `owner`.
 
-    Raises
-    ------
-    InputError
-        When the file is too short: `expected` and `found` in bytes. An own file is closed.
+    Raises `InputError` when the file is too short: `expected` and `found` in bytes. An own file is
+    closed.
     """
 
     def __init__(

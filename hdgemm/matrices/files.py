@@ -43,13 +43,7 @@ def check_regular(path: Path) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, and nothing that could block; return its descriptor.
-
-    Raises
-    ------
-    InputError
-        When it is missing, not accessible, or a directory, FIFO, socket or device.
-    """
+    """Open a regular file, and nothing that could block; return its descriptor, or `InputError`."""
     check_regular(path)
     try:
         # The path may have become a FIFO by now.
@@ -76,23 +70,10 @@ def _cannot_open(path: Path, error: OSError | ValueError) -> InputError:
 
 
 class BlockFile:
-    """An open file.
+    """An existing regular file, opened for reading or also for writing; else `InputError`.
 
-    Parameters
-    ----------
-    path
-        An existing file.
-    writable
-        Open it for writing too.
-    direct
-        Bypass the page cache where the file system can; False never does.
-    fd
-        The descriptor of a file that is open already, and may have no name.
-
-    Raises
-    ------
-    InputError
-        When it cannot be opened or is not a regular file.
+    `direct` bypasses the page cache where the file system can. `fd` is the descriptor of a file
+    that is open already, and may have no name.
     """
 
     def __init__(
@@ -139,12 +120,8 @@ class BlockFile:
         return (address(memory) - offset) % ALIGNMENT == 0
 
     def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
-        """Fill `memory` from the span at `offset`.
-
-        Raises
-        ------
-        MatrixIOError
-            When the system refuses, or the file ends before the span does.
+        """Fill `memory` from the span at `offset`; raises `MatrixIOError`, also where the file ends
+        within the span.
         """
         first, last = self._interior(offset, memory)
         done = first
@@ -168,12 +145,8 @@ class BlockFile:
         return start
 
     def write(self, offset: int, memory: NDArray[np.uint8]) -> None:
-        """Store `memory` at `offset`; neighbouring spans may be written at once.
-
-        Raises
-        ------
-        MatrixIOError
-            When the system refuses: disk full, file size limit, device error.
+        """Store `memory` at `offset`, or raise `MatrixIOError`; neighbouring spans may be written
+        at once.
         """
         first, last = self._interior(offset, memory)
         done = first

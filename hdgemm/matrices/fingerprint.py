@@ -19,16 +19,8 @@ if TYPE_CHECKING:
 
 
 class FileState(NamedTuple):
-    """The state of a file, or of several files together.
-
-    Parameters
-    ----------
-    size
-        In bytes.
-    mtime_ns
-        The latest time of a modification.
-    identity
-        Device and inode of the file or folder, or of each of the files.
+    """Bytes and latest modification (ns) of a file or several, and device and inode of the file or
+    folder, or of each of the files.
     """
 
     size: int
@@ -40,7 +32,7 @@ def file_state(home: Path) -> FileState:
     """Return the present state of a file or folder."""
     status = home.stat()
     if not home.is_dir():
-        return _state_of(status)
+        return _joined([status])
     files = [Path(place, name) for place, _, names in os.walk(home) for name in names]
     return _joined([path.stat() for path in files])._replace(identity=_identity(status))
 
@@ -57,10 +49,6 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _state_of(status: os.stat_result) -> FileState:
-    return FileState(status.st_size, status.st_mtime_ns, _identity(status))
-
-
 def file_of(matrix: Matrix) -> Path | None:
     """Return the one regular file in which all elements have fixed places; None without such."""
     return matrix.path if isinstance(matrix, FileMatrix) and matrix.path.is_file() else None
@@ -73,19 +61,9 @@ def home_of(matrix: Matrix) -> Path | None:
 
 @contextmanager
 def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
-    """Check that the files of the inputs are the same after a run as before it.
+    """Check that the files of the inputs are the same after a run as before it, or `MatrixIOError`.
 
-    Parameters
-    ----------
-    inputs
-        The operands that are only read, by letter.
-    c
-        The matrix that is written; inputs in its own file are not checked.
-
-    Raises
-    ------
-    MatrixIOError
-        For a file that was changed during the run, or a folder that was replaced or removed.
+    Inputs in the file of `c`, which is written, are not checked.
     """
     written = _state(c)
     before = {letter: _state(operand.matrix) for letter, operand in inputs.items()}
@@ -105,7 +83,7 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
 def _state(matrix: Matrix) -> FileState | None:
     if isinstance(matrix, FileMatrix):
         # The run reads the file that it opened; another file may have its name by now.
-        return _state_of(matrix.file.status())
+        return _joined([matrix.file.status()])
     place = matrix.opened_from[0] if matrix.opened_from is not None else None
     if isinstance(place, Location) and place.url:
         return FileState(*objects_state(place), (hash(place),))

@@ -58,15 +58,7 @@ def library(verb: str, path: Path) -> Iterator[None]:
 
 
 def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
-    """Open one dataset of a file.
-
-    Raises
-    ------
-    InputError
-        When the file or the dataset is missing, or it is no matrix.
-    InputTypeError
-        When its dtype cannot be multiplied.
-    """
+    """Open one dataset of a file; errors as of `open_location`."""
     check_regular(path)
     with library("read", path):
         file = open_file(path, "r+" if writable else "r")
@@ -160,13 +152,10 @@ def _file_of(dataset: Any) -> Path | None:
 def _in_other_files(
     dataset: Any, name: str, file: Any, *, writable: bool
 ) -> FileMatrix | RectangleMatrix:
-    """Open a virtual dataset, or one with external storage.
+    """Open a virtual dataset, or one with external storage, all files of which are there.
 
-    Raises
-    ------
-    InputError
-        When one of its files is missing, or can only be found from one working directory: HDF5
-        would read fill values.
+    Of a missing one, or one that is found from one working directory only, HDF5 would read fill
+    values: `InputError`.
     """
     path = Path(dataset.file.filename).absolute()
     if dataset.is_virtual:

@@ -51,15 +51,8 @@ def create_hdf5(
     """Begin a new contiguous dataset, with its space reserved, replacing one of that name.
 
     A new file is written aside and renamed; in a file that exists the dataset is written aside
-    within it, and the rest of the file stays as it is. With `part`, the name that a new file is
-    to have until it is published, the file must be new.
-
-    Raises
-    ------
-    InputError
-        When `part` is given and the file exists.
-    MatrixIOError
-        When the disk is too full (`requested` and `available` in bytes).
+    within it, and the rest of the file stays as it is. With `part`, the name that a new file is to
+    have until it is published, the file must be new.
     """
     stored = check_dtype(dtype, f"{path}::{item}")
     path = real_path(path)

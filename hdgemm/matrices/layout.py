@@ -26,12 +26,8 @@ _ADVICE: Final = {
 
 
 def check_dtype(wanted: DTypeLike, what: str) -> np.dtype[Any]:
-    """Return a dtype that, in whatever byte order, is one of BLAS's four.
-
-    Raises
-    ------
-    InputTypeError
-        With the dtype of `what` and a way to convert it.
+    """Return a dtype that is one of BLAS's four, in whatever byte order; `InputTypeError` for
+    others.
     """
     try:
         dtype = np.dtype(wanted)

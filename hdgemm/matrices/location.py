@@ -30,19 +30,10 @@ _URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/].*?)(::(?P<item>.
 class Location:
     """The file or store, the format, and the item in it.
 
-    Parameters
-    ----------
-    path
-        The file, or the folder of a Zarr store; made absolute, so that a later change of the
-        working directory does not matter.
-    format
-        ``"npy"``, ``"raw"``, ``"hdf5"`` or ``"zarr"``.
-    item
-        The dataset or array inside, ``""`` for a store that is one array.
-    raw
-        The layout, for ``"raw"``.
-    url
-        Of the object store that holds a Zarr store, ``""`` for a local one.
+    `path` is the file, or the folder of a Zarr store; it is made absolute, so that a later change
+    of the working directory does not matter. `item` is the dataset or array inside, ``""`` for a
+    store that is one array. `raw` is the layout of a raw file, `url` that of the object store that
+    holds a Zarr store, ``""`` for a local one.
     """
 
     path: Path
@@ -60,13 +51,7 @@ class Location:
         return f"{name}::{self.item}" if self.item else name
 
     def check_suffix(self) -> None:
-        """Refuse to create a matrix under the suffix of another format.
-
-        Raises
-        ------
-        InputError
-            With the names that the format can have.
-        """
+        """Raise `InputError` for a matrix that would be created under another format's suffix."""
         suffix = self.path.suffix.lower()
         others = _SUFFIXES if self.format == "raw" else _OTHER_SUFFIXES
         if self.format in ("npy", "raw") and suffix in others:
@@ -92,16 +77,11 @@ class Location:
 
 def parse_location(text: str | os.PathLike[str] | Location) -> Location:
     """Read a name such as ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A`` or
-    ``A.bin::2000x3000:float64``, or ``s3://bucket/store.zarr::A``.
+    ``A.bin::2000x3000:float64``, or ``s3://bucket/store.zarr::A``; `InputError` for others.
 
-    Raw files take ``ROWSxCOLS:DTYPE``, then ``:F`` for column-major ones and ``:BYTES`` for what
-    to skip at the start: ``A.bin::2000x3000:>f4:F:512``. A file that has the whole text for its
-    name is that file.
-
-    Raises
-    ------
-    InputError
-        When a part is missing or makes no sense, or it is no text.
+    Raw files take ``ROWSxCOLS:DTYPE``, then ``:F`` for column-major ones and ``:BYTES`` for what to
+    skip at the start: ``A.bin::2000x3000:>f4:F:512``. A file that has the whole text for its name
+    is that file.
     """
     if isinstance(text, Location):
         return text

@@ -20,18 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """The file that holds the elements of a memmap.
+    """The file that holds the elements of a memmap, from byte `offset` on.
 
-    Parameters
-    ----------
-    path
-        The mapped file.
-    offset
-        Bytes from the file's start to the array's first element.
-    mode
-        As `numpy.memmap`'s: ``"r"``, ``"r+"``, ``"w+"`` or ``"c"``.
-    mapped
-        Its `flush` writes changed pages to the file.
+    `mode` is that of `numpy.memmap`: ``"r"``, ``"r+"``, ``"w+"`` or ``"c"``. The flush of `mapped`
+    writes changed pages to the file.
     """
 
     path: Path

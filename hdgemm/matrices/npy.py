@@ -42,12 +42,8 @@ class NpyHeader:
 
 
 def read_header(path: Path) -> NpyHeader:
-    """Parse and check a file's header; nothing of the file is executed or unpickled.
-
-    Raises
-    ------
-    InputError
-        When it is no .npy file, holds pickled objects, or is shorter than its header promises.
+    """Parse and check a file's header, or `InputError`; nothing of the file is executed or
+    unpickled.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as stream:
@@ -136,19 +132,8 @@ def _dtype(path: Path, descr: Any) -> np.dtype[Any]:
 
 
 def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
-    """Open an existing matrix; return it row-major, and whether it is the file's transpose.
-
-    Parameters
-    ----------
-    path
-        A .npy file of format version 1, 2 or 3, in C or Fortran order.
-    writable
-        Its elements may be overwritten in place.
-
-    Raises
-    ------
-    InputError
-        As `read_header`, or when it is not 2-D.
+    """Open a matrix of format version 1 to 3; return it row-major, and whether it is the file's
+    transpose.
     """
     header = read_header(path)
     if len(header.shape) != 2:
@@ -168,29 +153,11 @@ def create_npy(
     *,
     sparse: bool = False,
 ) -> FileDraft:
-    """Begin a new .npy file, with its space reserved, without a name or under a temporary one.
+    """Begin a new .npy file, with its space reserved, without a name or under the temporary name
+    `part`.
 
     Its data starts at byte 4096, where direct I/O needs no detour; `numpy.load` reads it like any.
-
-    Parameters
-    ----------
-    path
-        The name it gets when published.
-    shape
-        Rows and columns as `numpy.load` will report them.
-    dtype
-        float32, float64, complex64 or complex128, in either byte order.
-    order
-        ``"C"`` or ``"F"``.
-    part
-        The name it has until then, None for any.
-    sparse
-        Without disk space for its elements, see `reserve`.
-
-    Raises
-    ------
-    MatrixIOError
-        When the disk is too full (`requested` and `available` in bytes) or refuses.
+    `shape` is as `numpy.load` will report it. For `sparse` see `reserve`, whose errors it raises.
     """
     stored = check_dtype(dtype, str(path))
     header = npy_header(shape, stored, order)

@@ -25,17 +25,10 @@ _METADATA = "zarr.json"
 
 
 def open_objects(place: Location, *, writable: bool = False) -> Matrix:
-    """Open an existing array of a store that is named by a URL.
+    """Open an existing array of a store that is named by a URL; errors as of `open_location`.
 
     Endpoint, region and credentials come from the usual variables (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` …).
-
-    Raises
-    ------
-    InputError
-        When there is no such array, or the store cannot be reached.
-    InputTypeError
-        When its dtype cannot be multiplied.
     """
     zarr = load_zarr()
     store = zarr.storage.ObjectStore(_connect(place.url), read_only=not writable)
@@ -93,10 +86,8 @@ class _ObjectsDraft(Draft["Matrix"]):
 def create_objects(place: Location, shape: tuple[int, int], dtype: DTypeLike) -> Draft[Matrix]:
     """Begin a new uncompressed array (format 3) that readers find when it is published.
 
-    Raises
-    ------
-    InputError
-        When the name is taken: the old array could not be kept until the new one is complete.
+    `InputError` for a name that is taken: the old array could not be kept until the new one is
+    complete.
     """
     zarr = load_zarr()
     stored = check_dtype(dtype, str(place))
@@ -140,13 +131,7 @@ def _there(objects: Any, place: Location) -> bool:
 
 
 def objects_state(place: Location) -> tuple[int, int]:
-    """Return the bytes of all objects of an array, and when the last one was changed, in ns.
-
-    Raises
-    ------
-    InputError
-        When the store cannot be reached.
-    """
+    """Return the bytes of all objects of an array, and when the last one was changed, in ns."""
     size, changed = 0, 0
     try:
         for page in _connect(place.url).list(f"{place.item}/" if place.item else None):

@@ -34,33 +34,17 @@ def open_operand(
 ) -> Operand:
     """Open one of A, B and C, wherever it lies; nothing is copied or read.
 
-    Parameters
-    ----------
-    x
-        A 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
-        through its file rather than by page faults where it lies there as rows or columns; an
-        array on a GPU; a `StoredMatrix` or a view of one; an h5py dataset, a Zarr array or
-        anything with `shape`, `dtype` and rectangle indexing; or a `Location` or its text:
-        ``A.npy``, ``file.h5::/group/A``, ``store.zarr::A``, ``A.bin::2000x3000:float64``.
-    what
-        The operand's name in error messages.
-    trans, conj
-        The product uses the transpose, the conjugate, of `x`.
-    writable
-        Elements will be overwritten, in place.
+    `x` is a 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
+    through its file rather than by page faults where it lies there as rows or columns; an array on
+    a GPU; a `StoredMatrix` or a view of one; an h5py dataset, a Zarr array or anything with
+    `shape`, `dtype` and rectangle indexing; or a `Location` or its text. `what` is its name in
+    errors.
 
-    Returns
-    -------
-    Operand
-        Column-major operands come as the row-major transpose, with `trans` flipped.
+    The product uses its transpose (`trans`), its conjugate (`conj`), or overwrites its elements in
+    place (`writable`). Column-major operands come as the row-major transpose, with `trans` flipped.
 
-    Raises
-    ------
-    InputError
-        When it is not 2-D, read-only though `writable`, or a file that is missing, truncated or
-        no matrix.
-    InputTypeError
-        When its dtype is not float32, float64, complex64 or complex128, or it is no matrix.
+    Raises `InputError` when it is not 2-D, read-only though `writable`, or a file that is missing,
+    truncated or no matrix; `InputTypeError` when it has none of BLAS's dtypes, or is no matrix.
     """
     matrix: Matrix | None
     if isinstance(x, StoredMatrix):

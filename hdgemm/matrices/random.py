@@ -31,27 +31,11 @@ def random_matrix(
     """Write an m×n matrix of independent standard normal numbers as a C-ordered .npy file.
 
     Real and imaginary parts of complex elements are standard normal each. The content depends on
-    `seed`, the shape and the dtype alone: blocks of 2**18 elements, in row-major order, come each
-    from an SFC64 generator seeded with ``(seed, block)``. Each thread of
-    the disk pool holds `_PIECE_BYTES`.
+    `seed` (zero or more), the shape and the dtype alone: blocks of 2**18 elements, in row-major
+    order, come each from an SFC64 generator seeded with ``(seed, block)``. Each thread of the disk
+    pool holds `_PIECE_BYTES`. A file of this name is replaced when the new one is complete.
 
-    Parameters
-    ----------
-    path
-        A file of this name is replaced when the new one is complete.
-    m, n
-        Rows and columns.
-    seed
-        Zero or a positive number.
-    dtype
-        float32, float64, complex64 or complex128; stored in native byte order.
-
-    Raises
-    ------
-    InputError
-        When an extent or the seed is negative, or the file cannot be created.
-    MatrixIOError
-        When the disk is too full.
+    Raises `InputError` for a negative extent or seed, and as `create_npy`.
     """
     if min(m, n, seed) < 0:
         raise InputError(f"extents and seed must not be negative, got {m}×{n}, seed {seed}")

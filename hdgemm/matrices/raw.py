@@ -24,18 +24,9 @@ _LAYOUT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RawLayout:
-    """The layout of a matrix in a file without a header.
-
-    Parameters
-    ----------
-    shape
-        Rows and columns.
-    dtype
-        Element type, byte order included, as `numpy.dtype` reads it.
-    order
-        ``"C"``, row by row, or ``"F"``, column by column.
-    offset
-        Bytes before the first element.
+    """The layout of a matrix in a file without a header: `dtype` as `numpy.dtype` reads it, byte
+    order included; `order` ``"C"`` or ``"F"``, column by column; `offset` bytes before the first
+    element.
     """
 
     shape: tuple[int, int]
@@ -45,12 +36,8 @@ class RawLayout:
 
 
 def parse_layout(text: str, location: str) -> RawLayout | None:
-    """Read ``ROWSxCOLS:DTYPE[:F][:BYTES]``; None for any other text.
-
-    Raises
-    ------
-    InputError
-        When the dtype is unknown.
+    """Read ``ROWSxCOLS:DTYPE[:F][:BYTES]``; None for any other text, `InputError` for an unknown
+    dtype.
     """
     if (match := _LAYOUT.fullmatch(text)) is None:
         return None
@@ -64,13 +51,7 @@ def parse_layout(text: str, location: str) -> RawLayout | None:
 
 
 def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[FileMatrix, bool]:
-    """Open an existing file; return it row-major, and whether it is the file's transpose.
-
-    Raises
-    ------
-    InputError
-        When it is missing or too short for the layout.
-    """
+    """Open an existing file; return it row-major, and whether it is the file's transpose."""
     check_dtype(np.dtype(layout.dtype), str(path))
     return _matrix(BlockFile(path, writable=writable), layout), layout.order == "F"
 
@@ -85,12 +66,8 @@ def create_raw(
 ) -> FileDraft:
     """Begin a new file of this layout, with its space reserved; bytes before the data are zero.
 
-    `part` is the name it has until it is published, None for any; for `sparse` see `reserve`.
-
-    Raises
-    ------
-    MatrixIOError
-        When the disk is too full (`requested` and `available` in bytes) or refuses.
+    `part` is the name it has until it is published, None for any; for `sparse` and errors see
+    `reserve`.
     """
     dtype = np.dtype(layout.dtype)
     check_dtype(dtype, str(path))

@@ -39,26 +39,12 @@ class Rectangles(Protocol):
 class RectangleMatrix(Matrix):
     """A store that implements `Rectangles`.
 
-    Parameters
-    ----------
-    store
-        Indexed by pairs of slices.
-    name
-        The name in error messages.
-    chunk
-        Rows and columns of a chunk: blocks are cut on its grid, so that no chunk is decoded twice
-        for one rectangle.
-    keeps
-        Keep the chunk that was last read in part, so that the rest of it is not decoded again:
-        for a matrix that is never written while it is open. Holds one chunk of memory.
-    source
-        The identity of the store: equal sources are the same elements.
-    home
-        The file, or the folder of files, that holds all elements, if any.
-    lock
-        Held while the store reads or writes; None where reads may overlap.
-    flush, close
-        Called for the `Matrix` methods of these names.
+    Blocks are cut on the grid of chunks of `chunk` rows and columns, so that no chunk is decoded
+    twice for one rectangle. `keeps`, for a matrix that is never written while it is open, keeps the
+    chunk that was last read in part, so that the rest of it is not decoded again: one chunk of
+    memory. Equal sources are the same elements. `home` is the file, or the folder of files, that
+    holds all elements, if any. `lock` is held while the store reads or writes; None where reads may
+    overlap. `flush` and `close` are called for the `Matrix` methods of these names.
     """
 
     def __init__(

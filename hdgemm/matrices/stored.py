@@ -39,13 +39,7 @@ class StoredMatrix:
 
     @property
     def operand(self) -> Operand:
-        """The matrix as the library's calls take it; closing that one leaves this one open.
-
-        Raises
-        ------
-        InputError
-            When the matrix is closed.
-        """
+        """The matrix as the library's calls take it; closing that one leaves this one open."""
         matrix = self._operand.matrix
         if self.closed:
             raise InputError(f"{matrix.name} is closed: open it again")

@@ -64,17 +64,8 @@ def _open(place: Location, *, writable: bool) -> tuple[Matrix, bool]:
 def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     """Take an h5py dataset, a Zarr array or anything with `shape`, `dtype` and rectangle indexing.
 
-    Returns
-    -------
-    Matrix or None
-        None for any other object.
-
-    Raises
-    ------
-    InputError
-        When it is not 2-D, or cannot be written though `writable`.
-    InputTypeError
-        When its dtype cannot be multiplied.
+    Returns None for any other object. Raises `InputError` when it is not 2-D, or cannot be written
+    though `writable`, `InputTypeError` when its dtype cannot be multiplied.
     """
     for module, name, take in (("h5py", "Dataset", from_dataset), ("zarr", "Array", from_zarr)):
         if _is(x, module, name):
@@ -184,13 +175,7 @@ def create_matrix(
 
 
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:
-    """Resume a draft that another process began with `create_matrix` and this `part`.
-
-    Raises
-    ------
-    InputError
-        When the draft has another format or shape.
-    """
+    """Resume a draft that another process began with `create_matrix` and this `part`."""
     if place.format == "zarr":
         return reopen_zarr(place.path, place.item, part)
     if place.format == "hdf5":

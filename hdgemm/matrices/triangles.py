@@ -61,16 +61,9 @@ class _FromTriangle(Wrapper):
 
 
 class SymmetricMatrix(_FromTriangle):
-    """A symmetric matrix, or a Hermitian one, of which one triangle is stored.
+    """A symmetric matrix of which `matrix` holds the lower or the upper triangle.
 
-    Parameters
-    ----------
-    matrix
-        Holds the triangle.
-    lower
-        The lower triangle is stored.
-    hermitian
-        Elements of the other triangle are conjugated, and the diagonal is real.
+    Of a Hermitian one, elements of the other triangle are conjugated, and the diagonal is real.
     """
 
     def __init__(self, matrix: Matrix, *, lower: bool, hermitian: bool = False) -> None:
@@ -91,16 +84,9 @@ class SymmetricMatrix(_FromTriangle):
 
 
 class TriangularMatrix(_FromTriangle):
-    """A triangular matrix: the other triangle is zero, whatever the stored matrix has there.
+    """A lower or upper triangular matrix: the other triangle is zero, whatever `matrix` has there.
 
-    Parameters
-    ----------
-    matrix
-        Holds the triangle.
-    lower
-        The matrix is lower triangular.
-    unit
-        The diagonal is not read; ones are in its place.
+    With `unit` the diagonal is not read; ones are in its place.
     """
 
     def __init__(self, matrix: Matrix, *, lower: bool, unit: bool = False) -> None:

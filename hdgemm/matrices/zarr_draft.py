@@ -80,14 +80,8 @@ def create_zarr(
     """Begin a new uncompressed array, with its space reserved chunk by chunk.
 
     It has the Zarr format of the group that it is in, or of the array that it replaces, and else
-    format 3. `part` is the name it has until it is published, None for any.
-
-    Raises
-    ------
-    InputError
-        When `root` holds something that is no Zarr group.
-    MatrixIOError
-        When the disk is too full. Nothing is left behind.
+    format 3. `part` is the name it has until it is published, None for any. After `InputError`,
+    where `root` holds something that is no Zarr group, and on a full disk nothing is left behind.
     """
     zarr = load_zarr()
     stored = check_dtype(dtype, f"{root}::{item}")

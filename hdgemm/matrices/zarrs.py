@@ -35,14 +35,8 @@ def load_zarr() -> Any:
 
 
 def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
-    """Open one array of a local store, ``""`` for a store that is one array.
-
-    Raises
-    ------
-    InputError
-        When it is missing or no matrix.
-    InputTypeError
-        When its dtype cannot be multiplied.
+    """Open one array of a local store, ``""`` for a store that is one array; errors as
+    `open_location`.
     """
     zarr = load_zarr()
     name = f"{path}::{item}" if item else str(path)
@@ -61,12 +55,7 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
 def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable = None) -> Matrix:
     """Take a `zarr.Array`, of whatever store; `source` names it where its store does not.
 
-    Raises
-    ------
-    InputError
-        When it is no matrix, or read-only though `writable`.
-    InputTypeError
-        When its dtype cannot be multiplied.
+    Raises `InputError` when it is no matrix, or read-only though `writable`.
     """
     if array.ndim != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {array.shape}")

@@ -142,14 +142,8 @@ def least_need(case: Case, shapes: Shape | Shapes) -> Need:
 
 
 def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitError:
-    """Return the error that names the limit exceeded by most, its shortfall and a remedy.
-
-    Parameters
-    ----------
-    what
-        Which plan has this need.
-    advice
-        What to do instead of raising the limit; may be empty.
+    """Return the error that names the limit that a plan, `what`, exceeds by most, its shortfall,
+    and what to do instead of raising the limit: `advice`, which may be empty.
     """
     checks = [
         ("host_memory", int(need.host), case.limits.host),

@@ -83,12 +83,8 @@ def case_for(
 ) -> Case:
     """Derive the limits and rates of one device's plan from what the whole run may take.
 
-    Parameters
-    ----------
-    machine
-        Its `host_bytes` are the limit where the options name none.
-    members
-        Devices that share the host memory, each an equal part.
+    The machine's `host_bytes` are the limit where the options name none. `members` devices share
+    the host memory, each an equal part.
     """
     share = (options.host_bytes or machine.host_bytes) // members
     host = share - reserved_bytes(problem, share * members) // members

@@ -31,16 +31,8 @@ def member_plan(
 ) -> Plan:
     """Plan a share of C that leaves several tiles to each device; return it for all of C.
 
-    Parameters
-    ----------
-    case
-        The whole product, within one device's part of the host memory.
-    tile
-        A tile that the options force, or None.
-    members
-        Devices that share the product, at least 2.
-    plan_case
-        Plans a case with a forced tile, or None for the one that the search finds.
+    The case is the whole product within one device's part of the host memory. `plan_case` plans a
+    case with a forced tile, or None for the one that the search finds.
     """
     problem = case.problem
     part = replace(problem, m=_part(problem.m, _TILES * members), n=_part(problem.n, _TILES))

@@ -12,7 +12,6 @@ next use is farthest away, so that no more is loaded than in a plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -48,13 +47,9 @@ class Residence(NamedTuple):
 def keep_nearest(tiles: Sequence[int] | NDArray[np.int64], slots: int) -> Residence:
     """Assign slots by Belady's rule, so that the fewest tiles are loaded.
 
-    Parameters
-    ----------
-    tiles
-        For each step the number, from 0, of the tile that it reads.
-    slots
-        How many tiles fit. With two or more, a load never takes the slot that the step before
-        reads; among equals it takes the least recently used slot, which is free first.
+    `tiles` are the numbers, from 0, of the tile that each step reads. With two slots or more, a
+    load never takes the slot that the step before reads; among equals it takes the least recently
+    used slot, which is free first.
     """
     starts, runs = _runs(tiles)
     keys = _keys(runs)
@@ -62,20 +57,21 @@ def keep_nearest(tiles: Sequence[int] | NDArray[np.int64], slots: int) -> Reside
     heap: list[int] = []  # negative keys of all uses, outdated ones included
     fetched: list[tuple[int, int]] = []  # the run and the slot of each load
     read = [0] * len(runs)
-    before = -1
+    # A tile that may not be evicted by the next run is not in the heap until then.
+    late = 1 if slots > 1 else 0
     for run, tile in enumerate(runs):
         if tile in held:
             fetch, slot, _ = held[tile]
         else:
             slot = len(held)
             if slot == slots:
-                slot = held.pop(_farthest(heap, held, runs, before))[1]
+                slot = held.pop(_farthest(heap, held, runs))[1]
             fetch = len(fetched)
             fetched.append((run, slot))
         held[tile] = (fetch, slot, keys[run])
-        heappush(heap, -keys[run])
+        if run >= late:
+            heappush(heap, -keys[run - late])
         read[run] = fetch
-        before = tile if slots > 1 else -1
     fetches = [Fetch(runs[run], slot, starts[run]) for run, slot in fetched]
     lengths = np.diff([*starts, len(tiles)])
     return Residence(fetches, np.repeat(read, lengths).tolist())
@@ -84,10 +80,7 @@ def keep_nearest(tiles: Sequence[int] | NDArray[np.int64], slots: int) -> Reside
 def fetch_always(tiles: Sequence[int], owners: Sequence[Hashable], slots: int) -> Residence:
     """Load a tile once for each owner, into slots in turn: the ladder's first two strategies.
 
-    Parameters
-    ----------
-    owners
-        For each step the work unit of the paper to which it belongs.
+    The owner of a step is the paper's work unit to which it belongs.
     """
     fetches: list[Fetch] = []
     reads: list[int] = []
@@ -123,118 +116,80 @@ def _keys(runs: Sequence[int]) -> list[int]:
     return keys
 
 
-def _farthest(
-    heap: list[int], held: dict[int, tuple[int, int, int]], runs: Sequence[int], pinned: int
-) -> int:
-    """Return the held tile whose next use is farthest, `pinned` excepted."""
-    count, spared = len(runs), 0
+def _farthest(heap: list[int], held: dict[int, tuple[int, int, int]], runs: Sequence[int]) -> int:
+    """Return the held tile whose next use is farthest, by the keys in the heap."""
     while True:
         key = -heappop(heap)
-        tile = runs[count - 1 - key % count]
-        if tile not in held or held[tile][2] != key:
-            continue
-        if tile == pinned:
-            spared = key
-            continue
-        if spared:
-            heappush(heap, -spared)
-        return tile
-
-
-@dataclass(slots=True)
-class _Held:
-    """A tile in a slot: the number of its load, its slot, the step that used it last."""
-
-    load: int
-    slot: int
-    used: int
+        tile = runs[len(runs) - 1 - key % len(runs)]
+        if tile in held and held[tile][2] == key:
+            return tile
 
 
 class _LeastRecentlyUsed:
-    """The slots of A or B: an LRU cache of tiles.
+    """The slots of A or B: an LRU cache of tiles; no slots for an operand that is used in place."""
 
-    Parameters
-    ----------
-    slots
-        How many there are; 0 for an operand that is used in place.
-    depth
-        The extent of a load along k.
-    """
+    def __init__(self, operand: Literal["A", "B"], plan: Plan) -> None:
+        self._operand, self._k = operand, plan.problem.k
+        self._slots = plan.slots(operand).count
+        first = next((load.rect for load in plan.loads if load.operand == operand), None)
+        #: The extent of a load along k.
+        self._depth = plan.tile[2]
+        if first is not None:
+            self._depth = first.cols if operand == "A" else first.rows
+        #: Load and slot of each tile that is held, the least recently used first.
+        self._held: dict[Rect, tuple[int, int]] = {}
 
-    def __init__(self, operand: Literal["A", "B"], slots: int, depth: int) -> None:
-        self.operand = operand
-        self.slots = slots
-        self.depth = depth
-        self._held: dict[Rect, _Held] = {}
+    def read(self, c: Rect, k0: int, step: int, loaded: int, loads: list[Load]) -> int:
+        """Return the number of the load that a step reads, -1 for an operand in place.
 
-    def read(self, rect: Rect, step: int, number: int) -> tuple[int, Load | None]:
-        """Return the number of the load that a step reads, and the load where it is a new one.
-
-        A new load gets `number`. With two slots or more the tile of the step before keeps its
-        slot, so that this one can be loaded while that step multiplies.
+        A new load is appended to `loads`, which follow `loaded` earlier ones. With two slots or
+        more the tile of the step before keeps its slot, so that this one can be loaded while that
+        step multiplies.
         """
-        held = self._held.get(rect)
-        if held is not None:
-            held.used = step
-            return held.load, None
-        if len(self._held) < self.slots:
+        if not self._slots:
+            return -1
+        start = k0 - k0 % self._depth
+        length = min(self._depth, self._k - start)
+        in_a = self._operand == "A"
+        rect = Rect(c.row, start, c.rows, length) if in_a else Rect(start, c.col, length, c.cols)
+        held = self._held.pop(rect, None)
+        if held is None:
             slot = len(self._held)
-        else:
-            oldest = min(self._held, key=lambda tile: self._held[tile].used)
-            slot = self._held.pop(oldest).slot
-        self._held[rect] = _Held(number, slot, step)
-        return number, Load(self.operand, rect, slot, step)
+            if slot == self._slots:
+                _, slot = self._held.pop(next(iter(self._held)))
+            held = loaded + len(loads), slot
+            loads.append(Load(self._operand, rect, slot, step))
+        self._held[rect] = held
+        return held[0]
 
 
 class DrawnUnits:
     """The units, steps and loads of one device that draws C tiles while it runs.
 
-    Parameters
-    ----------
-    plan
-        Gives the slots, the paths, k, the k-chunk of a step and the depth of loads.
+    Its plan gives the slots, the paths, k, the k-chunk of a step and the depth of loads.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._k = plan.problem.k
-        self._chunks = cut(self._k, plan.tile[2])
+        self._chunks = cut(plan.problem.k, plan.tile[2])
         self._c_slots = plan.c_slots.count
-        loads = {load.operand: load.rect for load in reversed(plan.loads)}
-        a_depth = loads["A"].cols if "A" in loads else plan.tile[2]
-        b_depth = loads["B"].rows if "B" in loads else plan.tile[2]
-        self._a = _LeastRecentlyUsed("A", plan.a_slots.count, a_depth)
-        self._b = _LeastRecentlyUsed("B", plan.b_slots.count, b_depth)
-        self._units = self._steps = 0
-        self._loads: list[Load] = []
-        self._loaded = 0
+        self._a, self._b = _LeastRecentlyUsed("A", plan), _LeastRecentlyUsed("B", plan)
+        self._units = self._steps = self._loaded = 0
 
     def append(self, rect: Rect) -> Batch:
         """Return the unit that computes one C tile, given the tiles that the slots hold now."""
-        first, self._loads = self._steps, []
         steps: list[Step] = []
-        for chunk in sweep(self._chunks, self._units, wriggled=True):
-            start, length = self._span(chunk.start, self._a.depth)
-            a = self._read(self._a, Rect(rect.row, start, rect.rows, length))
-            start, length = self._span(chunk.start, self._b.depth)
-            b = self._read(self._b, Rect(start, rect.col, length, rect.cols))
-            steps.append(Step(self._steps, self._units, chunk.start, chunk.length, a, b))
-            self._steps += 1
+        loads: list[Load] = []
+        for number, chunk in enumerate(
+            sweep(self._chunks, self._units, wriggled=True), start=self._steps
+        ):
+            a, b = (
+                cache.read(rect, chunk.start, number, self._loaded, loads)
+                for cache in (self._a, self._b)
+            )
+            steps.append(Step(number, self._units, chunk.start, chunk.length, a, b))
         slot = self._units % self._c_slots if self._c_slots else -1
-        unit = WorkUnit(self._units, 0, rect, slot, first, self._steps - 1)
+        unit = WorkUnit(self._units, 0, rect, slot, self._steps, self._steps + len(steps) - 1)
         self._units += 1
-        return Batch(unit, tuple(steps), tuple(self._loads))
-
-    def _span(self, k0: int, depth: int) -> tuple[int, int]:
-        """Return start and length along k of the load that contains index `k0`."""
-        start = k0 - k0 % depth
-        return start, min(depth, self._k - start)
-
-    def _read(self, cache: _LeastRecentlyUsed, rect: Rect) -> int:
-        """Return the number of the load that this step reads, -1 for an operand in place."""
-        if not cache.slots:
-            return -1
-        number, load = cache.read(rect, self._steps, self._loaded)
-        if load is not None:
-            self._loads.append(load)
-            self._loaded += 1
-        return number
+        self._steps += len(steps)
+        self._loaded += len(loads)
+        return Batch(unit, tuple(steps), tuple(loads))

@@ -47,14 +47,8 @@ MOST_STEPS: Final = 500_000
 
 
 def shapes_for(case: Case, tile: Tile | None) -> list[Shape]:
-    """Return shapes that fit, best first; only one where a `tile` is forced.
-
-    Raises
-    ------
-    DoesNotFitError
-        When none fits.
-    InputError
-        When the forced tile cuts the product into too many steps.
+    """Return shapes that fit, best first; only one where a `tile` is forced. `DoesNotFitError` when
+    none fits, `InputError` when the forced tile cuts the product into too many steps.
     """
     if tile is not None:
         return [_forced(case, tile)]
@@ -170,18 +164,15 @@ def _deepest(problem: Problem, least: int) -> int:
 def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     """Give the memory left over to slots of one operand."""
     a_all, b_all, _ = shapes.tiles(case.problem)
+    name, held, most = ("a_slots", shapes.a_slots, a_all) if grow_a else (
+        "b_slots", shapes.b_slots, b_all)  # fmt: skip
     need = least_need(case, shapes)
-    one_more = shapes._replace(
-        a_slots=shapes.a_slots + (1 if grow_a else 0), b_slots=shapes.b_slots + (0 if grow_a else 1)
-    )
+    one_more = shapes._replace(**{name: held + 1})
     tile = np.maximum(1, least_need(case, one_more).device - need.device)
     room = case.limits.device - need.device
     if case.device.unified:
         room = np.minimum(room, case.limits.host - need.host)
-    more = room // tile
-    if grow_a:
-        return shapes._replace(a_slots=np.minimum(a_all, shapes.a_slots + more))
-    return shapes._replace(b_slots=np.minimum(b_all, shapes.b_slots + more))
+    return shapes._replace(**{name: np.minimum(most, held + room // tile)})
 
 
 def _forced(case: Case, tile: Tile) -> Shape:

@@ -66,12 +66,8 @@ def speeds(costs: Sequence[Cost]) -> list[float]:
 
 
 def run_lanes(lanes: Mapping[Hashable, Sequence[Task]]) -> dict[Hashable, list[Interval]]:
-    """Simulate every lane's tasks, each lane in order, and return the interval of each task.
-
-    Raises
-    ------
-    ValueError
-        When the needs of tasks form a cycle.
+    """Simulate every lane's tasks, each lane in order, and return the interval of each task;
+    `ValueError` when their needs form a cycle.
     """
     return _Clock(lanes).run()
 

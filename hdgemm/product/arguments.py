@@ -47,10 +47,7 @@ def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
 def as_scalar(value: Any, dtype: np.dtype[Any], name: str) -> complex:
     """Round alpha or beta to the product's dtype, to Inf or 0 where that is nearest.
 
-    Raises
-    ------
-    InputTypeError
-        When it is no number, or complex where the product is real.
+    `InputTypeError` when it is no number, or complex where the product is real.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]

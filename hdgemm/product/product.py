@@ -254,24 +254,13 @@ def check_product(
     c: Operand | None = None,
     out: Operand | pathlib.Path | None = None,
 ) -> Product:
-    """Check a whole call by BLAS's rules; nothing is read and nothing is written.
+    """Check a whole call by BLAS's rules; nothing is read and nothing is written. Errors as
+    `Product.of`.
 
-    Parameters
-    ----------
-    alpha, beta
-        Python or NumPy numbers, or 0-d arrays.
-    a, b
-        op(A), m×k, and op(B), k×n.
-    c
-        The old C, m×n; None stands for zeros, as in SciPy, so that beta is then 0.
-    out
-        The matrix that C is written into: `c` itself, another one, a path that is created or
-        replaced, or None for a new array.
-
-    Raises
-    ------
-    InputError
-        As `Product.of`.
+    alpha and beta are numbers or 0-d arrays, a and b op(A), m×k, and op(B), k×n. `c` is the old C,
+    m×n; None stands for zeros, as in SciPy, so that beta is then 0. `out` is the matrix that C is
+    written into: `c` itself, another one, a path that is created or replaced, or None for a new
+    array.
     """
     m, n, _ = check_shapes(a.shape, b.shape)
     dtype = result_dtype(*(x.matrix.dtype for x in (a, b, c) if x is not None))

@@ -34,12 +34,8 @@ def matmul_plain(a: Any, b: Any, out: Any = None) -> Any:
     pipeline are other types, dtypes and byte orders, and large operands that NumPy would copy as a
     whole: of two dtypes, or with strides that BLAS does not take.
 
-    Raises
-    ------
-    InputError
-        For shapes that do not fit, and an `out` that overlaps A or B or is read-only.
-    InputTypeError
-        For an `out` whose dtype cannot hold the product.
+    Raises `InputError` for shapes that do not fit, and an `out` that overlaps A or B or is
+    read-only, `InputTypeError` for an `out` whose dtype cannot hold the product.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
@@ -81,27 +77,14 @@ def _refuse_overlap(out: Any, a: Any, b: Any) -> None:
 def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
     """Multiply as numpy.matmul does: vectors, matrices, and stacks of matrices that broadcast.
 
-    Parameters
-    ----------
-    a, b
-        Arrays of one dimension or more (anything that `numpy.asarray` takes), stored matrices,
-        HDF5 datasets, Zarr arrays, or paths of matrices.
-    out
-        None, an array of the result's shape, or, for a product of two matrices, a path.
-    product2d
-        Multiplies two matrices; called once for each of a stack.
+    a and b are arrays of one dimension or more (anything that `numpy.asarray` takes), stored
+    matrices, HDF5 datasets, Zarr arrays, or paths of matrices; `out` is None, an array of the
+    result's shape, or, for a product of two matrices, a path. `product2d` is called once for each
+    two matrices. C has the shape (..., m, n), less the axis of an operand that is a vector; two
+    vectors give a scalar.
 
-    Returns
-    -------
-    object
-        C: of shape (..., m, n), less the axis of an operand that is a vector; a scalar for two.
-
-    Raises
-    ------
-    InputError
-        For scalars, shapes that do not fit or broadcast, and paths where only arrays can be.
-    InputTypeError
-        For dtypes that cannot be multiplied.
+    Raises `InputError` for scalars, shapes that do not fit or broadcast, and paths where only
+    arrays can be, `InputTypeError` for dtypes that cannot be multiplied.
     """
     if is_device_array(a) or is_device_array(b):  # matrices only; the checks say so
         return product2d(a, b, out)

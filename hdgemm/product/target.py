@@ -45,10 +45,7 @@ def result_at(target: Any) -> Any:
     """Return a result as the caller gave it; a .npy file as a read-only memmap, a matrix at any
     other location as a stored matrix that is open for reading.
 
-    Raises
-    ------
-    MatrixIOError
-        When the file, which is complete, cannot be mapped.
+    The file is complete where it cannot be mapped: `MatrixIOError`.
     """
     if not is_location(target):
         return target

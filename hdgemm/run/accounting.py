@@ -33,12 +33,7 @@ def describe_split(
 ) -> SplitReport:
     """Describe which device computed which part of C, and how evenly the run ended.
 
-    Parameters
-    ----------
-    alone
-        Flop/s of devices by themselves.
-    regions
-        The parts of C of a fixed split.
+    `alone` is flop/s of devices by themselves, `regions` are the parts of C of a fixed split.
     """
     problem = next(iter(plans.values())).problem
     per_element = problem.k * flops_per_multiply_add(problem.dtype)

@@ -44,15 +44,10 @@ class Wait(Enum):
 class Pool:
     """The part of an m×n C that is not stored yet, with the tiles that each device has drawn.
 
-    Parameters
-    ----------
-    members
-        The devices by name, in the order in which they are shown.
-    regions
-        The part of C of each device, where the split is fixed; together all of C. The same
-        regions give the same tiles each time; only tiles of a failed device go to others.
-    done
-        Disjoint rectangles of C that are stored already.
+    `members` are the devices in the order in which they are shown. `regions` are the parts of C,
+    together all, of each device where the split is fixed: the same regions give the same tiles each
+    time; only tiles of a failed device go to others. `done` are disjoint rectangles of C that are
+    stored already.
     """
 
     def __init__(

@@ -25,20 +25,10 @@ _FADING: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One device that draws.
+    """A device that draws: its largest tile in rows and columns, of multiples of its granularity.
 
-    Parameters
-    ----------
-    tile
-        Rows and columns of its largest C tile.
-    rate
-        Expected speed in elements of C per second.
-    measured
-        Whether the rate was measured; otherwise the first tiles are small trials.
-    side
-        End of C from which it takes bars.
-    granularity
-        Rows and columns of which its tiles are multiples.
+    `rate` is its expected speed in elements of C per second; unless it was `measured`, the first
+    tiles are small trials. `side` is the end of C from which it takes bars.
     """
 
     tile: tuple[int, int]
@@ -65,16 +55,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reason why a device was found too slow for another tile.
-
-    Parameters
-    ----------
-    rate
-        Its speed in elements per second.
-    seconds
-        Time that it needs for the tiles it has drawn and its next one.
-    others_seconds
-        Time that the others need for the rest of C.
+    """Reason why a device was found too slow for another tile: its speed in elements per second,
+    its time for the tiles it has drawn and its next one, and that of the others for the rest of C.
     """
 
     rate: float
@@ -84,20 +66,9 @@ class Refusal:
 
 @dataclass
 class State:
-    """State of a member.
-
-    Parameters
-    ----------
-    elements, seconds
-        Weighted sums over the timed tiles.
-    trials
-        Number of timed tiles.
-    bar
-        Columns of its bar that are not drawn.
-    own
-        Regions reserved for it by a fixed split.
-    out
-        Rectangles that it has drawn and not stored.
+    """State of a member: its speed, from the weighted sums of the elements and seconds of `trials`
+    timed tiles; the columns of its bar that are not drawn; regions of its `own` in a fixed split;
+    rectangles that it has drawn and not stored (`out`).
     """
 
     rate: float

@@ -48,19 +48,9 @@ def compute(
 ) -> Report:
     """Compute C; a file appears under its name only when it is complete (and verified).
 
-    Parameters
-    ----------
-    options
-        `Options`, or None for the session's, or the defaults.
-    session
-        Opened devices; None opens them for this call.
-    plan, checkpoint, restart
-        As in `hdgemm.execute` and `hdgemm.multiply`.
-
-    Raises
-    ------
-    HdgemmError
-        When the finished product fails the check that `Options.verify` asks for.
+    `options` are None for the session's, or the defaults; without a session, devices are opened for
+    this call. `plan`, `checkpoint` and `restart` are as in `hdgemm.execute` and `hdgemm.multiply`.
+    A product that fails the check of `Options.verify` raises `HdgemmError`.
     """
     if restart and not checkpoint:
         raise InputError("restart goes with checkpoint: only a journal can be begun again")

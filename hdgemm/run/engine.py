@@ -21,8 +21,8 @@ from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.learned_rates import LEAST_SECONDS, learn_alone, load_rates
-from hdgemm.run.members import Member, device_names, plan_members, with_less_memory
-from hdgemm.run.reach import direct_operands, reach
+from hdgemm.run.members import Member, names_for, plan_members, with_less_memory
+from hdgemm.run.reach import direct_operands, home, reach
 from hdgemm.run.scaling import run_scaling
 from hdgemm.run.shared import SharedRun
 
@@ -56,27 +56,20 @@ def run_product(
 ) -> Report:
     """Compute a checked product whose C is open.
 
-    Parameters
-    ----------
-    plan
-        A plan made before for the same extents; it is made again, with the same tile and limits,
-        where it does not fit the way these operands are stored.
-    checkpoint
-        The durable run that this is, with the plan to go on with where there is one.
+    A `plan` made before for the same extents is made again, with the same tile and limits, where it
+    does not fit the way these operands are stored. A `checkpoint` is the durable run that this is,
+    with the plan to go on with where there is one.
 
-    Raises
-    ------
-    DoesNotFitError
-        No plan fits the limits.
-    DeviceError
-        A device failed, and no other is left.
-    CancelledRunError
-        `watch.cancel` was set; C is not finished.
+    Raises `DoesNotFitError` when no plan fits the limits, `DeviceError` when a device failed and no
+    other is left, `CancelledRunError` for `watch.cancel`: C is not finished.
     """
     if not product.reads_product:
         return _scale(product, watch)
     product = product.row_major()
-    names = (plan.device.name,) if plan is not None else device_names(options, product)
+    if plan is not None:
+        names: tuple[str, ...] = (plan.device.name,)
+    else:
+        names = names_for(options, product.flops, home(product))
     if checkpoint is not None:
         names = checkpoint.choose_devices(names, options)
     run = _Run(product, options, session, watch, checkpoint)

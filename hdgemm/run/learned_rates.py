@@ -31,17 +31,10 @@ _RESTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One device's speed within a set.
+    """One device's flop/s within a set, in the last run in which it computed anything.
 
-    Parameters
-    ----------
-    flop_rate
-        Flop/s in the last run in which it computed anything.
-    known
-        False for a device that was dropped: it gets small trial tiles, so that a share that fell
-        to zero can recover.
-    rests
-        Number of runs since then in which it took no part.
+    `known` is False for a device that was dropped: it gets small trial tiles, so that a share that
+    fell to zero can recover. `rests` counts the runs since then in which it took no part.
     """
 
     flop_rate: float
@@ -51,16 +44,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Rates:
-    """Speeds of a set of devices, for one dtype and shape class.
+    """Speeds of a set of devices, for one dtype and shape class: of those `found` within the set,
+    and flop/s of those that were run `alone`.
 
-    Rates are those within the set: a CPU that also feeds the others is slower than alone.
-
-    Parameters
-    ----------
-    found
-        By device, within the set.
-    alone
-        Flop/s of those of the devices that were run by themselves.
+    A CPU that also feeds the others is slower than alone.
     """
 
     key: str
@@ -94,13 +81,7 @@ class Rates:
 
 
 def load_rates(devices: Sequence[str], problem: Problem, threads: int | None = None) -> Rates:
-    """Return the measured speeds of a set of devices on this machine.
-
-    Parameters
-    ----------
-    threads
-        As in `Options`: the host's speed depends on it.
-    """
+    """Return the measured speeds of a set of devices on this machine, with so many host threads."""
     entries = read_entries(_FILE)
     lone = {name: _entry(entries, _key([name], problem, threads)).get(name) for name in devices}
     alone = {name: one.flop_rate for name, one in lone.items() if one is not None}

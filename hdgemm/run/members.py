@@ -7,11 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.machine.limits import default_host_bytes
-from hdgemm.matrices.layout import check_dtype
-from hdgemm.options import whole_number
 from hdgemm.pipeline.devices.registry import first_accelerator, parts_of
-from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.planning.planner import plan_for
 from hdgemm.run.reach import direct_operands, home, reach
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from hdgemm.errors import AllocationError
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Path, Place, Plan
+    from hdgemm.pipeline.plan import Plan, Problem
     from hdgemm.product.product import Product
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
@@ -35,14 +31,10 @@ _NEXT: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A device that takes part in a run.
+    """A device that takes part in a run. With several, its plan gives slots, rings, paths and the
+    tile only: units are drawn.
 
-    Parameters
-    ----------
-    plan
-        With several members only its slots, rings, paths and tile count: units are drawn.
-    refused
-        Allocations that the device refused, for which the product was planned again.
+    `refused` are allocations that the device refused, for which the product was planned again.
     """
 
     name: str
@@ -54,11 +46,6 @@ class Member:
         """Describe the refused allocations for a report; empty where there were none."""
         found = [{"refused_bytes": e.planned, "because": str(e)} for e in self.refused]
         return {"replanned": found} if found else {}
-
-
-def device_names(options: Options, product: Product) -> tuple[str, ...]:
-    """Return the names of the devices that compute a product; see `names_for`."""
-    return names_for(options, product.flops, home(product))
 
 
 def names_for(options: Options, flops: int, home: str | None = None) -> tuple[str, ...]:
@@ -98,21 +85,12 @@ def plan_members(
     folder: FilePath | None = None,
     watch: Watch | None = None,
 ) -> list[Member]:
-    """Open the devices and plan the product for each.
+    """Open the devices and plan the product for each; `DoesNotFitError` when one cannot hold a
+    tile.
 
     The run, `hdgemm plan` and the service's dry run all plan here, with the same inputs.
-
-    Parameters
-    ----------
-    problem_for
-        Describes the product to the planner, as a device reaches its operands.
-    folder
-        Folder of the product's files: the speed of its disk counts.
-
-    Raises
-    ------
-    DoesNotFitError
-        When a device cannot hold a tile.
+    `problem_for` describes the product to the planner, as a device reaches its operands. `folder`
+    is that of the product's files: the speed of its disk counts.
     """
     members = []
     for name in names:
@@ -136,43 +114,13 @@ def preflight(product: Product, options: Options, session: Session) -> list[Plan
     if not product.reads_product:
         return []
     product = product.row_major()
-    names = device_names(options, product)
+    names = names_for(options, product.flops, home(product))
     direct = direct_operands(shared=len(names) > 1, durable=False)
     with session.running(options):
         members = plan_members(
             partial(reach, product, direct=direct), names, options, session,
             folder=product.folder,
         )  # fmt: skip
-    return [member.plan for member in members]
-
-
-def plan_extents(
-    extents: tuple[int, int, int], dtype: str, options: Options, session: Session
-) -> list[Plan]:
-    """Return the plans for C (m×n) := A (m×k) · B (k×n), all row-major, for each device.
-
-    The matrices are taken to lie in memory where all three fit the host memory limit, else in
-    files.
-
-    Raises
-    ------
-    InputError
-        For extents below 1 or a dtype that BLAS does not have.
-    """
-    m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in extents)
-    kind = check_dtype(dtype, "the product")
-    nbytes = (m * k + k * n + m * n) * kind.itemsize
-    in_memory = nbytes <= (options.host_bytes or default_host_bytes())
-
-    def problem_for(device: Device) -> Problem:
-        path: Path = "resident" if in_memory and device.spec.unified else "staged"
-        place: Place = "memory" if in_memory else "file"
-        spec = OperandSpec(False, place, path, kind.itemsize)
-        return Problem(m, n, k, kind.name, spec, spec, spec)
-
-    with session.running(options):
-        names = names_for(options, 2 * m * n * k)
-        members = plan_members(problem_for, names, options, session)
     return [member.plan for member in members]
 
 
@@ -186,12 +134,8 @@ def with_less_memory(
 ) -> Member:
     """Plan again for a device that refused an allocation, with the memory that is free now.
 
-    Nothing was computed when an allocation is refused, so nothing is computed twice.
-
-    Raises
-    ------
-    DoesNotFitError
-        When no smaller plan fits; the cause is the refusal.
+    Nothing was computed when an allocation is refused, so nothing is computed twice. The cause of a
+    `DoesNotFitError` is the refusal.
     """
     # The traceback's frames refer to the device that is closed now.
     refused = (*member.refused, error.with_traceback(None))

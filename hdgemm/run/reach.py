@@ -46,23 +46,12 @@ def home(product: Product) -> str | None:
 
 
 def reach(product: Product, device: Device, *, direct: str = "ABC") -> Problem:
-    """Describe a product to the planner, with the path of each operand to one device.
+    """Describe a product with a row-major C to the planner, with each operand's path to one device.
 
-    An operand in the device's own memory is used in place, after its producer's work is done.
-    One in page-locked memory, with the product's dtype and contiguous rows, moves by DMA. All
-    others are copied through staging; so is C where store2 adds beta·C to it.
-
-    Parameters
-    ----------
-    product
-        With a row-major C.
-    direct
-        The operands that may move by DMA without staging, see `direct_operands`.
-
-    Raises
-    ------
-    InputError
-        When an array that the plan would use in place lies on another GPU.
+    An operand in the device's own memory is used in place, after its producer's work is done; on
+    another GPU it is an `InputError`. One in page-locked memory, with the product's dtype and
+    contiguous rows, moves by DMA if it is among the `direct` operands. All others are copied
+    through staging; so is C where store2 adds beta·C to it.
     """
     problem = product.problem(device.spec)
     if device.spec.unified:

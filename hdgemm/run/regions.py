@@ -43,18 +43,10 @@ def _without(rect: Rect, hole: Rect) -> list[Rect]:
 def fixed_regions(
     m: int, n: int, split: Mapping[str, float] | None, names: Sequence[str]
 ) -> dict[str, Rect] | None:
-    """Cut C into bars by the caller's shares; None leaves the split to the pool.
+    """Cut C into bars of whole rows by the caller's shares; None leaves the split to the pool.
 
-    Parameters
-    ----------
-    split
-        Share of C by device name. Devices that are not named share what is left equally; shares
-        are cut at whole rows.
-
-    Raises
-    ------
-    InputError
-        When a name is not among the devices, or shares do not add up.
+    Devices that `split` does not name share what is left equally. `InputError` for a name that is
+    not among the devices, and for shares that do not add up.
     """
     if split is None:
         return None

@@ -26,27 +26,11 @@ def run_scaling(
     *,
     cancel: threading.Event | None = None,
 ) -> None:
-    """Compute C := beta·C by rectangles.
+    """Compute C := beta·C by rectangles, in arithmetic of `dtype`.
 
-    Parameters
-    ----------
-    beta
-        Zero never reads the old C (which may hold NaN) and stores zeros.
-    old
-        The C that beta multiplies, m×n; None is allowed where beta is zero.
-    out
-        Where C goes, m×n; the same elements as `old`, or others.
-    dtype
-        Type of the arithmetic, as `Product.dtype`.
-    cancel
-        When set, no further rectangle is begun.
-
-    Raises
-    ------
-    CancelledRunError
-        Some rectangles of C hold their new values, the others their old ones.
-    MatrixIOError
-        As raised by reading and writing.
+    beta = 0 never reads the old C (which may hold NaN) and stores zeros; only then `old` may be
+    None. `out` has the same elements as `old`, or others. When `cancel` is set, `CancelledRunError`
+    is raised: some rectangles of C hold their new values, the others their old ones.
     """
     if beta == 0:
         old = None

@@ -120,13 +120,7 @@ class Session:
                 yield
 
     def device(self, name: str, options: Options) -> Device:
-        """Return an opened device.
-
-        Raises
-        ------
-        DeviceUnavailableError
-            When there is no such device, or it cannot be used.
-        """
+        """Return an opened device, or raise `DeviceUnavailableError`."""
         key = _DeviceKey(name, options.device_bytes, options.threads if name == "host" else None)
         if key not in self._devices:
             self._devices[key] = key.open()
@@ -218,13 +212,7 @@ atexit.register(_stop_runs)
 
 
 def check_options(options: Any) -> Options:
-    """Return options, the defaults for None.
-
-    Raises
-    ------
-    InputError
-        For anything but `Options`.
-    """
+    """Return options, the defaults for None; `InputError` for anything but `Options`."""
     if options is None:
         return Options()
     if not isinstance(options, Options):

@@ -43,16 +43,9 @@ _LOG: Final = logging.getLogger(__name__)
 class SharedRun:
     """The pipelines of several devices on one product, and the error that ends them.
 
-    A device that fails is left out with a warning, and the others compute its tiles.
-
-    Parameters
-    ----------
-    operands
-        The matrices, C as it is to be written.
-    done
-        Rectangles of C that an earlier run has stored.
-    replan
-        Plans again for a member whose device refused memory; None raises the refusal instead.
+    A device that fails is left out with a warning, and the others compute its tiles. C in
+    `operands` is as it is to be written; the rectangles `done` were stored by an earlier run.
+    `replan` plans again for a member whose device refused memory; None raises the refusal instead.
     """
 
     def __init__(

@@ -78,12 +78,8 @@ class _Record:
 
 
 class SharedPool:
-    """A `Pool` for several pipelines at once; it measures the speed of each device.
-
-    Parameters
-    ----------
-    clock
-        Seconds, monotonic.
+    """A `Pool` for several pipelines at once; it measures the speed of each device in seconds of
+    `clock`.
     """
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -181,10 +177,6 @@ class SharedPool:
         record = self.records[name]
         began = self.start if record.began is None else record.began
         return began - self.start, (record.last or began) - self.start
-
-    def rate(self, name: str) -> float:
-        """Return a device's speed in elements per second, as last measured."""
-        return self._pool.rate(name)
 
     def first_rate(self, name: str) -> float:
         """Return the speed that a device was expected to have, in elements per second."""

@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Reason why a device got no more tiles in the middle of a run: it was too slow.
-
-    Parameters
-    ----------
-    flop_rate
-        Its flop/s, as last measured.
-    seconds
-        Time that its next, smallest tile would have taken.
-    others_seconds
-        Time that the others needed for the rest of C.
+    """Reason why a device got no more tiles in the middle of a run: at its last measured flop/s its
+    next, smallest tile would have taken longer than the others needed for the rest of C.
     """
 
     flop_rate: float
@@ -42,14 +34,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Reason why a device took no part: the set was slower than another device alone.
-
-    Parameters
-    ----------
-    together
-        Flop/s of the whole set.
-    best, best_rate
-        The device that is faster alone, and its flop/s.
+    """Reason why a device took no part: the flop/s of the whole set were less than those of the
+    `best` device alone.
     """
 
     together: float

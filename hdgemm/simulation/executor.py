@@ -41,16 +41,8 @@ _NEIGHBOURS: Final = (-1, 1)
 
 
 class Member(NamedTuple):
-    """One device and its plan.
-
-    Parameters
-    ----------
-    name
-        Device name of its events.
-    machine
-        Rates of this device alone, and of the resources that all devices share.
-    start
-        Seconds after the first member at which it begins.
+    """One device and its plan: the name of its events, its rates alone with those of the resources
+    that all devices share, and the seconds after the first member at which it starts.
     """
 
     name: str

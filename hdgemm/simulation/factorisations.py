@@ -89,14 +89,8 @@ def factor_dealt(
     priorities: bool = True,
     devices: int | None = None,
 ) -> Factorisation:
-    """Factor with block columns that are dealt to the first `devices` devices.
-
-    Parameters
-    ----------
-    proportional
-        Deal in proportion to the devices' rates (HGDD); otherwise uniformly.
-    priorities
-        Prefer the tasks that unlock the next panel.
+    """Factor with block columns that are dealt to the first `devices` devices, in proportion to
+    their rates (HGDD) or uniformly; `priorities` prefer the tasks that unlock the next panel.
     """
     used = system.devices[:devices]
     weights = {each.name: each.rates["gemm"] if proportional else 1.0 for each in used}

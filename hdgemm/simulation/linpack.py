@@ -22,27 +22,6 @@ OPTIMISATIONS: Final = ("panel-swap", "shared-panel", "split-swap")
 _FIRST_STRIPS: Final = 4
 
 
-class Operations(NamedTuple):
-    """Operations of one factorising node in one iteration (section 2.2)."""
-
-    factorization: float
-    dtrsm: float
-    dgemm: float
-
-    @property
-    def parts(self) -> Operations:
-        """The same, as parts of their sum."""
-        total = sum(self)
-        return Operations(*(each / total for each in self))
-
-
-def operations(m: int, nb: int, p: int) -> Operations:
-    """Return the operations of an iteration with A of height m on a P×P grid."""
-    return Operations(
-        nb**2 * m / p, nb**2 * (m + 1) / p, m * (m + 1) * (2 * nb + 2) / p**2
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Equal nodes with several GPUs each.

@@ -49,18 +49,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """CheckSettings of a check.
-
-    Parameters
-    ----------
-    rounds
-        Number of vectors.
-    seed
-        Seed of the vectors; None draws new ones.
-    memory
-        Bytes that the check may take.
-    cancel
-        Set it to stop the check with `CancelledRunError`.
+    """Number of vectors, their seed (None draws new ones), bytes that the check may take, and the
+    event that stops it with `CancelledRunError`.
     """
 
     rounds: int = ROUNDS
@@ -70,23 +60,12 @@ class CheckSettings:
 
 
 class Check:
-    """One check of C (m×n); the vectors are tried in groups that fit the memory.
+    """One check of C (m×n), which need not exist yet; the vectors are tried in groups that fit the
+    memory.
 
-    Parameters
-    ----------
-    product
-        op(A), op(B), C₀ and the factors.
-    c
-        The finished C; it need not exist yet.
-    settings
-        Memory, vectors and cancellation.
-
-    Attributes
-    ----------
-    failed, unchecked
-        Rows of C that failed, and that could not be compared in numbers.
-    worst, bound
-        The largest deviation divided by its row's bound, and the largest bound.
+    `failed` and `unchecked` are the rows of C that failed, and that could not be compared in
+    numbers; `worst` is the largest deviation divided by its row's bound, and `bound` the largest
+    bound.
     """
 
     def __init__(self, product: Product, c: Operand, settings: CheckSettings) -> None:

@@ -30,16 +30,8 @@ LIBRARY_FORMATS = ("hdf5", "zarr")
 
 
 class LibraryMatrix(Matrix):
-    """A rectangle of a library's array; it is only read.
-
-    Parameters
-    ----------
-    store
-        Indexed by pairs of slices.
-    flipped
-        The matrix is the transpose of the rectangle.
-    block_bytes
-        Bytes that are taken from the library at a time; at least one row.
+    """A rectangle of a library's array, or with `flipped` its transpose; it is only read,
+    `block_bytes` but at least one row at a time.
     """
 
     def __init__(self, store: Any, matrix: Matrix, *, flipped: bool, block_bytes: int) -> None:
@@ -79,18 +71,11 @@ class LibraryMatrix(Matrix):
 def read_independently(
     operand: Operand, stack: ExitStack, *, memory: int, formats: tuple[str, ...] | None = None
 ) -> Operand:
-    """Return the same op(X), read by its format's own library.
+    """Return the same op(X), read by its format's own library; `stack` closes what is opened here.
 
-    Arrays in RAM, GPU arrays, object stores and user classes are returned as they are.
-
-    Parameters
-    ----------
-    stack
-        Closes what is opened here.
-    memory
-        Bytes of the check; an eighth of them is taken from the library at a time.
-    formats
-        Formats of which matrices are read so; None for all.
+    Arrays in RAM, GPU arrays, object stores and user classes, and matrices of other than the given
+    formats (None for all), are returned as they are. An eighth of `memory`, in bytes, is taken from
+    the library at a time.
     """
     source, flipped = operand.matrix.opened_from or (None, False)
     kind = _format(source)

@@ -79,22 +79,11 @@ def project(
     memory: int,
     cancel: threading.Event | None = None,
 ) -> Projection:
-    """Read op(X) once and return its products with `vectors` and the sizes of its rows.
+    """Read op(X), p×q, once and return its products with `vectors` and the sizes of its rows.
 
-    Parameters
-    ----------
-    operand
-        op(X), p×q.
-    vectors
-        V, q×r, float64 or complex128.
-    weights
-        w, q; not negative.
-    placement
-        Where X must hold NaN or Inf; checked for each element.
-    memory
-        Bytes for the two buffers that the matrix is read into.
-    cancel
-        Set it to end the pass with `CancelledRunError`.
+    V, q×r, is float64 or complex128; the q weights are not negative. The `placement` of NaN and Inf
+    is checked for each element. `memory` has the bytes for the two buffers that the matrix is read
+    into. `cancel` ends the pass with `CancelledRunError`.
     """
     height, width = operand.shape
     wide = np.dtype(np.complex128 if operand.matrix.dtype.kind == "c" else np.float64)
