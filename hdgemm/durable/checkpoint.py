@@ -206,7 +206,7 @@ class Checkpoint:
         path, updates = self._journal.path, self._destination.updates
         if self._earlier is not None:
             if updates:
-                self._redo = redo_log(path, self._earlier.redo_size, self._earlier.run)
+                self._redo = redo_log(path, self._earlier.redo, self._earlier.run)
             return
         run = secrets.token_hex(8)
         samples: list[list[int]] = []

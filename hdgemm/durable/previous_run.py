@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.durable.pieces import redo_size
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.planjson import from_json, to_json
@@ -47,8 +46,8 @@ class Earlier:
     done: Mapping[Rect, int]
     publishing: bool
     finished: Mapping[str, Any] | None
-    devices: tuple[str, ...] = ()
-    redo: tuple[int, int] | None = None
+    devices: tuple[str, ...]
+    redo: tuple[int, int]
 
     @property
     def shared(self) -> bool:
@@ -64,11 +63,6 @@ class Earlier:
                 f"--cluster (client=…) to go on with it; {BEGIN_AGAIN}"
             )
         return self.plan
-
-    @property
-    def redo_size(self) -> tuple[int, int]:
-        """Bytes and count of the redo log's slots."""
-        return self.redo or redo_size([self.device_plan])
 
     @property
     def updates(self) -> bool:
@@ -107,8 +101,8 @@ class Earlier:
             done,
             any("publishing" in record for record in records),
             finished,
-            tuple(begin.get("devices", ())),
-            tuple(begin["redo"]) if begin.get("redo") else None,
+            tuple(begin["devices"]),
+            tuple(begin["redo"] or (0, 0)),
         )
 
     def check(self, path: Path, identity: Identity) -> None:

@@ -69,7 +69,7 @@ def _redo(journal: Journal, earlier: Earlier, matrix: Matrix) -> dict[Rect, int]
     """Write to C what the redo log keeps, and record it."""
     if not redo_path(journal.path).exists():
         return {}
-    log = redo_log(journal.path, earlier.redo_size, earlier.run)
+    log = redo_log(journal.path, earlier.redo, earlier.run)
     try:
         applied = apply(log, matrix)
     finally:

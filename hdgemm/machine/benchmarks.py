@@ -96,7 +96,7 @@ def _measure_core(deadline: Deadline) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     n = _EXTENTS[-1]
     a, b = rng.standard_normal((2, n, n))
-    least = _best(partial(np.matmul, a, b), deadline)
+    least = _best(partial(_seconds, partial(np.matmul, a, b)), deadline)
     # A product's seconds grow with the cube of its extent; both kinds are timed so often.
     share = deadline.seconds / (2 * _REPETITIONS)
     n = next((one for one in _EXTENTS if least * (one / n) ** 3 <= share), n)
@@ -124,8 +124,8 @@ def measure_copy(threads: int, deadline: Deadline) -> float:
     source = np.ones((threads, elements))
     target = source.copy()
     with ThreadPoolExecutor(threads) as pool:
-        seconds = _best(lambda: list(pool.map(np.copyto, target, source)), deadline)
-    return source.nbytes / seconds
+        copy = partial(_seconds, lambda: list(pool.map(np.copyto, target, source)))
+        return source.nbytes / _best(copy, deadline)
 
 
 def measure_disk(folder: Path, deadline: Deadline) -> tuple[float | None, float | None]:
@@ -232,12 +232,7 @@ def measure_executor(deadline: Deadline) -> float:
             device.close()
         return timeline.seconds / len(timeline.events)
 
-    seconds = run()
-    for _ in range(_REPETITIONS):
-        if not deadline.seconds:
-            break
-        seconds = min(seconds, run())
-    return seconds
+    return _best(run, deadline)
 
 
 def _tiny_plan() -> Plan:
@@ -267,11 +262,11 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _best(work: Callable[[], Any], deadline: Deadline) -> float:
-    """Return the least seconds of some runs: two, of which the first warms up, or more."""
-    seconds = min(_seconds(work), _seconds(work))
+def _best(measure: Callable[[], float], deadline: Deadline) -> float:
+    """Return the least of some measurements: two, of which the first warms up, or more."""
+    seconds = min(measure(), measure())
     for _ in range(_REPETITIONS):
         if not deadline.seconds:
             break
-        seconds = min(seconds, _seconds(work))
+        seconds = min(seconds, measure())
     return seconds

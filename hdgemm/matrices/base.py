@@ -99,17 +99,8 @@ class Wrapper(Matrix):
 
     def __init__(self, matrix: Matrix) -> None:
         self.stored = matrix
-        self.name = matrix.name
-        self.shape = matrix.shape
-        self.dtype = matrix.dtype
-        self.array = matrix.array
-        self.chunk = matrix.chunk
-        self.encoded = matrix.encoded
-        self.source = matrix.source
-        self.origin = matrix.origin
-        self.home = matrix.home
-        self.files = matrix.files
-        self.opened_from = matrix.opened_from
+        for name in Matrix.__annotations__:
+            setattr(self, name, getattr(matrix, name))
 
     def phase(self, row: int, col: int) -> int:
         """Return the matrix's own phase."""

@@ -49,12 +49,10 @@ def chunk_along(problem: Problem, dimension: Dimension) -> int:
     A chunk that spans the whole dimension has no boundary inside.
     """
     extent = {"m": problem.m, "n": problem.n, "k": problem.k}[dimension]
-    chunks = [op_chunk(problem.spec(operand)) for operand, _ in _SIDES[dimension]]
-    sides = [side for _, side in _SIDES[dimension]]
     found = [
         chunk[side]
-        for chunk, side in zip(chunks, sides, strict=True)
-        if chunk is not None and 1 < chunk[side] < extent
+        for operand, side in _SIDES[dimension]
+        if (chunk := op_chunk(problem.spec(operand))) is not None and 1 < chunk[side] < extent
     ]
     if not found:
         return 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
 from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, rounded_up
-from hdgemm.run.regions import area, remainder
+from hdgemm.run.regions import area, remainder, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,10 +69,6 @@ class Pool:
     def resize(self, name: str, tile: tuple[int, int]) -> None:
         """Set the largest tile of a device that has not drawn yet."""
         self.members[name] = replace(self.members[name], tile=tile)
-
-    def rate(self, name: str) -> float:
-        """Return a device's last measured speed in elements per second."""
-        return self._states[name].rate
 
     def timed(self, name: str, elements: float, seconds: float) -> None:
         """Record the seconds that a device took for its last tile."""
@@ -143,12 +139,7 @@ class Pool:
         place = 0 if member.side == "top" else -1
         rect = source[place]
         rows = self._rows(state, member, rect)
-        if member.side == "top":
-            bar = rect._replace(rows=rows)
-            rest = rect._replace(row=rect.row + rows, rows=rect.rows - rows)
-        else:
-            bar = rect._replace(row=rect.row + rect.rows - rows, rows=rows)
-            rest = rect._replace(rows=rect.rows - rows)
+        bar, rest = split(rect, "row", rows, first=member.side == "top")
         if rest.rows:
             source[place] = rest
         else:
@@ -193,12 +184,7 @@ class Pool:
             most = min(2 * most - state.busy_elements, most, self._cap(state))
         wanted = max(least, most) / bar.rows
         cols = min(full, rounded_up(wanted, quantum), bar.cols)
-        if state.forward:
-            tile = bar._replace(cols=cols)
-            rest = bar._replace(col=bar.col + cols, cols=bar.cols - cols)
-        else:
-            tile = bar._replace(col=bar.col + bar.cols - cols, cols=cols)
-            rest = bar._replace(cols=bar.cols - cols)
+        tile, rest = split(bar, "col", cols, first=state.forward)
         state.bar = rest if rest.cols else None
         state.out.append(tile)
         return tile
@@ -221,13 +207,7 @@ class Pool:
         cols -= cols % self.members[name].granularity[1]
         if cols == 0:
             return False
-        kept = bar.cols - cols
-        if victim.forward:
-            stolen = bar._replace(col=bar.col + kept, cols=cols)
-            victim.bar = bar._replace(cols=kept)
-        else:
-            stolen = bar._replace(cols=cols)
-            victim.bar = bar._replace(col=bar.col + cols, cols=kept)
+        stolen, victim.bar = split(bar, "col", cols, first=not victim.forward)
         self._free.append(stolen)
         return True
 

@@ -17,8 +17,8 @@ from hdgemm.progress import Progress
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 from hdgemm.verify import MEMORY
-from hdgemm.verify.check import conclude, prepare
-from hdgemm.verify.freivalds import CheckSettings
+from hdgemm.verify.check import conclude
+from hdgemm.verify.freivalds import Check, CheckSettings
 from hdgemm.verify.independent import LIBRARY_FORMATS, read_independently
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hdgemm.progress import Watch
     from hdgemm.report import Report
     from hdgemm.run.session import Session
-    from hdgemm.verify.freivalds import Check
 
 
 def compute(
@@ -126,7 +125,7 @@ def _prepare_check(
     read = replace(product, a=input_reader(product.a), b=input_reader(product.b))
     if product.old is not None and not product.updates:
         read = replace(read, old=input_reader(product.old))
-    check = prepare(read, product.destination, settings)
+    check = Check(read, product.destination, settings)
     if product.updates:
         check.remember_old()
     return check

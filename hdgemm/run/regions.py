@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.plan import Rect
@@ -38,6 +38,18 @@ def _without(rect: Rect, hole: Rect) -> list[Rect]:
         rect._replace(row=bottom, rows=rect.row + rect.rows - bottom),
     )
     return [part for part in parts if area(part)]
+
+
+def split(
+    rect: Rect, axis: Literal["row", "col"], extent: int, *, first: bool
+) -> tuple[Rect, Rect]:
+    """Return so many rows or columns from the beginning or the end of a rectangle, and the rest."""
+    extents = f"{axis}s"
+    start, rest = getattr(rect, axis), getattr(rect, extents) - extent
+    return (
+        rect._replace(**{axis: start if first else start + rest, extents: extent}),
+        rect._replace(**{axis: start + extent if first else start, extents: rest}),
+    )
 
 
 def fixed_regions(

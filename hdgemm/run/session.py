@@ -171,10 +171,8 @@ class Session:
         )
 
     def _close_device(self, key: _DeviceKey) -> None:
-        device = self._devices.pop(key, None)
+        device = self._devices.pop(key)
         self.task_machines.clear()
-        if device is None:
-            return
         cache = self._slots.pop(device, None)
         try:
             if cache is not None:

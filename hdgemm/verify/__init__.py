@@ -79,8 +79,8 @@ def verify(
     from hdgemm.options import parse_size
     from hdgemm.product.arguments import trans_flags
     from hdgemm.product.product import check_product
-    from hdgemm.verify.check import conclude, prepare
-    from hdgemm.verify.freivalds import CheckSettings
+    from hdgemm.verify.check import conclude
+    from hdgemm.verify.freivalds import Check, CheckSettings
     from hdgemm.verify.independent import read_independently
 
     settings = CheckSettings(rounds, seed, parse_size(memory), cancel)
@@ -100,4 +100,4 @@ def verify(
         if beta != 0 and old is None:
             raise InputError(f"beta = {beta}: pass c_before, the C that beta multiplied")
         product = check_product(alpha, left, right, beta, old)
-        return conclude(prepare(product, result, settings))
+        return conclude(Check(product, result, settings))

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.options import whole_number
-from hdgemm.product.arguments import check_shape
-from hdgemm.verify.freivalds import Check, CheckSettings
-
 if TYPE_CHECKING:
-    from hdgemm.matrices.base import Operand
-    from hdgemm.product.product import Product
+    from hdgemm.verify.freivalds import Check
 
 _ROWS_SHOWN: Final = 10
 
@@ -78,16 +73,6 @@ class Verification:
         if self.unchecked_rows:
             text += f"; {self.unchecked_rows} rows were not compared: NaN, Inf or overflow"
         return text
-
-
-def prepare(product: Product, c: Operand, settings: CheckSettings) -> Check:
-    """Return a check to `conclude` when C is computed; nothing is read yet.
-
-    Where C will overwrite C₀, call its `remember_old` before.
-    """
-    whole_number(settings.rounds, "rounds")
-    check_shape(c.shape, (product.m, product.n), "c")
-    return Check(product, c, settings)
 
 
 def conclude(check: Check) -> Verification:

@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.options import whole_number
 from hdgemm.pipeline.abft.bounds import hoeffding
+from hdgemm.product.arguments import check_shape
 from hdgemm.verify import MEMORY, ROUNDS
 from hdgemm.verify.projection import Placement, Projection, project
 
@@ -65,14 +67,15 @@ class Check:
 
     `failed` and `unchecked` are the rows of C that failed, and that could not be compared in
     numbers; `worst` is the largest deviation divided by its row's bound, and `bound` the largest
-    bound.
+    bound. Nothing is read before `conclude`; where C will overwrite C₀, call `remember_old` first.
     """
 
     def __init__(self, product: Product, c: Operand, settings: CheckSettings) -> None:
         self._product = product
         self._c = c
+        check_shape(c.shape, product.shape, "c")
         self._old = product.old if product.reads_c else None
-        self.rounds = settings.rounds
+        self.rounds = whole_number(settings.rounds, "rounds")
         self._complex = "c" in (product.dtype.kind, c.matrix.dtype.kind)
         # Half for vectors, a quarter for two reading buffers, a quarter for temporaries.
         self._project = partial(project, memory=settings.memory // 4, cancel=settings.cancel)

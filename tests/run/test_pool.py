@@ -100,7 +100,7 @@ def test_a_device_is_not_judged_by_its_first_tile():
         assert isinstance(tile, Rect)
         pool.stored("slow", tile)
         pool.timed("slow", 50.0, seconds)
-    assert pool.rate("slow") == 50.0
+    assert pool._states["slow"].rate == 50.0
     assert pool.refusal("slow") is None
 
 

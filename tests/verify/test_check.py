@@ -9,8 +9,8 @@ from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.product import check_product
 from hdgemm.verify import verify
-from hdgemm.verify.check import conclude, prepare
-from hdgemm.verify.freivalds import CheckSettings
+from hdgemm.verify.check import conclude
+from hdgemm.verify.freivalds import Check, CheckSettings
 from tests.reference import DTYPES, op, reference_gemm
 
 EXTENTS = st.sampled_from([1, 2, 3, 7, 31, 257, 300])
@@ -296,7 +296,7 @@ class TestRemembering:
     def prepared(self, a, b, c, **keywords):
         operands = [open_operand(x) for x in (a, b, c)]
         product = check_product(1.5, operands[0], operands[1], 0.5, operands[2])
-        check = prepare(product, operands[2], CheckSettings(**keywords))
+        check = Check(product, operands[2], CheckSettings(**keywords))
         check.remember_old()
         c[...] = reference_gemm(1.5, a, b, 0.5, c)
         return check

@@ -9,8 +9,8 @@ from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.product import check_product
 from hdgemm.verify import verify
-from hdgemm.verify.check import conclude, prepare
-from hdgemm.verify.freivalds import CheckSettings
+from hdgemm.verify.check import conclude
+from hdgemm.verify.freivalds import Check, CheckSettings
 from hdgemm.verify.projection import Placement, project
 from tests.reference import DTYPES
 
@@ -86,7 +86,7 @@ def test_memory_holds(tmp_path):
 
 
 def verify_operands(a, b, c, *, alpha=1.0, beta=0.0, old=None):
-    return conclude(prepare(check_product(alpha, a, b, beta, old), c, CheckSettings()))
+    return conclude(Check(check_product(alpha, a, b, beta, old), c, CheckSettings()))
 
 
 def test_each_matrix_is_read_once():
