@@ -27,7 +27,7 @@ from hdgemm.hpl.timeline import (
     seconds_by_thread,
 )
 from hdgemm.machine.limits import cores, memory_limit, thread_limit
-from hdgemm.run.session import check_options
+from hdgemm.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hdgemm.hpl.settings import Settings
     from hdgemm.hpl.system import Vector
     from hdgemm.hpl.timeline import Event
-    from hdgemm.options import Options
 
     T = TypeVar("T")
 
@@ -169,8 +168,13 @@ def linpack(
         return None
     if devices is not None:
         return _measure(settings, active, devices, progress, mixed=mixed)
-    checked = check_options(options)
-    with open_devices(checked, threads_of(checked, active)) as opened:
+    if options is None:
+        options = Options()
+    else:
+        from hdgemm.run.session import check_options
+
+        options = check_options(options)
+    with open_devices(options, threads_of(options, active)) as opened:
         return _measure(settings, active, opened, progress, mixed=mixed)
 
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.blas import multiply
 from hdgemm.errors import DoesNotFitError
 from hdgemm.hpl.window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
 from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
-from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.hpl.timeline import Recorder
     from hdgemm.hpl.window import Columns, Solve, Update
     from hdgemm.options import Options
+    from hdgemm.run.session import Session
 
 #: Extents of the product that warms a device up.
 _WARM_UP: Final = (256, 256)
@@ -63,6 +62,8 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
     with ExitStack() as stack:
         updates: list[Update] = [host_update] * (threads if "host" in names else 0)
         solves: dict[Update, Solve] = {}
+        if others:  # the engine of products takes as long to import as all else together
+            from hdgemm.run.session import Session
         for name in others:
             session = stack.enter_context(Session(replace(options, devices=(name,))))
             updates.append(_update_in(session))
@@ -77,6 +78,8 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
 
 
 def _update_in(session: Session) -> Update:
+    from hdgemm.blas import multiply
+
     def update(a: Columns, b: Columns, c: Columns) -> None:
         multiply(a, b, c=c, alpha=-1.0, beta=1.0, out=c, session=session)
 
