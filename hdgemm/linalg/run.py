@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
+
+
+#: Files that a folder of a Zarr store has.
+_OF_ZARR: Final = ("zarr.json", ".zarray", ".zgroup")
 
 
 class Run(NamedTuple):
@@ -239,11 +243,14 @@ def say_state(error: BaseException, state: str) -> None:
 
 
 def folder_of(*matrices: StoredMatrix) -> Path | None:
-    """Return the folder of the first matrix that lies in a file."""
+    """Return the folder with the file, or the Zarr store, of the first matrix that lies in one."""
     for stored in matrices:
         home = stored.operand.matrix.home
         if home is not None:
-            return home if home.is_dir() else home.parent
+            folder = home if home.is_dir() else home.parent
+            while any((folder / name).exists() for name in _OF_ZARR):
+                folder = folder.parent
+            return folder
     return None
 
 

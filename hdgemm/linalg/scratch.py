@@ -12,6 +12,7 @@ import numpy as np
 
 from hdgemm.linalg.factored_solve import open_lu
 from hdgemm.linalg.lu import factor
+from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.storage import open_matrix
 
@@ -99,15 +100,14 @@ def scratch_file(
 
     None says that they go into memory, or in place of A.
     """
-    home = source.operand.matrix.home
-    if overwrite_a and home is not None:
+    parent = folder_of(source)
+    if overwrite_a and parent is not None:
         yield None
     elif checkpoint is not None:
         yield checkpoint.destination.work(f".{name}.npy")
-    elif home is None:
+    elif parent is None:
         yield None
     else:
-        parent = home if home.is_dir() else home.parent
         folder = Path(tempfile.mkdtemp(prefix=".hdgemm-solve-", dir=parent))
         try:
             yield folder / "factors.npy"

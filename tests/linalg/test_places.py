@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import zarr
 
 import hdgemm
 from hdgemm import linalg
@@ -39,6 +40,37 @@ def test_a_change_of_directory_during_a_call(tmp_path, monkeypatch, call):
     CALLS[call]({"options": SLABS, "observer": lambda _: monkeypatch.chdir(other)})
     assert (tmp_path / "C.npy").exists()
     assert list(other.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_scratch_files_lie_beside_a_zarr_store(tmp_path, version):
+    s, b = positive_definite(N, "float64"), random_matrix(N, 2, "float64")
+    zarr.open_group(tmp_path / "A.zarr", mode="w", zarr_format=version).create_array("g/S", data=s)
+    before = sorted((tmp_path / "A.zarr").rglob("*"))
+    beside = set()
+
+    def watch(_):
+        assert sorted((tmp_path / "A.zarr").rglob("*")) == before
+        beside.update(path.name.partition("-")[0] for path in tmp_path.glob(".*"))
+
+    how = {"options": SLABS, "observer": watch}
+    place = f"{tmp_path / 'A.zarr'}::g/S"
+    unit = 30 * N * np.finfo(np.float64).eps * np.linalg.norm(s)
+    for found in (
+        linalg.solve(place, b, **how),
+        linalg.solve(place, b, assume_a="pos", **how),
+        linalg.solve(place, b, refine="float32", **how),
+        linalg.inv(place, **how) @ b,
+    ):
+        assert np.linalg.norm(s @ found - b) <= unit * np.linalg.norm(found)
+    linalg.det(place, **how)
+    linalg.lu(place, **how)
+    q, r = linalg.qr(place, out=tuple(f"{tmp_path / 'F.zarr'}::{name}" for name in "QR"), **how)
+    assert np.linalg.norm(np.asarray(q) @ np.asarray(r) - s) <= unit
+    assert beside == {".hdgemm"}
+    assert {path.name for path in tmp_path.iterdir()} == {"A.zarr", "F.zarr"}
+    names = {path.name for path in (tmp_path / "F.zarr").rglob("*")}
+    assert not any("hdgemm" in name for name in names)
 
 
 def test_two_results_are_apart(tmp_path):
