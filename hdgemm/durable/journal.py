@@ -1,8 +1,8 @@
 """An append-only file of records that tells whole ones from torn ones.
 
-A record is one line: the CRC-32 of its JSON text in eight hexadecimal digits, a space, the text.
-A crash can tear the last line only, since every append is made durable before the next. A bad
-line that good ones follow was damaged later.
+A line is the CRC-32 of a JSON text in eight hexadecimal digits, a space, the text: a record, or
+several that were added together. A crash can tear the last line only, since every line is made
+durable before the next. A bad line that good ones follow was damaged later.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Journal:
         """Add records; return when they are durable, or raise `MatrixIOError`: the journal then
         ends where it ended before, or in a torn line.
         """
-        text = b"".join(map(encode, records))
+        if not records:
+            return
+        text = encode(records[0] if len(records) == 1 else {"records": list(records)})
         try:
             done = 0
             while done < len(text):
@@ -179,5 +181,5 @@ def _parse(content: bytes) -> tuple[list[Record], list[int], int]:
             bad.append(number)
             continue
         damaged, end = list(bad), at
-        records.append(record)
+        records += record.get("records", [record])
     return records, damaged, end

@@ -133,6 +133,22 @@ class TestRefusals:
             case.run()
         case.run()
 
+    def test_records_that_are_added_together_are_torn_together(self, tmp_path):
+        path, block = tmp_path / "journal", 4096
+        records = [{"done": number} for number in range(1000)]
+        with Journal(path) as journal:
+            journal.append([{"begun": 1}])
+            journal.append(records)
+        content = path.read_bytes()
+        # Blocks that were written together may reach the disk in any order.
+        path.write_bytes(content[:block] + bytes(block) + content[2 * block :])
+        with Journal(path) as journal:
+            assert journal.records == [{"begun": 1}]
+            assert journal.damaged == []
+            journal.append(records)
+        with Journal(path) as journal:
+            assert journal.records == [{"begun": 1}, *records]
+
     def test_a_journal_that_is_removed_before_it_is_locked(self, tmp_path, monkeypatch):
         path = tmp_path / "journal"
         ending, lock = Journal(path), fcntl.flock
