@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import Library, Problem, Source
     from hdgemm.server.database import Database
-    from hdgemm.server.models import Common, JobOptions, Output
+    from hdgemm.server.models import Common, Output
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Process
     from hdgemm.server.tokens import Account
@@ -99,8 +99,8 @@ class Examiner:
         sources = {}
         for name in OPERANDS:
             if (reference := getattr(inputs, name, None)) is not None:
-                with caused_by(name, reference.model_dump()):
-                    sources[name] = look_up(self._database, reference, account, self._settings)
+                with caused_by(name, asked := reference.model_dump()):
+                    sources[name] = look_up(self._database, asked, account, self._settings)
         path = None
         if process != "verify":
             with caused_by("output.path", inputs.output.path):
@@ -159,7 +159,7 @@ class Examiner:
                 )
             return quotas.largest_memory(conn, devices, self._settings)
 
-    def _options(self, process: Process, wanted: JobOptions) -> Options:
+    def _options(self, process: Process, wanted: Mapping[str, Any]) -> Options:
         memory = self._largest_memory(_devices(wanted), "options.devices")
         settings = self._settings.model_copy(update={"memory": memory})
         options = library_options(wanted, settings, process)
@@ -216,8 +216,8 @@ def _kept(inputs: Common) -> dict[str, Any]:
     return inputs.model_dump(mode="json", exclude={"name", "priority"})
 
 
-def _devices(options: JobOptions) -> tuple[str, ...]:
-    return ("auto",) if options.devices == "auto" else tuple(options.devices)
+def _devices(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("auto",) if options["devices"] == "auto" else tuple(options["devices"])
 
 
 def check_priority(account: Account, priority: int) -> None:

@@ -12,15 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from hdgemm.errors import HdgemmError
+from hdgemm.server.documents import ProblemDocument
 from hdgemm.server.metrics import Metrics
 from hdgemm.server.middleware import RequestChecks
-from hdgemm.server.problems import (
-    DATABASE_ERRORS,
-    ProblemDocument,
-    ProblemError,
-    from_status,
-    problem_of,
-)
+from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, from_status, problem_of
 from hdgemm.server.routes import files, jobs, matrices, processes, queue, results, system
 from hdgemm.server.validation import describe_errors, show
 

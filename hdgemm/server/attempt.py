@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.server import paths, references
-from hdgemm.server.backend import ROUTINES, Call, Outcome, Watch
+from hdgemm.server.backend import ROUTINES, Call, Outcome, Watch, finite
 from hdgemm.server.computations import (
     OPERANDS,
     job_options,
@@ -22,7 +22,6 @@ from hdgemm.server.computations import (
     on_cluster,
     parameters_of,
 )
-from hdgemm.server.documents import finite
 from hdgemm.server.publication import (
     CHUNK,
     JOURNAL,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import numpy as np
+
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event
@@ -134,6 +138,19 @@ class Outcome:
 
     report: Mapping[str, Any]
     draw: Callable[[Path], None] = field(default=lambda _folder: None)
+
+
+def finite(value: Any) -> Any:
+    """Return plain values that JSON can hold: NaN and infinity become None, keys text."""
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [finite(item) for item in value]
+    return int(value) if isinstance(value, np.integer) else str(value)
 
 
 class Library(Protocol):

@@ -9,7 +9,6 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.options import Options
 from hdgemm.server.backend import ROUTINES, Problem
-from hdgemm.server.models import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
 OPERANDS: Final = ("a", "b", "c")
 #: Inputs of a job that are no parameters of its process.
 _OTHERS: Final = frozenset({*OPERANDS, "output", "options"})
+#: The options of a job that named none; `models.JobOptions` shows them to clients.
+_OPTIONS: Final = {
+    "devices": "auto", "host_memory": None, "device_memory": None, "threads": None,
+    "strategy": "data-placement", "tile": None, "verify": False,
+}  # fmt: skip
 #: The processes whose jobs a service with a cluster runs there.
 _ON_CLUSTER: Final = frozenset({"gemm"})
 
@@ -78,14 +82,14 @@ def _of_routine(
     return {"m": rows, "n": cols}
 
 
-def job_options(process: str, inputs: Mapping[str, Any]) -> JobOptions:
+def job_options(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job's inputs: of a routine and of LINPACK, as those of products."""
     given = inputs.get("options", {})
     if process == "linpack":
         given = {"devices": [inputs["device"]], "threads": inputs["threads"]}
     elif process in ROUTINES:
         given = {**given, "devices": ["host"]}
-    return JobOptions.model_validate(given)
+    return {**_OPTIONS, **given}
 
 
 def on_cluster(settings: Settings, process: str) -> str:
@@ -93,8 +97,8 @@ def on_cluster(settings: Settings, process: str) -> str:
     return settings.cluster if process in _ON_CLUSTER else ""
 
 
-def library_options(wanted: JobOptions, settings: Settings, process: str = "") -> Options:
-    """Turn a request's options into the library's.
+def library_options(wanted: Mapping[str, Any], settings: Settings, process: str = "") -> Options:
+    """Turn a request's options, as `job_options` returns them, into the library's.
 
     Memory is what a worker has by default; "auto" is its first accelerator, or else the host: a
     job never touches a device that its worker was not given. The workers of a cluster fill in
@@ -102,15 +106,12 @@ def library_options(wanted: JobOptions, settings: Settings, process: str = "") -
     """
     accelerators = [name for name in settings.devices if name != "host"]
     best: str = accelerators[0] if accelerators else "host"
-    memory: int | str | None = settings.memory
+    memory: int | None = settings.memory
     if on_cluster(settings, process):
         best, memory = "auto", None
-    return Options(
-        devices=best if wanted.devices == "auto" else tuple(wanted.devices),
-        host_memory=memory if wanted.host_memory is None else wanted.host_memory,
-        device_memory=wanted.device_memory,
-        threads=wanted.threads,
-        strategy=wanted.strategy,
-        tile=None if wanted.tile is None else (wanted.tile[0], wanted.tile[1], wanted.tile[2]),
-        verify=wanted.verify,
-    )
+    changed = {
+        "devices": best if wanted["devices"] == "auto" else tuple(wanted["devices"]),
+        "host_memory": memory if wanted["host_memory"] is None else wanted["host_memory"],
+        "tile": None if wanted["tile"] is None else tuple(wanted["tile"]),
+    }
+    return Options(**{**wanted, **changed})

@@ -14,9 +14,11 @@ import sqlalchemy as sa
 
 from hdgemm.errors import InputError
 from hdgemm.server.problems import is_full
+from hdgemm.server.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from hdgemm.server.settings import Settings
 
@@ -80,17 +82,13 @@ class Database:
             )  # fmt: skip
         self._writer = self.engine.execution_options(writes=True)
 
-    @contextmanager
-    def read(self) -> Iterator[sa.Connection]:
+    def read(self) -> AbstractContextManager[sa.Connection]:
         """Open a transaction that only reads."""
-        with self.engine.begin() as conn:
-            yield conn
+        return self.engine.begin()
 
-    @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
+    def write(self) -> AbstractContextManager[sa.Connection]:
         """Open a transaction that writes; it commits when the block ends without an error."""
-        with self._writer.begin() as conn:
-            yield conn
+        return self._writer.begin()
 
     @contextmanager
     def queue(self) -> Iterator[sa.Connection]:
@@ -120,8 +118,8 @@ class Database:
         epoch = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
         return float(conn.execute(epoch).scalar_one())
 
-    def migrate(self, lock_file: Path, revision: str = "head") -> None:
-        """Bring the schema up to date; several processes may call this at once."""
+    def migrate(self, lock_file: Path) -> None:
+        """Make the tables, or upgrade older ones; several processes may call this at once."""
         # Not every process migrates, and this takes a while to import.
         import alembic.command
         import alembic.config
@@ -135,7 +133,11 @@ class Database:
                 if not self.is_sqlite:
                     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 config.attributes["connection"] = conn
-                alembic.command.upgrade(config, revision)
+                if sa.inspect(conn).has_table("alembic_version"):
+                    alembic.command.upgrade(config, "head")
+                else:
+                    Table.metadata.create_all(conn)
+                    alembic.command.stamp(config, "head")
 
     def close(self) -> None:
         """Close all connections."""

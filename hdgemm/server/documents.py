@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from hdgemm.server.tables import Process, Status  # noqa: TC001 - pydantic reads them
@@ -130,6 +127,31 @@ class MatrixList(BaseModel):
     links: list[Link]
 
 
+class ProblemDocument(BaseModel):
+    """The body of every error; `type` is stable and meant for programs."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "/problems/does-not-fit",
+                    "title": "Does not fit",
+                    "status": 422,
+                    "detail": "the plan needs 3000000000 bytes of memory, 1000000000 are there",
+                    "requested": 3_000_000_000,
+                    "available": 1_000_000_000,
+                }
+            ]
+        },
+    )
+
+    type: str = Field(description="A stable name of this kind of error, as a URI reference.")
+    title: str = Field(description="The kind of error in words.")
+    status: int = Field(ge=400, le=599)
+    detail: str = Field(description="What happened this time, with the numbers.")
+
+
 class FileInfo(BaseModel):
     """A .npy file that the server can reach; size and times tell a client whether it is its own."""
 
@@ -144,19 +166,6 @@ class FileInfo(BaseModel):
 def iso(seconds: float | None) -> str | None:
     """Return a time as ISO 8601 in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def finite(value: Any) -> Any:
-    """Return plain values that JSON can hold: NaN and infinity become None, keys text."""
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [finite(item) for item in value]
-    return int(value) if isinstance(value, np.integer) else str(value)
 
 
 @dataclass(frozen=True)

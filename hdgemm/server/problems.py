@@ -9,15 +9,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy.exc
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse
 
 from hdgemm.errors import DoesNotFitError, HdgemmError
-from hdgemm.server.documents import finite
+from hdgemm.server.backend import finite
 from hdgemm.server.validation import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from starlette.responses import JSONResponse
 
 log = logging.getLogger(__name__)
 #: Errors of drivers and pool when the database is away, locked or full.
@@ -34,31 +34,6 @@ _OGC: Final = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
 _OGC_KINDS: Final = frozenset({"no-such-process", "no-such-job", "result-not-ready"})
 #: Statuses of every route: of the middleware, or of HTTP itself.
 _EVERYWHERE: Final = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503)
-
-
-class ProblemDocument(BaseModel):
-    """The body of every error; `type` is stable and meant for programs."""
-
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "/problems/does-not-fit",
-                    "title": "Does not fit",
-                    "status": 422,
-                    "detail": "the plan needs 3000000000 bytes of memory, 1000000000 are there",
-                    "requested": 3_000_000_000,
-                    "available": 1_000_000_000,
-                }
-            ]
-        },
-    )
-
-    type: str = Field(description="A stable name of this kind of error, as a URI reference.")
-    title: str = Field(description="The kind of error in words.")
-    status: int = Field(ge=400, le=599)
-    detail: str = Field(description="What happened this time, with the numbers.")
 
 
 class ProblemError(Exception):
@@ -79,6 +54,9 @@ class ProblemError(Exception):
 
     def response(self) -> JSONResponse:
         """Return the answer."""
+        # Jobs' processes raise problems, and never answer a request.
+        from starlette.responses import JSONResponse
+
         base = _OGC if self.kind in _OGC_KINDS else "/problems/"
         body = {
             "type": base + self.kind,

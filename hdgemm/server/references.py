@@ -10,7 +10,6 @@ from hdgemm.errors import HdgemmError, InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, uploads
 from hdgemm.server.backend import Source
-from hdgemm.server.models import JobReference, MatrixReference, PathReference, Reference
 from hdgemm.server.problems import ProblemError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def look_up(
-    database: Database, reference: Reference, account: Account, settings: Settings
+    database: Database, reference: Mapping[str, str], account: Account, settings: Settings
 ) -> Source:
     """Find the matrix that a reference names. A path's file system may block.
 
@@ -35,27 +34,23 @@ def look_up(
     ProblemError
         404 for another's matrix or job, 409 for one that is incomplete or failed.
     """
-    if isinstance(reference, PathReference):
+    if "path" in reference:
         roots = account.readable(settings.roots)
-        real = paths.resolve(reference.path, roots)
+        real = paths.resolve(reference["path"], roots)
         shape, dtype = describe_file(real, roots)
         return Source(shape, dtype, real, {"path": str(real)})
     with database.read() as conn:
-        match reference:
-            case MatrixReference(matrix=matrix_id):
-                matrix = uploads.get(conn, matrix_id, account.id)
-                uploads.refuse_incomplete(matrix)
-                shape = (matrix.rows, matrix.cols)
-                content = uploads.content_path(matrix.id, settings)
-                reads = ("matrix", matrix.id)
-                return Source(shape, matrix.dtype, content, {"matrix": matrix.id}, reads)
-            case JobReference(job=job_id):
-                job = jobs.get(conn, job_id, account.id)
-                output = _output_of(job)
-                (rows, cols), dtype = output["shape"], output["dtype"]
-                done = job.status == "successful"
-                path = result_path(job_id, output, settings) if done else None
-                return Source((rows, cols), dtype, path, {"job": job_id}, ("job", job_id))
+        if "matrix" in reference:
+            matrix = uploads.get(conn, reference["matrix"], account.id)
+            uploads.refuse_incomplete(matrix)
+            content = uploads.content_path(matrix.id, settings)
+            reads = ("matrix", matrix.id)
+            return Source((matrix.rows, matrix.cols), matrix.dtype, content, reference, reads)
+        job = jobs.get(conn, reference["job"], account.id)
+    output = _output_of(job)
+    (rows, cols), dtype = output["shape"], output["dtype"]
+    path = result_path(job.id, output, settings) if job.status == "successful" else None
+    return Source((rows, cols), dtype, path, reference, ("job", job.id))
 
 
 def describe_file(path: Path, roots: Sequence[Path]) -> tuple[tuple[int, int], str]:

@@ -15,18 +15,11 @@ from typing import Any
 
 from numpy.linalg import LinAlgError
 
-from hdgemm.errors import (
-    CancelledRunError,
-    DeviceError,
-    DoesNotFitError,
-    HdgemmError,
-    InputError,
-)
+from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, HdgemmError, InputError
 from hdgemm.server import jobs
 from hdgemm.server.attempt import Attempt, LeaseLostError
-from hdgemm.server.backend import load_library
+from hdgemm.server.backend import finite, load_library
 from hdgemm.server.database import Database
-from hdgemm.server.documents import finite
 from hdgemm.server.heartbeat import Heartbeat
 from hdgemm.server.leases import Held
 from hdgemm.server.publication import sweep_up

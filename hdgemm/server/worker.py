@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -10,29 +11,91 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server import jobs, leases
 from hdgemm.server.database import Database, open_database
-from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
-from hdgemm.server.watchdog import LEASE_LOST, boot_seconds, die_with_parent, read_order
+from hdgemm.server.watchdog import (
+    LEASE_LOST,
+    boot_seconds,
+    die_with_parent,
+    read_order,
+    start_with_order,
+)
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
+    import subprocess
+
     from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.worker")
 #: A cancelled job that has not stopped by itself after so many seconds is killed.
 _STOP_SECONDS: Final = 30.0
 _STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
+#: A job's process that has not renewed its lease after so long hangs.
+_START_SECONDS: Final = 60.0
 _SWEEP_SECONDS: Final = 2.0
 _EXPIRED_AT_ONCE: Final = 100
+
+
+@dataclass
+class Child:
+    """A job's process.
+
+    Parameters
+    ----------
+    start_until
+        Until then the worker renews the lease of a process that has not begun to do so.
+    asked_to_stop
+        When it was first seen to be asked to stop.
+    """
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    start_until: float = 0.0
+    asked_to_stop: float | None = None
+
+    @property
+    def held(self) -> leases.Held:
+        """The right to write about this attempt."""
+        return leases.Held(self.job.id, self.job.fence)
+
+    def kill(self) -> None:
+        """Kill the process and all it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _start(job: Job, settings: Settings) -> Child:
+    """Start the process of a claimed job; its output goes to the job's log."""
+    folder = settings.job_dir(job.id)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
+    with (folder / "log.txt").open("ab") as output:
+        process = start_with_order(
+            "hdgemm.server.runner", order, stdout=output, stderr=output, start_new_session=True
+        )
+    _log_event(
+        "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
+        priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
+        waited_seconds=round(job.updated - job.created, 3),
+    )  # fmt: skip
+    return Child(job, process, time.monotonic() + _START_SECONDS)
+
+
+def _log_event(event: str, **fields: Any) -> None:
+    """Log one line of JSON."""
+    log.info("%s", json.dumps({"event": event, **fields}))
 
 
 class Worker:
@@ -160,7 +223,7 @@ class Worker:
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = start(job, self._settings)
+        self._children[job.id] = _start(job, self._settings)
         return True
 
     def _reap(self) -> None:
@@ -181,7 +244,7 @@ class Worker:
         with self._database.read() as conn:
             job = jobs.find(conn, child.job.id)
         if job is not None:
-            log_event(
+            _log_event(
                 "job_end", job=job.id, process=job.process, attempt=child.job.fence,
                 status=job.status, exit=status, message=job.message,
                 seconds=round(job.updated - child.job.updated, 3),

@@ -252,6 +252,36 @@ def test_a_data_folder_that_is_a_file_is_a_sentence(
     assert (code, "data folder" in errors) == (2, True)
 
 
+def make_first_schema(database: Database) -> None:
+    """Make the tables as they were before versions 2 and 3 of the schema."""
+    with database.write() as conn:
+        tables.Table.metadata.create_all(conn)
+        for statement in (
+            "DROP TABLE load_samples",
+            *(f"DROP INDEX jobs_{name}" for name in ("queue", "reserved", "output", "finished")),
+            *(f"ALTER TABLE jobs DROP COLUMN {name}"
+              for name in ("response", "output_path", "volume")),
+            *(f"ALTER TABLE tokens DROP COLUMN {name}"
+              for name in ("max_priority", "read_roots", "write_roots")),
+            "CREATE INDEX jobs_queue ON jobs (status, priority, seq)",
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
+            "INSERT INTO alembic_version VALUES ('0001')",
+        ):  # fmt: skip
+            conn.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_new_database_has_the_tables_of_an_upgraded_one(tmp_path: Path, kind: str) -> None:
+    url = postgres_url() if kind == "postgresql" else ""
+    database = open_database(make_settings(tmp_path, database_url=url))
+    database.migrate(tmp_path / "lock")
+    with database.write() as conn:
+        context = MigrationContext.configure(conn)
+        assert compare_metadata(context, tables.Table.metadata) == []
+        assert context.get_current_revision() == "0003"
+    database.close()
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_database_of_the_first_schema_is_migrated(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -260,8 +290,7 @@ def test_a_database_of_the_first_schema_is_migrated(
     settings = make_settings(tmp_path, database_url=url)
     settings.make_folders()
     database = Database(settings.url)
-    with caplog.at_level(logging.INFO):
-        database.migrate(tmp_path / "lock", "0001")
+    make_first_schema(database)
     output = {"path": str(settings.roots[0] / "c.npy"), "shape": [3, 3]}
     old: dict[str, Any] = {
         "id": "a" * 32, "owner": "o", "process": "gemm", "name": "", "priority": 0, "inputs": {},

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hdgemm.pipeline.timeline import Event
 from hdgemm.server import load, tokens
 from hdgemm.server.database import open_database
-from hdgemm.server.history import History, RecentOperations
+from hdgemm.server.heartbeat import History, RecentOperations
 from hdgemm.server.tables import Job, LoadSample, WorkerRow
 from tests.server.harness import (
     InProcess,
@@ -217,7 +217,7 @@ def test_history_drops_every_second_point_when_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr("hdgemm.server.history.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("hdgemm.server.heartbeat.time.monotonic", lambda: float(next(clock)))
     history = History()
     history.save(tmp_path)
     assert not (tmp_path / "history.json").exists()

@@ -17,7 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import paths, references
 from hdgemm.server.content import piece, span, stream_file
-from hdgemm.server.history import HISTORY, OPERATIONS
+from hdgemm.server.heartbeat import HISTORY, OPERATIONS
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them

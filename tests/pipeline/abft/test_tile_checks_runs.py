@@ -158,12 +158,12 @@ def test_an_opencl_device_checks_and_computes_again(dtype, strategy, monkeypatch
 
 def test_the_service_takes_the_word():
     pytest.importorskip("fastapi")
-    from hdgemm.server.admission import library_options
-    from hdgemm.server.models import JobOptions
+    from hdgemm.server.computations import job_options, library_options
     from hdgemm.server.settings import Settings
 
-    assert library_options(JobOptions(verify="tiles"), Settings()).checks_tiles
-    assert not library_options(JobOptions(verify=True), Settings()).checks_tiles
+    for word, checked in (("tiles", True), (True, False)):
+        wanted = job_options("gemm", {"options": {"verify": word}})
+        assert library_options(wanted, Settings()).checks_tiles is checked
 
 
 @pytest.mark.campaign
