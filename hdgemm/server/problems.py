@@ -141,15 +141,11 @@ def named(field: str, what: str) -> dict[str, str]:
     return {"where": f"body.inputs.{field}", "field": field, "what": what}
 
 
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route for OpenAPI."""
-    every = sorted({*statuses, *_EVERYWHERE})
-    return {
-        status: {
-            "description": HTTPStatus(status).phrase,
-            "content": {
-                MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}},
-            },
-        }
-        for status in every
+def responses(*statuses: int, **good: Any) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a route for OpenAPI, and by keywords its answer with status 200."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in sorted({*statuses, *_EVERYWHERE})
     }
+    return {200: good, **errors} if good else errors

@@ -17,19 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from hdgemm.server import jobs, leases
+from hdgemm.server import jobs, leases, watchdog
 from hdgemm.server.database import Database, open_database
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
-from hdgemm.server.watchdog import (
-    LEASE_LOST,
-    boot_seconds,
-    die_with_parent,
-    read_order,
-    start_with_order,
-)
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
@@ -82,7 +75,7 @@ def _start(job: Job, settings: Settings) -> Child:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
     with (folder / "log.txt").open("ab") as output:
-        process = start_with_order(
+        process = watchdog.start_with_order(
             "hdgemm.server.runner", order, stdout=output, stderr=output, start_new_session=True
         )
     _log_event(
@@ -143,7 +136,7 @@ class Worker:
             for child in self._children.values():
                 if time.monotonic() < child.start_until:
                     child.held.renew_start(conn, now, self._settings.lease_seconds)
-            self._observer.take_back(conn, now, boot_seconds())
+            self._observer.take_back(conn, now, watchdog.boot_seconds())
             self._load.store(conn, now)
         self._kill_unresponsive()
         self._expire()
@@ -235,7 +228,7 @@ class Worker:
             if child.process.stdin is not None:
                 child.process.stdin.close()
             child.kill()
-            if status == LEASE_LOST:
+            if status == watchdog.LEASE_LOST:
                 log.warning("job %s: lost its lease", job_id)
             self._settle(child, status)
             self._log_end(child, status)
@@ -291,8 +284,8 @@ def run_worker(settings: Settings) -> None:
 
 def main() -> None:
     """Work as a child of `hdgemm serve`: its settings come, and its end shows, on stdin."""
-    die_with_parent()
-    order = read_order(sys.stdin.fileno())
+    watchdog.die_with_parent()
+    order = watchdog.read_order(sys.stdin.fileno())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run_worker(Settings(**order))
 

@@ -47,7 +47,7 @@ class Folder(BaseModel):
     complete: bool = Field(description=f"False where there are more than {_MOST_LISTED} entries.")
 
 
-@router.get("/files", response_model=None, responses={200: {"model": FileInfo}, **responses()})
+@router.get("/files", responses=responses(model=FileInfo))
 async def describe_file(service: TheService, account: TheAccount, path: PathQuery) -> JSONResponse:
     """Describe a .npy file inside the server's roots, so that it need not be uploaded."""
     roots = account.readable(service.settings.roots)
@@ -64,7 +64,7 @@ def _describe(path: str, roots: Sequence[Path]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@router.get("/folders", response_model=None, responses={200: {"model": Folder}, **responses()})
+@router.get("/folders", responses=responses(model=Folder))
 async def list_folder(
     service: TheService, account: TheAccount, path: PathQuery | None = None
 ) -> JSONResponse:

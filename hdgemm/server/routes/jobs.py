@@ -140,7 +140,7 @@ def _matches(text: str) -> sa.ColumnElement[bool]:
     )
 
 
-@router.get("", response_model=None, responses={200: {"model": JobList}, **responses()})
+@router.get("", responses=responses(model=JobList))
 def list_jobs(
     request: Request,
     service: TheService,
@@ -160,9 +160,7 @@ def list_jobs(
     return JSONResponse({"jobs": [documents.status(job) for job in found[:limit]], "links": links})
 
 
-@router.get(
-    "/{job_id}", response_model=None, responses={200: {"model": StatusInfo}, **responses(404)}
-)
+@router.get("/{job_id}", responses=responses(404, model=StatusInfo))
 async def get_job(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return a job's status document, as it was at most a tenth of a second ago."""
     body = await service.statuses.get(
@@ -179,7 +177,7 @@ def _status(service: Service, job_id: str, account: Account) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
 
-@router.get("/{job_id}/map", response_model=None, responses=responses(404))
+@router.get("/{job_id}/map", responses=responses(404))
 def get_map(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Return the rectangles of C in the order they are computed: row, column, rows, columns."""
     with service.database.read() as conn:
@@ -189,22 +187,14 @@ def get_map(job_id: JobId, service: TheService, account: TheAccount) -> JSONResp
     return JSONResponse({"m": plan.get("m", 0), "n": plan.get("n", 0), "units": units})
 
 
-@router.post(
-    "/{job_id}/cancel",
-    response_model=None,
-    responses={200: {"model": StatusInfo}, **responses(404, 409)},
-)
+@router.post("/{job_id}/cancel", responses=responses(404, 409, model=StatusInfo))
 async def cancel_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Stop a job within one tile, and keep its record."""
     job, _ = await _stop(service, account, job_id, delete_finished=False)
     return JSONResponse(service.documents.status(job))
 
 
-@router.delete(
-    "/{job_id}",
-    response_model=None,
-    responses={200: {"model": StatusInfo}, **responses(404, 409, 507)},
-)
+@router.delete("/{job_id}", responses=responses(404, 409, 507, model=StatusInfo))
 async def dismiss_job(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Cancel an unfinished job; delete a finished one with its log, pictures and kept result.
 

@@ -30,12 +30,11 @@ router = APIRouter(prefix="/v1", tags=["matrices"])
 MatrixId = Annotated[
     str, Path(pattern=r"^[0-9a-f]{32}$", description="The matrix's id.", examples=["0" * 32])
 ]
-_INFO: Final[dict[int | str, dict[str, Any]]] = {200: {"model": MatrixInfo}}
 #: A part is written in pieces of this size: few thread changes, little memory.
 _BUFFER: Final = 1 << 22
 
 
-@router.post("/matrices", status_code=201, response_model=None, responses={
+@router.post("/matrices", status_code=201, responses={
     201: {"model": MatrixInfo, "description": "Reserved",
           "headers": {"Location": {"schema": {"type": "string"}}}},
     **responses(413, 415, 507)})  # fmt: skip
@@ -54,7 +53,7 @@ def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> J
     return JSONResponse(service.documents.matrix(matrix, []), 201, location)
 
 
-@router.get("/matrices", response_model=None, responses={200: {"model": MatrixList}, **responses()})
+@router.get("/matrices", responses=responses(model=MatrixList))
 def list_matrices(
     service: TheService,
     account: TheAccount,
@@ -83,7 +82,7 @@ def _load(
         return matrix, uploads.ranges(conn, matrix_id)
 
 
-@router.get("/matrices/{matrix_id}", response_model=None, responses={**_INFO, **responses(404)})
+@router.get("/matrices/{matrix_id}", responses=responses(404, model=MatrixInfo))
 def get_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
     """Describe a matrix, and say which ranges of it are there."""
     return JSONResponse(service.documents.matrix(*_load(service, matrix_id, account)))
@@ -91,8 +90,7 @@ def get_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) ->
 
 @router.put(
     "/matrices/{matrix_id}/content",
-    response_model=None,
-    responses={**_INFO, **responses(404, 409, 413, 415, 416, 507)},
+    responses=responses(404, 409, 413, 415, 416, 507, model=MatrixInfo),
     openapi_extra={
         "requestBody": {"required": True, "content": {"application/octet-stream": {
             "schema": {"type": "string", "format": "binary"}}}},
@@ -154,8 +152,7 @@ def _acknowledge(
         return service.documents.matrix(matrix, uploads.ranges(conn, matrix.id))
 
 
-@router.post("/matrices/{matrix_id}/complete", response_model=None,
-             responses={**_INFO, **responses(404, 409)})  # fmt: skip
+@router.post("/matrices/{matrix_id}/complete", responses=responses(404, 409, model=MatrixInfo))
 async def complete_matrix(
     matrix_id: MatrixId, service: TheService, account: TheAccount
 ) -> JSONResponse:
@@ -180,8 +177,9 @@ def _complete(service: Service, matrix_id: str, etag: str) -> None:
 
 
 @router.head("/matrices/{matrix_id}/content", include_in_schema=False)
-@router.get("/matrices/{matrix_id}/content", response_model=None,
-            responses={**STREAMED, **responses(404, 409, 413, 416)})  # fmt: skip
+@router.get(
+    "/matrices/{matrix_id}/content", responses={**STREAMED, **responses(404, 409, 413, 416)}
+)
 async def get_content(
     request: Request,
     matrix_id: MatrixId,

@@ -127,7 +127,7 @@ def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
 for _process, _described in PROCESSES.items():
     router.add_api_route(
         f"/{_process}/execution", _endpoint(_process, _described), methods=["POST"],
-        status_code=201, response_model=None, responses=_EXECUTED, name=f"execute_{_process}",
+        status_code=201, responses=_EXECUTED, name=f"execute_{_process}",
     )  # fmt: skip
 
 

@@ -42,6 +42,12 @@ _LOG_BYTES = 4 << 20
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
+def _file(media_type: str, description: str) -> dict[str, Any]:
+    """Return the options of a route that answers with a file of a job's folder."""
+    good = {"description": description, "content": {media_type: {}}}
+    return {"response_class": Response, "responses": responses(404, **good)}
+
+
 def _successful(service: Service, job_id: str, owner: str) -> Job:
     job = service.job(job_id, owner)
     if job.status != "successful":
@@ -52,7 +58,6 @@ def _successful(service: Service, job_id: str, owner: str) -> Job:
 
 @router.get(
     "/{job_id}/results",
-    response_model=None,
     responses={
         200: {"description": "OGC's results document"},
         204: {"description": 'Links alone, where the request said "response": "raw"'},
@@ -81,7 +86,7 @@ def get_results(job_id: JobId, service: TheService, account: TheAccount) -> Resp
     return JSONResponse({name: values[name] for name in chosen})
 
 
-@router.get("/{job_id}/results/report", response_model=None, responses=responses(404))
+@router.get("/{job_id}/results/report", responses=responses(404))
 def get_result_report(job_id: JobId, service: TheService, account: TheAccount) -> JSONResponse:
     """Return the report of a successful job."""
     return JSONResponse(_successful(service, job_id, account.id).report)
@@ -90,7 +95,6 @@ def get_result_report(job_id: JobId, service: TheService, account: TheAccount) -
 @router.head("/{job_id}/results/c", include_in_schema=False)
 @router.get(
     "/{job_id}/results/c",
-    response_model=None,
     responses={**STREAMED, **responses(404, 409, 413, 416)},
 )
 async def get_result(
@@ -164,9 +168,13 @@ def _open_result(service: Service, job: Job) -> io.FileIO:
         return io.FileIO(os.dup(fd))
 
 
-@router.get("/{job_id}/log", response_class=Response, responses={
-    200: {"description": "The log", "content": {"text/plain": {"schema": {"type": "string"}}}},
-    **responses(404)})  # fmt: skip
+@router.get(
+    "/{job_id}/log",
+    response_class=Response,
+    responses=responses(
+        404, description="The log", content={"text/plain": {"schema": {"type": "string"}}}
+    ),
+)
 def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the end of a job's log."""
     service.job(job_id, account.id)
@@ -179,27 +187,25 @@ def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response
     return Response(text, media_type="text/plain; charset=utf-8")
 
 
-@router.get("/{job_id}/trace", response_class=Response, responses={
-    200: {"description": "Chrome's trace format", "content": {"application/json": {}}},
-    **responses(404)})  # fmt: skip
+@router.get("/{job_id}/trace", **_file("application/json", "Chrome's trace format"))
 def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the timeline in Chrome's trace format, for Perfetto."""
     return _file_of(service, job_id, account.id, "trace.json", "application/json")
 
 
-@router.get("/{job_id}/history", response_class=Response, responses={
-    200: {"description": "Points: elapsed, percent, gflops, phase, busy seconds by stage",
-          "content": {"application/json": {}}},
-    **responses(404)})  # fmt: skip
+@router.get(
+    "/{job_id}/history",
+    **_file("application/json", "Points: elapsed, percent, gflops, phase, busy seconds by stage"),
+)
 def get_history(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the progress of a finished job over time, in at most 400 points."""
     return _file_of(service, job_id, account.id, HISTORY, "application/json")
 
 
-@router.get("/{job_id}/operations", response_class=Response, responses={
-    200: {"description": "By device and stage: start, end and work unit of each operation",
-          "content": {"application/json": {}}},
-    **responses(404)})  # fmt: skip
+@router.get(
+    "/{job_id}/operations",
+    **_file("application/json", "By device and stage: start, end and work unit of each operation"),
+)
 def get_operations(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the last operations of a running job, at most `most` of each stage of a device."""
     service.job(job_id, account.id)
@@ -211,18 +217,15 @@ def get_operations(job_id: JobId, service: TheService, account: TheAccount) -> R
     return Response(body, media_type="application/json")
 
 
-@router.get("/{job_id}/gantt.png", response_class=Response, responses={
-    200: {"description": "The Gantt chart", "content": {"image/png": {}}},
-    **responses(404)})  # fmt: skip
+@router.get("/{job_id}/gantt.png", **_file("image/png", "The Gantt chart"))
 def get_gantt(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the timeline as a Gantt chart."""
     return _file_of(service, job_id, account.id, "gantt.png", "image/png")
 
 
-@router.get("/{job_id}/report.html", response_class=Response, responses={
-    200: {"description": "A profile's report, one file with its pictures",
-          "content": {"text/html": {}}},
-    **responses(404)})  # fmt: skip
+@router.get(
+    "/{job_id}/report.html", **_file("text/html", "A profile's report, one file with its pictures")
+)
 def get_report(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return a profile's report as a page that loads nothing and runs nothing."""
     answer = _file_of(service, job_id, account.id, "report.html", "text/html; charset=utf-8")

@@ -116,7 +116,7 @@ async def healthy() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=None, responses={200: {}, **responses(507)})
+@router.get("/readyz", responses={200: {}, **responses(507)})
 async def ready(service: TheService) -> Response:
     """Say whether the database and the data folder take writes; and how many workers there are."""
     with anyio.move_on_after(_READY_SECONDS):
