@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 10.0
+#: An idle connection is used again for so long: the server closes it after 5 seconds.
+_IDLE_SECONDS: Final = 2.0
 
 
 class RemoteError(HdgemmError):
@@ -40,7 +42,8 @@ class Connection:
         self, url: str, token: str | None, timeout: float, patience: float, first_contact: float
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
+        limits = httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, limits=limits)
         self._patience = patience
         self._until_answered = first_contact
         self.url = url

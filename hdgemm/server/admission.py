@@ -220,22 +220,6 @@ def _devices(options: Mapping[str, Any]) -> tuple[str, ...]:
     return ("auto",) if options["devices"] == "auto" else tuple(options["devices"])
 
 
-def check_priority(account: Account, priority: int) -> None:
-    """Refuse a priority above the token's.
-
-    Raises
-    ------
-    ProblemError
-        403 for such a priority.
-    """
-    if account.max_priority is not None and priority > account.max_priority:
-        raise ProblemError(
-            403, "priority-too-high",
-            f"priority {priority} is above {account.max_priority}, the highest for this token",
-            requested=priority, limit=account.max_priority,
-        )  # fmt: skip
-
-
 def reserve(
     conn: sa.Connection, admission: Admission, account: Account, settings: Settings
 ) -> None:

@@ -6,20 +6,20 @@ import base64
 import io
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response, StreamingResponse
 
+from hdgemm.matrices.npy import read_header
 from hdgemm.server.problems import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
-
-    from hdgemm.matrices.npy import NpyHeader
 
 _CHUNK: Final = 1 << 20
 #: Threads that read contents: a file system that does not answer must not block all others.
@@ -110,14 +110,36 @@ def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
     return start, stop
 
 
-def span(text: str | None, extent: int, name: str) -> slice:
-    """Parse ``rows=0:10``; None stands for all.
+def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
+    """Answer with a piece of an open .npy file as one; ``rows=0:10``, None stands for all.
 
     Raises
     ------
     ProblemError
-        422 where it is no range of the matrix.
+        422 where it is no range of the matrix, 413 where it is too large to be answered at once.
     """
+    with file:
+        header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))
+        height, width = header.shape
+        row, col = _span(rows, height, "rows"), _span(cols, width, "cols")
+        extents = (row.stop - row.start, col.stop - col.start)
+        nbytes = extents[0] * extents[1] * header.dtype.itemsize
+        if nbytes > MAX_PIECE:
+            raise ProblemError(
+                413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
+                requested=nbytes, available=MAX_PIECE,
+            )  # fmt: skip
+        found = np.empty(extents, header.dtype)
+        if nbytes:
+            order = "F" if header.fortran else "C"
+            matrix = np.memmap(file, header.dtype, "r", header.offset, header.shape, order)
+            found[:] = matrix[row, col]
+    buffer = io.BytesIO()
+    np.save(buffer, found)
+    return Response(buffer.getvalue(), media_type="application/octet-stream")
+
+
+def _span(text: str | None, extent: int, name: str) -> slice:
     if text is None:
         return slice(0, extent)
     first, last = (int(part) for part in text.split(":"))
@@ -126,30 +148,3 @@ def span(text: str | None, extent: int, name: str) -> slice:
             422, "bad-span", f"{name}={text} is no range of {extent} {name}", extent=extent
         )
     return slice(first, last)
-
-
-def piece(file: io.FileIO, header: NpyHeader, rows: slice, cols: slice) -> bytes:
-    """Return a rectangle of a matrix as a .npy file.
-
-    Raises
-    ------
-    ProblemError
-        413 for a piece that is too large to be answered at once.
-    """
-    nbytes = (rows.stop - rows.start) * (cols.stop - cols.start) * header.dtype.itemsize
-    if nbytes > MAX_PIECE:
-        raise ProblemError(
-            413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
-            requested=nbytes, available=MAX_PIECE,
-        )  # fmt: skip
-    buffer = io.BytesIO()
-    if nbytes == 0:
-        empty = (rows.stop - rows.start, cols.stop - cols.start)
-        np.save(buffer, np.empty(empty, header.dtype))
-        return buffer.getvalue()
-    with file:
-        matrix = np.memmap(
-            file, header.dtype, "r", header.offset, header.shape, "F" if header.fortran else "C"
-        )
-        np.save(buffer, np.array(matrix[rows, cols]))
-    return buffer.getvalue()

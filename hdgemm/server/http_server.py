@@ -50,9 +50,6 @@ class WorkerKeeper:
         self._process: subprocess.Popen[bytes] | None = None
         # The kernel ends a worker with the thread that started it, so that one keeps running.
         self._thread = threading.Thread(target=self._keep, name="worker-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Start the worker."""
         self._thread.start()
 
     def close(self) -> None:
@@ -168,13 +165,11 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
     scheme = "http" if listener.certificate is None else "https"
     address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     log.info("listening on %s; open %s in a browser", address, settings.public_url or address)
-    keeper = WorkerKeeper(settings) if with_worker else None
     config = make_config(create_app(service), settings, listener)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again after its shutdown; the worker is stopped after that.
         signal.signal(number, signal.SIG_IGN)
-    if keeper is not None:
-        keeper.start()
+    keeper = WorkerKeeper(settings) if with_worker else None
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import Demand, Problem
 
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 _MEMORY: Final = 2 << 30
 _IDLE: Final = 2
 _LOOK_SECONDS: Final = 0.05

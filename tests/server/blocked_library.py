@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import Demand, Problem
 
-#: Names the file that `CancellableLibrary` makes when a planning is cancelled.
+#: Names the file in which `CancellableLibrary` says how far it is.
 MARK = "HDGEMM_TEST_MARK"
 
 
@@ -27,9 +27,11 @@ class BlockedLibrary(NumpyLibrary):
 
 
 class CancellableLibrary(NumpyLibrary):
-    """Plans until it is cancelled."""
+    """Plans until it is cancelled; the file named by `MARK` has "planning", then "cancelled"."""
 
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
+        mark = Path(os.environ[MARK])
+        mark.write_text("planning", encoding="utf-8")
         cancel.wait()
-        Path(os.environ[MARK]).touch()
+        mark.write_text("cancelled", encoding="utf-8")
         raise CancelledRunError("planning was cancelled")

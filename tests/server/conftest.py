@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tests.server.harness import Live, live, make_settings
@@ -18,4 +19,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a worker and quick jobs, for tests that neither stop nor fill it."""
     settings = make_settings(tmp_path_factory.mktemp("shared"), sample_seconds=0.05)
     with live(settings, **{DELAY: "0.02"}) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server that computes with hdgemm itself, with a 700 by 500 matrix and one of 500 by 600."""
+    settings = make_settings(
+        tmp_path_factory.mktemp("real"), library="hdgemm.server.hdgemm_backend:HdgemmLibrary"
+    )
+    rng = np.random.default_rng(4)
+    np.save(settings.roots[0] / "a.npy", rng.standard_normal((700, 500)))
+    np.save(settings.roots[0] / "b.npy", np.asfortranarray(rng.standard_normal((500, 600))))
+    with live(settings) as started:
         yield started

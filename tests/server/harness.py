@@ -43,6 +43,8 @@ FAKE = "tests.server.numpy_library:NumpyLibrary"
 REPOSITORY = Path(hdgemm.__file__).parent.parent
 #: Seconds after which a wait fails: many times what a slow and busy machine takes.
 LIMIT = 240.0
+#: A connection for each request: the server closes idle ones, also just as a client uses them.
+UNPOOLED = httpx.Limits(max_keepalive_connections=0)
 
 
 def make_settings(folder: Path, **values: Any) -> Settings:
@@ -105,7 +107,8 @@ def served(settings: Settings) -> Iterator[Threaded]:
         thread.start()
         port = listening.getsockname()[1]
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as http:
+            url = f"http://127.0.0.1:{port}"
+            with httpx.Client(base_url=url, timeout=LIMIT, limits=UNPOOLED) as http:
                 wait_until(lambda: server.started)
                 yield Threaded(app, settings, port, http)
         finally:
@@ -195,7 +198,7 @@ class Live:
         self._reserved = contextlib.ExitStack()
         self.port = self._reserved.enter_context(reserved_port())
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=LIMIT)
+        self.http = httpx.Client(base_url=self.url, timeout=LIMIT, limits=UNPOOLED)
         self._arguments = arguments
         self._extra = extra
         self.process = self._start()

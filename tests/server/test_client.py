@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
@@ -114,6 +115,12 @@ def test_nobody_there(tmp_path: Path) -> None:
         jobs = client.jobs()
         with pytest.raises(RemoteError, match="cannot reach"):
             next(jobs)
+
+
+def test_no_request_is_sent_on_a_connection_that_the_server_is_about_to_close() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        pool = client._connection._http._transport._pool  # type: ignore[attr-defined]
+        assert pool._keepalive_expiry < uvicorn.Config("x").timeout_keep_alive - 1
 
 
 class Breaker:

@@ -50,22 +50,25 @@ def kill_at(server: Live, job_id: str, percent: float) -> None:
         assert job["status"] in {"accepted", "running"}, job
         return (job["detail"] or {}).get("percent", 0.0) >= percent
 
+    # Looked for first: a search of all processes takes long enough for a job to end.
+    wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").json()["phase"] == "multiplying")
+    process = wait_until(lambda: newest_runner(server.settings))
     wait_until(far, every=0.01)
-    wait_until(lambda: newest_runner(server.settings)).kill()
+    process.kill()
 
 
 def test_a_killed_job_continues(server: Live) -> None:
     root = server.settings.roots[0]
     job_id = submit(server.http, a=A, b=B, output={"path": "c.npy"}, options=OPTIONS)
-    kill_at(server, job_id, 80.0)
+    kill_at(server, job_id, 40.0)
     job: dict[str, Any] = finished(server.http, job_id)
     assert (job["status"], job["attempt"]) == ("successful", 2), job["error"]
     found = job["report"]["resumption"]
     assert found["tiles"] == TILES
-    assert found["kept"] >= 0.7 * TILES
+    assert found["kept"] >= 0.3 * TILES
     # All tiles may have been stored before the kill reached the process.
     multiplied = job["report"]["stages"].get("mult1", {"operations": 0})
-    assert multiplied["operations"] <= 0.3 * TILES
+    assert multiplied["operations"] <= TILES - found["kept"]
     expected = np.load(root / "a.npy") @ np.load(root / "b.npy")
     np.testing.assert_allclose(np.load(root / "c.npy"), expected, atol=1e-10)
     assert sorted(path.name for path in root.iterdir()) == ["a.npy", "b.npy", "c.npy"]

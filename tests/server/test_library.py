@@ -14,36 +14,24 @@ from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
 from hdgemm.server.backend import Call, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
-from tests.server.harness import LIMIT, Live, finished, live, make_settings, submit
+from tests.server.harness import LIMIT, Live, finished, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    settings = make_settings(
-        tmp_path_factory.mktemp("real"), library="hdgemm.server.hdgemm_backend:HdgemmLibrary"
-    )
-    rng = np.random.default_rng(4)
-    np.save(settings.roots[0] / "a.npy", rng.standard_normal((700, 500)))
-    np.save(settings.roots[0] / "b.npy", np.asfortranarray(rng.standard_normal((500, 600))))
-    with live(settings) as started:
-        yield started
-
-
-def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> None:
-    root = server.settings.roots[0]
+def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None:
+    root = real.settings.roots[0]
     inputs = {
         "a": A, "b": B, "alpha": -2.0, "output": {"path": "c.npy"},
         "options": {"host_memory": "4MB", "verify": True, "threads": 1},
     }  # fmt: skip
     at = "/v1/processes/gemm/execution"
-    planned = server.http.post(at, json={"inputs": inputs, "dry_run": True}).json()["plan"]
-    job_id = submit(server.http, **inputs)
-    job = finished(server.http, job_id)
+    planned = real.http.post(at, json={"inputs": inputs, "dry_run": True}).json()["plan"]
+    job_id = submit(real.http, **inputs)
+    job = finished(real.http, job_id)
     assert job["status"] == "successful", job["error"]
     assert job["plan"] == planned
     expected = -2.0 * np.load(root / "a.npy") @ np.load(root / "b.npy")
@@ -53,15 +41,15 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     assert job["verification"]["summary"].startswith("C is the product: ")
     assert job["report"]["stages"]["mult1"]["flops"] == 2 * 700 * 600 * 500
     assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
-    trace = server.http.get(f"/v1/jobs/{job_id}/trace").content
+    trace = real.http.get(f"/v1/jobs/{job_id}/trace").content
     assert json.loads(trace)["traceEvents"]
-    assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").content.startswith(b"\x89PNG")
-    drawn = server.http.get(f"/v1/jobs/{job_id}/map").json()
+    assert real.http.get(f"/v1/jobs/{job_id}/gantt.png").content.startswith(b"\x89PNG")
+    drawn = real.http.get(f"/v1/jobs/{job_id}/map").json()
     assert sum(rows * cols for _, _, rows, cols in drawn["units"]) == 700 * 600
-    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
-    assert finished(server.http, checked)["report"]["passed"] is True
-    checked = submit(server.http, "verify", a=A, b=B, c={"job": job_id})
-    assert finished(server.http, checked)["verification"]["passed"] is False
+    checked = submit(real.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
+    assert finished(real.http, checked)["report"]["passed"] is True
+    checked = submit(real.http, "verify", a=A, b=B, c={"job": job_id})
+    assert finished(real.http, checked)["verification"]["passed"] is False
 
 
 @pytest.mark.parametrize(
@@ -77,49 +65,49 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(server: Live) -> No
     ids=["transposed-beta", "tiles", "default-memory"],
 )
 def test_the_plan_of_a_dry_run_is_the_plan_that_runs(
-    server: Live, inputs: dict[str, Any], options: dict[str, Any]
+    real: Live, inputs: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    root = server.settings.roots[0]
+    root = real.settings.roots[0]
     np.save(root / "c0.npy", np.ones((700, 600)))
     np.save(root / "at.npy", np.load(root / "a.npy").T.copy())
     body = {"inputs": {"a": A, "b": B, "options": options, **inputs}}
     at = "/v1/processes/gemm/execution"
-    planned = server.http.post(at, json={**body, "dry_run": True}).json()["plan"]
-    job = finished(server.http, server.http.post(at, json=body).json()["jobID"])
+    planned = real.http.post(at, json={**body, "dry_run": True}).json()["plan"]
+    job = finished(real.http, real.http.post(at, json=body).json()["jobID"])
     assert job["status"] == "successful", job["error"]
     assert job["plan"] == planned
     assert job["report"]["plan"] == planned
 
 
-def test_what_fits_no_plan_is_refused_with_the_missing_bytes(server: Live) -> None:
+def test_what_fits_no_plan_is_refused_with_the_missing_bytes(real: Live) -> None:
     body = {"inputs": {"a": A, "b": B, "options": {"host_memory": 1000}}}
-    refused = server.http.post("/v1/processes/gemm/execution", json=body)
+    refused = real.http.post("/v1/processes/gemm/execution", json=body)
     assert refused.status_code == 422
     problem = refused.json()
     assert problem["type"] == "/problems/does-not-fit"
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
-def test_tiles_of_one_element_are_refused_by_their_number(server: Live) -> None:
+def test_tiles_of_one_element_are_refused_by_their_number(real: Live) -> None:
     body = {"inputs": {"a": A, "b": B, "options": {"tile": [1, 1, 1]}}, "dry_run": True}
-    refused = server.http.post("/v1/processes/gemm/execution", json=body)
+    refused = real.http.post("/v1/processes/gemm/execution", json=body)
     assert refused.status_code == 422
     assert "steps" in refused.json()["detail"]
 
 
-def test_linpack_is_a_job_with_a_report(server: Live) -> None:
-    job_id = submit(server.http, "linpack", n=300, nb=32, depth=2, threads=2)
-    report = finished(server.http, job_id)["report"]
+def test_linpack_is_a_job_with_a_report(real: Live) -> None:
+    job_id = submit(real.http, "linpack", n=300, nb=32, depth=2, threads=2)
+    report = finished(real.http, job_id)["report"]
     assert report["passed"] is True
     assert (report["n"], report["nb"], report["variant"]) == (300, 32, "WR20R2R8")
     energy = report["energy"]
     assert set(energy) >= {"joules", "missing", "gflops_per_watt"}
-    figures = server.http.get("/metrics").text
+    figures = real.http.get("/metrics").text
     measured = f'hdgemm_gflops_per_watt{{process="linpack"}} {energy["gflops_per_watt"]}'
     assert (measured in figures) == (energy["gflops_per_watt"] is not None)
     assert ("hdgemm_energy_not_measured{" in figures) == bool(energy["missing"])
-    mixed = submit(server.http, "linpack", n=200, nb=32, mxp=True)
-    assert finished(server.http, mixed)["report"]["steps"] >= 1
+    mixed = submit(real.http, "linpack", n=200, nb=32, mxp=True)
+    assert finished(real.http, mixed)["report"]["steps"] >= 1
 
 
 def test_a_system_in_single_precision_needs_half_of_the_bytes() -> None:
@@ -130,35 +118,35 @@ def test_a_system_in_single_precision_needs_half_of_the_bytes() -> None:
     assert 0.5 < single / double < 0.51
 
 
-def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(server: Live) -> None:
+def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(real: Live) -> None:
     body = {"inputs": {"n": 1_000_000}}
-    refused = server.http.post("/v1/processes/linpack/execution", json=body)
+    refused = real.http.post("/v1/processes/linpack/execution", json=body)
     assert refused.status_code == 422
     problem = refused.json()
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
 @pytest.mark.campaign
-def test_a_profile_is_a_job_with_a_report_to_look_at(server: Live) -> None:
-    job_id = submit(server.http, "profile", simulate="hd5970", name="the paper's machine")
-    with server.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=LIMIT) as answer:
+def test_a_profile_is_a_job_with_a_report_to_look_at(real: Live) -> None:
+    job_id = submit(real.http, "profile", simulate="hd5970", name="the paper's machine")
+    with real.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=LIMIT) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         told = [json.loads(line[6:]) for line in lines]
     assert told[-2]["status"] == "successful"
     assert any("doing" in each for each in told)
     at = f"/v1/jobs/{job_id}"
-    result = server.http.get(f"{at}/results").json()
+    result = real.http.get(f"{at}/results").json()
     assert "c" not in result
     assert set(result["report"]["value"]["ladder"]) >= {"initial", "data-placement"}
-    page = server.http.get(f"{at}/report.html")
+    page = real.http.get(f"{at}/report.html")
     assert page.headers["content-type"].startswith("text/html")
     assert "script" not in page.headers["content-security-policy"]
     assert "<html" in page.text
     assert "data:image/png" in page.text
-    assert server.http.get(f"{at}/gantt.png").content.startswith(b"\x89PNG")
-    assert server.http.get(f"{at}/trace").json()["traceEvents"]
-    assert server.http.get(f"{at}/results/c").status_code == 404
-    folder = server.settings.job_dir(job_id)
+    assert real.http.get(f"{at}/gantt.png").content.startswith(b"\x89PNG")
+    assert real.http.get(f"{at}/trace").json()["traceEvents"]
+    assert real.http.get(f"{at}/results/c").status_code == 404
+    folder = real.settings.job_dir(job_id)
     left = {"gantt.png", "history.json", "log.txt", "report.html", "trace.json"}
     assert {path.name for path in folder.iterdir()} == left
 
@@ -183,13 +171,13 @@ def test_a_profile_tells_its_progress_and_can_be_cancelled(
         HdgemmLibrary().run(call, Options(), watch)
 
 
-def test_empty_products(server: Live) -> None:
-    root = server.settings.roots[0]
+def test_empty_products(real: Live) -> None:
+    root = real.settings.roots[0]
     np.save(root / "none.npy", np.zeros((700, 0)))
     job_id = submit(
-        server.http, a={"path": "none.npy"}, b={"path": "none.npy"}, trans_b=True,
+        real.http, a={"path": "none.npy"}, b={"path": "none.npy"}, trans_b=True,
         output={"path": "zeros.npy"},
     )  # fmt: skip
-    job = finished(server.http, job_id)
+    job = finished(real.http, job_id)
     assert job["status"] == "successful", job["error"]
     np.testing.assert_array_equal(np.load(root / "zeros.npy"), np.zeros((700, 700)))

@@ -21,7 +21,6 @@ from tests.server.harness import (
     Live,
     application,
     finished,
-    live,
     make_settings,
     submit,
 )  # fmt: skip
@@ -43,13 +42,12 @@ def matrices(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    settings = make_settings(
-        tmp_path_factory.mktemp("linalg"), library="hdgemm.server.hdgemm_backend:HdgemmLibrary"
-    )
-    matrices(settings.roots[0])
-    with live(settings) as started:
-        yield started
+def folder(real: Live) -> Path:
+    """A folder of the server's root, with the matrices."""
+    made = real.settings.roots[0] / "linalg"
+    made.mkdir()
+    matrices(made)
+    return made
 
 
 @pytest.fixture
@@ -64,30 +62,29 @@ def execute(client: Any, process: str, **body: Any) -> Any:
     return client.post(f"/v1/processes/{process}/execution", json=body)
 
 
-def test_a_factorisation_is_planned_computed_and_opened(server: Live) -> None:
-    root, process = server.settings.roots[0], "lu"
-    a = {"path": "a.npy"}
-    out = {"path": f"{process}.npy"}
+def test_a_factorisation_is_planned_computed_and_opened(real: Live, folder: Path) -> None:
+    process, a = "lu", {"path": "linalg/a.npy"}
+    out = {"path": f"linalg/{process}.npy"}
     body = {"a": a, "output": out, "options": SMALL}
-    planned = execute(server.http, process, inputs=body, dry_run=True).json()
+    planned = execute(real.http, process, inputs=body, dry_run=True).json()
     assert planned["output"]["shape"] == [N, N]
-    job = finished(server.http, submit(server.http, process, **body))
+    job = finished(real.http, submit(real.http, process, **body))
     assert job["status"] == "successful", job["error"]
     assert job["report"]["plan"]["kind"] == process
     assert job["report"]["plan"]["host_bytes"] == planned["needs"]["host_bytes"]
     assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
-    factors = linalg.open(root / f"{process}.npy")
+    factors = linalg.open(folder / f"{process}.npy")
     x = linalg.lu_solve(factors, np.ones(N))
-    np.testing.assert_allclose(np.load(root / "a.npy") @ x, np.ones(N), atol=1e-9)
-    left = {path.name for path in root.iterdir() if path.name.startswith(".")}
+    np.testing.assert_allclose(np.load(folder / "a.npy") @ x, np.ones(N), atol=1e-9)
+    left = {path.name for path in folder.iterdir() if path.name.startswith(".")}
     assert not left
-    refused = execute(server.http, process, inputs=body)
+    refused = execute(real.http, process, inputs=body)
     assert refused.status_code == 409
 
 
-def test_the_client_downloads_factors_and_pivots(server: Live) -> None:
-    a = np.load(server.settings.roots[0] / "a.npy")
-    with Client(server.url) as client:
+def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> None:
+    a = np.load(folder / "a.npy")
+    with Client(real.url) as client:
         job = client.compute("lu", a, options=SMALL).wait(timeout=LIMIT)
         x = linalg.lu_solve((job.result(), job.array("piv")), np.ones(N))
     np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)

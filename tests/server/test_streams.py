@@ -65,6 +65,7 @@ def test_followers_share_one_query_a_tick(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_TICK_SECONDS", 0.05)
+    monkeypatch.setattr(events, "_KEEP_ALIVE_TICKS", 1e6)
     with application(settings) as app:
         job_id = submit(InProcess(app), a=A, b=A)
         service: Service = app.state.service
@@ -78,12 +79,15 @@ def test_followers_share_one_query_a_tick(
             streams = [service.streams.follow(job_id, Account(), None, 0) for _ in range(8)]
             begun = await asyncio.gather(*(first(stream) for stream in streams))
             waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
-            await asyncio.sleep(0.2)
+            followers = list(service.streams._followers)
+            while not all(one.news._waiters for one in followers):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
             sa.event.listen(
                 service.database.engine, "before_cursor_execute",
                 lambda *arguments: statements.append(arguments[2]),
             )  # fmt: skip
-            await asyncio.sleep(0.5)
+            while sum("max(" in text for text in statements) < 5:
+                await asyncio.sleep(0.01)
             with service.database.write() as conn:
                 events.append(conn, job_id, "progress", {"percent": 1.0}, 0.0)
             told = await asyncio.gather(*waiting)

@@ -255,9 +255,11 @@ def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(slow:
     assert "RuntimeError" in slow.http.get(f"/v1/jobs/{job_id}/log").text
 
 
-def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(slow: Live) -> None:
-    job_id = submit(slow.http, a=A, b=B, priority=3)
-    log = slow.settings.data_dir / "serve.log"
+def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(server: Live) -> None:
+    np.save(server.settings.roots[0] / "logged.npy", np.eye(3))
+    logged_matrix = {"path": "logged.npy"}
+    job_id = submit(server.http, a=logged_matrix, b=logged_matrix, priority=3)
+    log = server.settings.data_dir / "serve.log"
 
     def logged() -> list[dict[str, Any]]:
         text = log.read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.server import jobs, quotas, uploads
-from hdgemm.server.content import stream_file
+from hdgemm.server.content import rectangle, stream_file
 from hdgemm.server.documents import MatrixInfo, MatrixList
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.parts import PartWriter, announced_digest, part_range
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import MOST_LISTED, Cursor, Limit, make_cursor, read_cursor
-from hdgemm.server.routes.results import STREAMED, Span, rectangle
+from hdgemm.server.routes.results import STREAMED, Span
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import JSONResponse
 
 from hdgemm.server import jobs, uploads
-from hdgemm.server.admission import check_priority, reserve
+from hdgemm.server.admission import reserve
 from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
@@ -154,7 +154,12 @@ async def _admit(
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-    check_priority(account, inputs.priority)
+    if account.max_priority is not None and inputs.priority > account.max_priority:
+        raise ProblemError(
+            403, "priority-too-high",
+            f"priority {inputs.priority} is above {account.max_priority}, the highest for this token",
+            requested=inputs.priority, limit=account.max_priority,
+        )  # fmt: skip
     return admission
 
 

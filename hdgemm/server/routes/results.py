@@ -6,7 +6,6 @@ import io
 import os
 import re
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anyio import to_thread
@@ -14,9 +13,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.npy import read_header
 from hdgemm.server import paths, references
-from hdgemm.server.content import piece, span, stream_file
+from hdgemm.server.content import rectangle, stream_file
 from hdgemm.server.heartbeat import HISTORY, OPERATIONS
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
@@ -141,15 +139,6 @@ def _array_of(service: Service, job: Job, array: str) -> Response:
             data = os.pread(fd, os.fstat(fd).st_size, 0)
     except InputError as error:
         raise ProblemError(404, "not-there", f"job {job.id} stored no {array}") from error
-    return Response(data, media_type="application/octet-stream")
-
-
-def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
-    """Answer with a piece of an open .npy file."""
-    with file:
-        header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))
-        chosen = (span(rows, header.shape[0], "rows"), span(cols, header.shape[1], "cols"))
-        data = piece(file, header, *chosen)
     return Response(data, media_type="application/octet-stream")
 
 
