@@ -7,7 +7,7 @@ import io
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
@@ -129,9 +129,9 @@ def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
                 413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
                 requested=nbytes, available=MAX_PIECE,
             )  # fmt: skip
-        found = np.empty(extents, header.dtype)
+        order: Literal["C", "F"] = "F" if header.fortran else "C"
+        found = np.empty(extents, header.dtype, order)
         if nbytes:
-            order = "F" if header.fortran else "C"
             matrix = np.memmap(file, header.dtype, "r", header.offset, header.shape, order)
             found[:] = matrix[row, col]
     buffer = io.BytesIO()

@@ -155,11 +155,9 @@ async def _admit(
             with suppress(asyncio.CancelledError):
                 await watch
     if account.max_priority is not None and inputs.priority > account.max_priority:
-        raise ProblemError(
-            403, "priority-too-high",
-            f"priority {inputs.priority} is above {account.max_priority}, the highest for this token",
-            requested=inputs.priority, limit=account.max_priority,
-        )  # fmt: skip
+        asked, limit = inputs.priority, account.max_priority
+        what = f"priority {asked} is above {limit}, the highest for this token"
+        raise ProblemError(403, "priority-too-high", what, requested=asked, limit=limit)
     return admission
 
 
