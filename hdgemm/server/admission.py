@@ -64,10 +64,7 @@ class Examiner:
     def measurement(self, process: Process, inputs: Common) -> Admission:
         """Admit a profile, which takes all memory of its worker, or a run of HPL's benchmark.
 
-        Raises
-        ------
-        DoesNotFitError
-            When no worker has the memory for the benchmark's matrix.
+        Raises `DoesNotFitError` when no worker has the memory for the benchmark's matrix.
         """
         kept = _kept(inputs)
         devices = (kept["device"],)
@@ -86,12 +83,8 @@ class Examiner:
     def look_up(self, process: Process, inputs: Any, account: Account) -> Candidate:
         """Check files, shapes and options. Blocks for as long as a file system does.
 
-        Raises
-        ------
-        HdgemmError
-            What the user can mend: shapes, files, memory.
-        ProblemError
-            404 and 409 for references, 422 for a device that no worker has.
+        Raises `HdgemmError` for errors of the user: shapes, files, memory; `ProblemError` 404 and
+        409 for references, 422 for a device that no worker has.
         """
         kept = _kept(inputs)
         wanted = job_options(process, kept)
@@ -126,10 +119,7 @@ class Examiner:
     def plan(self, candidate: Candidate, cancel: threading.Event) -> Admission:
         """Plan a computation; setting `cancel` ends the planning.
 
-        Raises
-        ------
-        HdgemmError
-            What does not fit, and a cancelled planning.
+        Raises `HdgemmError` for a plan that does not fit, and for a cancelled planning.
         """
         demand = self._demand(candidate, cancel)
         return replace(
@@ -225,11 +215,8 @@ def reserve(
 ) -> None:
     """Refuse a job that finds no room beside the others; call it in a `Database.queue` transaction.
 
-    Raises
-    ------
-    ProblemError
-        409 for an output that another job will write, 429 for too many jobs, 507 for too little
-        disk or quota.
+    Raises `ProblemError` 409 for an output that another job will write, 429 for too many jobs, 507
+    for too little disk or quota.
     """
     held = jobs.reserved(conn)
     for limit, count, holder in (

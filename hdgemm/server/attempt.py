@@ -79,12 +79,8 @@ class Attempt:
     def run(self) -> None:
         """Compute, publish and note the result.
 
-        Raises
-        ------
-        HdgemmError
-            The library or a file refused; the job is not finished then.
-        LeaseLostError
-            When another attempt took the job over.
+        Raises `HdgemmError` where the library or a file refuses (the job is not finished then),
+        `LeaseLostError` when another attempt took the job over.
         """
         if self._job.publication is not None and self._finish_publication():
             return

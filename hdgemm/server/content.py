@@ -31,10 +31,7 @@ MAX_PIECE: Final = 64 << 20
 def stream_file(request: Request, file: io.FileIO, sha256: str, name: str) -> Response:
     """Answer with a file or a range of it; `file` is closed when the answer ends.
 
-    Raises
-    ------
-    ProblemError
-        416 for a range outside the file.
+    Raises `ProblemError` 416 for a range outside the file.
     """
     size = os.fstat(file.fileno()).st_size
     etag = f'"{sha256}"'
@@ -113,10 +110,8 @@ def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
 def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
     """Answer with a piece of an open .npy file as one; ``rows=0:10``, None stands for all.
 
-    Raises
-    ------
-    ProblemError
-        422 where it is no range of the matrix, 413 where it is too large to be answered at once.
+    Raises `ProblemError` 422 where it is no range of the matrix, 413 where it is too large to be
+    answered at once.
     """
     with file:
         header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))

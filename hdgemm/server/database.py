@@ -147,10 +147,7 @@ class Database:
 def open_database(settings: Settings) -> Database:
     """Open the database of a service, with its folders and schema made.
 
-    Raises
-    ------
-    InputError
-        When the folders or the database cannot be opened; the message says why.
+    Raises `InputError` when the folders or the database cannot be opened; the message says why.
     """
     from alembic.util import CommandError
 

@@ -86,10 +86,7 @@ class EventStreams:
 
         It ends with the job, and when the token is revoked.
 
-        Raises
-        ------
-        ProblemError
-            429 for too many streams.
+        Raises `ProblemError` 429 for too many streams.
         """
         mine = sum(one.account.id == account.id for one in self._followers)
         if mine >= self._most_per_account or len(self._followers) >= self._most:

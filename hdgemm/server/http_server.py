@@ -84,10 +84,7 @@ class Listener:
     def check_certificate(self) -> None:
         """Load the certificate once.
 
-        Raises
-        ------
-        InputError
-            When it cannot be used, or there is a key alone.
+        Raises `InputError` when it cannot be used, or there is a key alone.
         """
         if self.certificate is None:
             if self.key is not None:
@@ -104,10 +101,8 @@ class Listener:
 def check_may_serve(host: str, settings: Settings, database: Database) -> None:
     """Refuse to be open to the network without tokens.
 
-    Raises
-    ------
-    InputError
-        For an address that others can reach, directly or by a proxy, while no token is usable.
+    Raises `InputError` for an address that others can reach, directly or by a proxy, while no token
+    is usable.
     """
     if is_loopback(host) and not settings.public_url:
         return
@@ -152,10 +147,8 @@ def make_config(app: FastAPI, settings: Settings, listener: Listener) -> uvicorn
 def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -> None:
     """Serve until SIGTERM or SIGINT; then drain, and finish or hand back the jobs.
 
-    Raises
-    ------
-    InputError
-        As `check_may_serve`, for a database, an address or a certificate that cannot be used.
+    Raises `InputError` as `check_may_serve`, for a database, an address or a certificate that
+    cannot be used.
     """
     listener.check_certificate()
     service = make_service(settings, listener.host)

@@ -168,10 +168,7 @@ def writer_of(conn: sa.Connection, path: str) -> str | None:
 def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     """Dismiss a waiting job, or ask a running one to stop; a dismissed one stays as it is.
 
-    Raises
-    ------
-    ProblemError
-        409 for a job that is successful or failed.
+    Raises `ProblemError` 409 for a job that is successful or failed.
     """
     mine = sa.update(Job).where(Job.id == job_id, Job.owner == owner)
     waiting = mine.where(Job.status == "accepted").values(
@@ -200,10 +197,7 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
 def delete(conn: sa.Connection, job_id: str, owner: str) -> Job:
     """Remove a finished job's row; the caller removes its files after the commit.
 
-    Raises
-    ------
-    ProblemError
-        409 while it runs, or while another job still has to read its result.
+    Raises `ProblemError` 409 while it runs, or while another job still has to read its result.
     """
     job = get(conn, job_id, owner)
     if job.status not in FINISHED:

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 def part_range(headers: Mapping[str, str], size: int) -> tuple[int, int]:
     """Return the first byte and the end of the part that a request contains.
 
-    Raises
-    ------
-    ProblemError
-        400 for a Content-Range that cannot be read, 416 for one outside the content, 413 for a
-        body that is longer than its part.
+    Raises `ProblemError` 400 for a Content-Range that cannot be read, 416 for one outside the
+    content, 413 for a body that is longer than its part.
     """
     given = headers.get("content-range")
     start, stop = 0, size
@@ -108,10 +105,8 @@ class PartWriter:
     def feed(self, data: bytes | bytearray) -> None:
         """Write the part's next bytes.
 
-        Raises
-        ------
-        ProblemError
-            413 for more bytes than the part has, 409 where acknowledged bytes differ.
+        Raises `ProblemError` 413 for more bytes than the part has, 409 where acknowledged bytes
+        differ.
         """
         if self.position + len(data) > self.stop:
             raise ProblemError(

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def resolve(path: str, roots: Sequence[Path], use: str = "read") -> Path:
     """Return the real path of a user's path, absolute or relative to a root.
 
-    Raises
-    ------
-    InputError
-        When it lies in no root, in the same words whether it exists or not.
+    Raises `InputError` when it lies in no root, in the same words whether it exists or not.
     """
     if "\x00" in path:
         raise InputError("a path cannot hold a NUL character")
@@ -72,11 +69,8 @@ def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
 def opened(path: Path, roots: Sequence[Path], flags: int = os.O_RDONLY) -> Iterator[int]:
     """Open a resolved path below its root, following no link; yield the descriptor.
 
-    Raises
-    ------
-    InputError
-        When the path has left the roots since it was resolved, cannot be opened, or is neither a
-        regular file nor, with O_DIRECTORY, a folder.
+    Raises `InputError` when the path has left the roots since it was resolved, cannot be opened, or
+    is neither a regular file nor, with O_DIRECTORY, a folder.
     """
     root = _root_of(path, roots)
     if root is None:

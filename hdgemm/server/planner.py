@@ -63,11 +63,8 @@ class Planner:
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Return the plan's demand.
 
-        Raises
-        ------
-        HdgemmError
-            What the library refuses, a plan that takes too much time or memory, and a
-            `CancelledRunError` once `cancel` is set.
+        Raises `HdgemmError` where the library refuses, and for a plan that takes too much time or
+        memory; `CancelledRunError` once `cancel` is set.
         """
         child = self._take()
         try:

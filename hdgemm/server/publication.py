@@ -61,10 +61,7 @@ def digest(fd: int) -> Iterator[str | None]:
 def publish(publication: Publication, roots: Sequence[Path]) -> bool:
     """Give the file its name, durably, or see that it has it; say whether it does.
 
-    Raises
-    ------
-    InputError
-        When another file took the name and may not be replaced.
+    Raises `InputError` when another file took the name and may not be replaced.
     """
     path = Path(publication.path)
     with paths.opened(path.parent, roots, os.O_RDONLY | os.O_DIRECTORY) as folder:

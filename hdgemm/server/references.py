@@ -27,12 +27,8 @@ def look_up(
 ) -> Source:
     """Find the matrix that a reference names. A path's file system may block.
 
-    Raises
-    ------
-    InputError
-        A path outside the roots, or a file that is no matrix.
-    ProblemError
-        404 for another's matrix or job, 409 for one that is incomplete or failed.
+    Raises `InputError` for a path outside the roots or a file that is no matrix; `ProblemError`
+    404 for another's matrix or job, 409 for one that is incomplete or failed.
     """
     if "path" in reference:
         roots = account.readable(settings.roots)

@@ -84,10 +84,7 @@ class ThreadLimit:
     async def run(self, call: Callable[..., Result], *arguments: object) -> Result:
         """Run a call when a thread is free.
 
-        Raises
-        ------
-        ProblemError
-            503 when none gets free in time.
+        Raises `ProblemError` 503 when none gets free in time.
         """
         try:
             async with asyncio.timeout(self._wait_seconds):

@@ -72,10 +72,7 @@ def create(conn: sa.Connection, account: Account, now: float) -> str:
 
     32 random bytes need no slow hash: there is nothing to guess.
 
-    Raises
-    ------
-    InputError
-        When the name is taken.
+    Raises `InputError` when the name is taken.
     """
     taken = conn.execute(sa.select(Token.id).where(Token.name == account.name)).one_or_none()
     if taken is not None:

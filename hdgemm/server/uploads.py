@@ -64,10 +64,7 @@ def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> Store
 def create_file(matrix: StoredMatrix, path: Path) -> None:
     """Reserve the disk and, for raw content, write the header.
 
-    Raises
-    ------
-    ProblemError
-        507 when the disk refuses.
+    Raises `ProblemError` 507 when the disk refuses.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -138,10 +135,7 @@ def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> N
 def check_content(matrix: StoredMatrix, path: Path) -> str:
     """Check digest and header of a whole file; return the SHA-256 of the file.
 
-    Raises
-    ------
-    ProblemError
-        422 when the content has another digest or header than announced.
+    Raises `ProblemError` 422 when the content has another digest or header than announced.
     """
     whole, content = hashlib.sha256(), hashlib.sha256()
     with path.open("rb") as stream:

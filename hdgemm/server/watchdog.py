@@ -52,10 +52,7 @@ def start_with_order(
 def read_order(pipe: int) -> dict[str, Any]:
     """Read the one line of JSON that a supervisor sends first, and not a byte more.
 
-    Raises
-    ------
-    SystemExit
-        When the supervisor died before.
+    Raises `SystemExit` when the supervisor died before.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
