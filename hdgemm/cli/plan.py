@@ -73,6 +73,8 @@ def command(
         }
         if what[0] == "syrk":
             given["trans"] = int(bool(trans_a))
+        if what[0] == "qr":
+            given["mode"] = "r"  # what `hdgemm qr` computes by default
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
     if cluster is not None:

@@ -3,7 +3,7 @@
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.determinant import det, slogdet
-from hdgemm.linalg.factored_solve import cho_solve, lu_solve
+from hdgemm.linalg.factored_solve import cho_solve, lu_solve, solve_triangular
 from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
@@ -15,7 +15,6 @@ from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
-from hdgemm.linalg.triangular import solve_triangular
 from hdgemm.linalg.triangular_factors import lu
 
 __all__ = [

@@ -11,7 +11,14 @@ from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_pane
 from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, say_state, slab_run
+from hdgemm.linalg.run import (
+    Run,
+    check_finite_slab,
+    input_unchanged,
+    open_run,
+    say_state,
+    slab_run,
+)
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
@@ -137,10 +144,10 @@ def cholesky(
         if report is not None:
             report(found)
         return result_at(out)
-    watch = Watch.of(progress, observer, cancel, report)
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
     command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
-    call = _Call(lower, check_finite, clean=True, watch=watch, command=command, strategy=strategy)
-    return call.run(a, out, overwrite_a, options, session)
+    call = _Call(lower, check_finite, run, clean=True, command=command, strategy=strategy)
+    return call.compute(a, out, overwrite_a=overwrite_a)
 
 
 @shows_progress
@@ -165,30 +172,27 @@ def cho_factor(
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
-    watch = Watch.of(progress, observer, cancel, report)
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
     command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
-    call = _Call(lower, check_finite, clean=False, watch=watch, command=command)
-    return CholeskyFactor(call.run(a, out, overwrite_a, options, session), lower)
+    call = _Call(lower, check_finite, run, clean=False, command=command)
+    return CholeskyFactor(call.compute(a, out, overwrite_a=overwrite_a), lower)
 
 
 class _Call:
     """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
 
     def __init__(
-        self, lower: bool, check_finite: bool, *, clean: bool, watch: Watch, command: Command,
+        self, lower: bool, check_finite: bool, run: Run, *, clean: bool, command: Command,
         strategy: str = "hybrid",
     ) -> None:  # fmt: skip
-        self._lower, self._check_finite = bool(lower), check_finite
-        self._clean, self._watch, self._command = clean, watch, command
-        self._strategy = strategy
+        self._lower, self._check_finite, self._run = bool(lower), check_finite, run
+        self._clean, self._command, self._strategy = clean, command, strategy
 
-    def run(
-        self, a: Any, out: Any, overwrite_a: bool, options: Any, session: Session | None
-    ) -> Any:
+    def compute(self, a: Any, out: Any, *, overwrite_a: bool) -> Any:
         order = "F" if self._lower else "C"
         with (
             open_square(a) as source,
-            host_session(session, options) as (opened, chosen),
+            open_run(self._run) as run,
             destination(
                 out, a, source, order=order, overwrite_a=overwrite_a, command=self._command
             ) as target,
@@ -196,17 +200,16 @@ class _Call:
         ):
             matrix, factor = self._turned(source), self._turned(target.stored)
             array = in_memory(factor, source.dtype.newbyteorder("="))
-            run = strategy_of(self._strategy, chosen, in_memory=array is not None)
+            strategy = strategy_of(self._strategy, run.options, in_memory=array is not None)
             if array is not None:
-                on_devices = run and partial(run, "cholesky", array, opened, chosen)
-                self._factor_array(matrix, array, on_devices, device_names(chosen), new=target.new)
+                on_devices = strategy and partial(strategy, "cholesky", array, run)
+                devices = device_names(run.options)
+                self._factor_array(matrix, array, on_devices, devices, new=target.new)
             elif (done := target.checkpoint) is not None and done.finished:
-                report_done(self._watch, done)
+                report_done(run.watch, done)
             else:
                 check = self._check if self._check_finite else None
-                with slab_run(
-                    "cholesky", matrix, factor, target, opened, chosen, self._watch, check
-                ) as pipeline:
+                with slab_run("cholesky", matrix, factor, target, run, check) as pipeline:
                     self._factor_slabs(pipeline)
                     self._clear(target, factor, pipeline.plan.slabs)
             save_factors(target, "cholesky", {}, lower=self._lower)
@@ -230,7 +233,7 @@ class _Call:
         """Factor in a column-major array, which the result is; on the host without devices."""
         n = len(array)
         plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
-        recorder = Recorder(self._watch, plan.flops, devices=devices)
+        recorder = Recorder(self._run.watch, plan.flops, devices=devices)
         nbytes = 0
         for first in range(0, n, _STRIP):
             place = Columns(first, min(first + _STRIP, n), first)

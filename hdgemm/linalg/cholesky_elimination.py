@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.fortran import SingularMatrixError, cholesky_pairs, potrf, rank_k, trsm
+from hdgemm.fortran import cholesky_pairs, rank_k, trsm
 from hdgemm.linalg.updates import HostProducts
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.tasks.kernels import factor_diagonal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,10 +90,5 @@ def factor_panel(part: NDArray[Any], first: int, slab: int, recorder: Recorder) 
         return
     flops = int(flops_per_multiply_add(part.dtype.name) * cholesky_pairs(rows, width))
     with recorder.operation("mult1", slab, flops=flops):
-        order = potrf(part[:width])
-        if order:
-            raise SingularMatrixError(
-                f"a is not positive definite: its leading minor of order {first + order} is not",
-                order=first + order,
-            )
+        factor_diagonal(part[:width], first)
         trsm(part[:width], part[width:], side="R", trans="C")

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.device_run import Strategy
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.progress import Watch
-    from hdgemm.run.session import Session
 
 
 def on_disk(a: Any, outs: Any) -> bool:
@@ -37,20 +35,20 @@ def on_disk(a: Any, outs: Any) -> bool:
 
 
 def qr_on_devices(
-    source: StoredMatrix, outs: tuple[Any, Any], mode: str, factor: Strategy, session: Session,
-    options: Options, watch: Watch, *, check_finite: bool,
+    source: StoredMatrix, outs: tuple[Any, Any], mode: str, factor: Strategy, run: OpenRun, *,
+    check_finite: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return what `hdgemm.linalg.qr` returns, in new arrays or in the arrays `outs`."""
     m, n = source.shape
     k = min(m, n)
     array = np.empty((m, n), source.dtype.newbyteorder("="), "F")
     plan = SlabPlan.of_array("qr", m, n, array.dtype.name)
-    recorder = Recorder(watch, plan.flops, devices=device_names(options))
+    recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check_finite:
         check_finite_slab(Slab(0, Columns(0, n, 0), array))
-    done = factor("qr", array, session, options, recorder)
+    done = factor("qr", array, run, recorder)
     rows = {"full": m, "economic": k, "raw": k, "r": m}[mode]
     r = _stored(np.triu(array[:rows]), outs[1])
     if mode == "r":

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.native import NativeFactors
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.options import Options
-    from hdgemm.run.session import Session
     from hdgemm.tasks.factorise import Factorised
     from hdgemm.tasks.machine import TaskMachine
 
-    #: Overwrites an array by its factors: name, array, session, options, recorder.
-    Strategy = Callable[[str, NDArray[Any], Session, Options, Recorder], Factorised | NativeFactors]
+    #: Overwrites an array by its factors.
+    Strategy = Callable[[str, NDArray[Any], OpenRun, Recorder], Factorised | NativeFactors]
 
 
 def device_names(options: Options) -> tuple[str, ...]:
@@ -34,11 +34,7 @@ def device_names(options: Options) -> tuple[str, ...]:
 
 
 def factor_on_devices(
-    name: str,
-    array: NDArray[Any],
-    session: Session,
-    options: Options,
-    recorder: Recorder,
+    name: str, array: NDArray[Any], run: OpenRun, recorder: Recorder
 ) -> Factorised:
     """Overwrite a column-major array by its factors, on the host and the devices of the options.
 
@@ -47,11 +43,8 @@ def factor_on_devices(
     from hdgemm.tasks.block_columns import even_widths
     from hdgemm.tasks.factorise import factor
 
-    machine = machine_of(name, array.dtype, session, options)
-    widths = None
-    if options.tile is not None:
-        width, n = options.tile[1], array.shape[1]
-        widths = even_widths(n, width)
+    machine, tile = machine_of(name, array.dtype, run), run.options.tile
+    widths = None if tile is None else even_widths(array.shape[1], tile[1])
     try:
         return factor(
             machine, name, array, widths=widths, observer=recorder.record, cancel=recorder.cancel
@@ -62,7 +55,7 @@ def factor_on_devices(
 
 
 def factor_on_device(
-    name: str, array: NDArray[Any], session: Session, options: Options, recorder: Recorder
+    name: str, array: NDArray[Any], run: OpenRun, recorder: Recorder
 ) -> NativeFactors:
     """Overwrite a column-major array by its factors, on the one device of the options.
 
@@ -73,9 +66,10 @@ def factor_on_device(
             "pivoting='tournament' chooses pivots on the host: choose strategy='hybrid', or "
             "pivoting='partial'"
         )
+    options = run.options
     (device,) = device_names(options)
     panel = PANEL if options.tile is None else options.tile[1]
-    return factor_native(name, session.device(device, options), array, recorder, panel=panel)
+    return factor_native(name, run.session.device(device, options), array, recorder, panel=panel)
 
 
 def strategy_of(strategy: str, options: Options, *, in_memory: bool) -> Strategy | None:
@@ -103,11 +97,12 @@ def strategy_of(strategy: str, options: Options, *, in_memory: bool) -> Strategy
     return strategies[strategy] if names and in_memory else None
 
 
-def machine_of(name: str, dtype: np.dtype[Any], session: Session, options: Options) -> TaskMachine:
+def machine_of(name: str, dtype: np.dtype[Any], run: OpenRun) -> TaskMachine:
     """Return the session's devices with rates that were measured in it, and kept."""
     from hdgemm.tasks.machine import TaskMachine
     from hdgemm.tasks.measured_rates import measured
 
+    options, session, _ = run
     devices: Any = {each: session.device(each, options) for each in device_names(options)}
     threads = options.threads or cores()
     key = (name, dtype.name, tuple(devices), threads)

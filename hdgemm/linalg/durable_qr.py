@@ -43,7 +43,7 @@ class DurableQr:
     """
 
     def __init__(self, run: QrRun, command: Command) -> None:
-        self._run, self._command, self._watch = run, command, run.watch
+        self._run, self._command, self._watch = run, command, run.how.watch
 
     def run(self, q_out: Any, r_out: Any, mode: str) -> tuple[Any, ...]:
         """Return what `qr` returns in a mode."""
@@ -86,7 +86,7 @@ class DurableQr:
                                     reflectors.plan.slabs, reflectors.plan.block, 1,
                                     reflectors.plan.bytes_held,
                                     devices=reflectors.plan.devices)  # fmt: skip
-                done.begin(plan, run.options)
+                done.begin(plan, run.how.options)
                 for number in range(done.done(0), len(plan.slabs)):
                     place = plan.slabs[number]
                     recorder.check_cancel()
@@ -107,7 +107,7 @@ class DurableQr:
             factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
             forming_flops = int(2 * per_pair * elimination_pairs(m, columns, run.k))
             portions = Portions(self._watch, factoring + forming_flops)
-            run.watch = portions.next(factoring)
+            run.how = run.how._replace(watch=portions.next(factoring))
             reflectors = self.reflectors(done)
             # R has its name before Q is finished: a finished Q says that all is.
             with ExitStack() as inner:
@@ -116,9 +116,9 @@ class DurableQr:
             forming = done.plan
             if not isinstance(forming, SlabPlan):
                 forming = run.plan_applied(reflectors, columns, q.stored)
-            done.begin(forming, run.options)
+            done.begin(forming, run.how.options)
             self._form(reflectors, forming, q, done, portions.next(forming_flops))
-        portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.options))
+        portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.how.options))
         return q.result(), r.result()
 
     def _form(
@@ -162,7 +162,7 @@ def checkpoint_of(target: Destination) -> SlabCheckpoint:
 
 def copy_r(run: QrRun, v: StoredMatrix, r: StoredMatrix, plan: SlabPlan) -> None:
     """Store R, which lies on and above the diagonal of the reflectors, slab by slab."""
-    recorder = Recorder(run.watch, 0)
+    recorder = Recorder(run.how.watch, 0)
     for first, last, _ in plan.slabs:
         recorder.check_cancel()
         r[:, first:last] = _upper(v, r.shape[0], first, last)

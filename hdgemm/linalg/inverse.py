@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu
+from hdgemm.linalg.factored_solve import check_pair, lu_solve, open_lu
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import norm_inf
 from hdgemm.linalg.portions import Portions
@@ -102,12 +101,8 @@ def inv(
         with lu_factors(
             a, run._replace(watch=portions.next(factoring)), overwrite_a=overwrite_a,
             check_finite=check_finite, checkpoint=target.checkpoint,
-        ) as (lu, pivots, zero):  # fmt: skip
-            if zero:
-                raise SingularMatrixError(
-                    f"a is singular: pivot {zero} is exactly zero", order=zero
-                )
-            yield by_lu(lu, pivots, "N"), portions.next(solving)
+        ) as factors:  # fmt: skip
+            yield factors.solver("N"), portions.next(solving)
         portions.finish(facts_of("inv", (n, n), dtype.name, run.options))
 
     command = Command(

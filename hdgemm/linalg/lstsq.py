@@ -12,12 +12,10 @@ import scipy.linalg
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.row_plan import plan_rows, priced_rows
-from hdgemm.linalg.run import host_session, input_unchanged
+from hdgemm.linalg.row_plan import rows_for
+from hdgemm.linalg.run import Run, folder_of, input_unchanged, open_run
 from hdgemm.linalg.storage import destination, open_columns, open_matrix
 from hdgemm.linalg.tsqr import RowReduction, Triangle
-from hdgemm.linalg.updates import host_bytes
-from hdgemm.machine.limits import cores
 from hdgemm.product.target import single
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -133,7 +131,8 @@ def lstsq(
         dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
         if vector and isinstance(given, np.ndarray):
             given = given[:, np.newaxis]
-        opened, chosen = stack.enter_context(host_session(session, options))
+        watch = Watch.of(progress, observer, cancel, report)
+        run = stack.enter_context(open_run(Run(options, session, watch)))
         durable = stack.enter_context(
             durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart)
         )
@@ -141,14 +140,9 @@ def lstsq(
             destination(given, a, source, order="F", overwrite_a=False, dtype=dtype, shape=(n, p))
         )
         stack.enter_context(input_unchanged(source, target.stored))
-        watch = Watch.of(progress, observer, cancel, report)
         plan = None if durable is None else durable.plan
         if plan is None:
-            plan = plan_rows(
-                source.shape, p, dtype.name, host_bytes(chosen), chosen.threads or cores(),
-                rows=chosen.tile and chosen.tile[0],
-            )  # fmt: skip
-            plan = priced_rows(plan, source, opened, chosen, watch)
+            plan = rows_for(source.shape, p, dtype, folder_of(source), run)
         if durable is not None:
             durable.begin(plan)
         found = RowReduction(

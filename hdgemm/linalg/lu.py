@@ -15,7 +15,7 @@ from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
-from hdgemm.linalg.run import check_finite_slab, host_session, input_unchanged, slab_run
+from hdgemm.linalg.run import Run, check_finite_slab, input_unchanged, open_run, slab_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
@@ -28,7 +28,7 @@ from hdgemm.tasks.tournament import LEAF, PANEL, factor_tournament
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.device_run import Strategy
     from hdgemm.linalg.lu_elimination import Elimination
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -120,7 +121,7 @@ def lu_factor(
     """
     arguments = {} if pivoting == "partial" else {"pivoting": pivoting}
     lu, pivots, zero = factor(
-        a, out, Watch.of(progress, observer, cancel, report), options, session,
+        a, out, Run(options, session, Watch.of(progress, observer, cancel, report)),
         overwrite_a=overwrite_a, check_finite=check_finite, pivoting=pivoting,
         strategy=strategy, command=Command("lu_factor", arguments, checkpoint, restart),
     )  # fmt: skip
@@ -134,9 +135,7 @@ def lu_factor(
 def factor(
     a: Any,
     out: Any,
-    watch: Watch,
-    options: Any,
-    session: Session | None,
+    asked: Run | OpenRun,
     *,
     overwrite_a: bool = False,
     check_finite: bool = True,
@@ -149,31 +148,29 @@ def factor(
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
     with (
         open_matrix(a) as source,
-        host_session(session, options) as (opened, chosen),
+        open_run(asked) as run,
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
         check_beside(target, "piv", source)
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
-        eliminate = _elimination(pivoting, chosen.tile)
+        eliminate = _elimination(pivoting, run.options.tile)
         check = check_finite_slab if check_finite else None
-        on_devices = strategy_of(strategy, chosen, in_memory=array is not None)
+        on_devices = strategy_of(strategy, run.options, in_memory=array is not None)
         if array is not None:
             work = partial(_factor_on_host, eliminate)
             if on_devices is not None:
-                work = partial(_factor_on_devices, on_devices, opened, chosen, pivoting)
-            pivots, zero = _factor_array(source, array, watch, work, check, device_names(chosen))
+                work = partial(_factor_on_devices, on_devices, run, pivoting)
+            pivots, zero = _factor_array(source, array, run, work, check)
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = recorded(done)
-            report_done(watch, done)
+            report_done(run.watch, done)
         elif pivoting == "tournament" and not slabs_fit(
-            source.shape, source.dtype.name, host_bytes(chosen), chosen.tile
+            source.shape, source.dtype.name, host_bytes(run.options), run.options.tile
         ):
-            pivots, zero = factor_row_blocks(source, target, chosen, watch, check)
+            pivots, zero = factor_row_blocks(source, target, run, check)
         else:
-            with slab_run(
-                "lu", source, target.stored, target, opened, chosen, watch, check
-            ) as pipeline:
+            with slab_run("lu", source, target.stored, target, run, check) as pipeline:
                 pivots, zero = factor_slabs(pipeline, eliminate)
                 interchange_stored(pipeline, pivots)
         save_factors(target, "lu", {"piv": pivots})
@@ -193,15 +190,14 @@ def _elimination(pivoting: str, tile: tuple[int, int, int] | None) -> Eliminatio
 def _factor_array(
     source: StoredMatrix,
     array: NDArray[Any],
-    watch: Watch,
+    run: OpenRun,
     work: Callable[[Slab, Recorder], tuple[NDArray[np.int64], int]],
     check: Callable[[Slab], None] | None,
-    devices: Sequence[str],
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is; `work` factors one slab."""
     m, n = array.shape
     plan = SlabPlan.of_array("lu", m, n, array.dtype.name)
-    recorder = Recorder(watch, plan.flops, devices=devices)
+    recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
     slab = Slab(0, Columns(0, n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
@@ -219,9 +215,8 @@ def _factor_on_host(
 
 
 def _factor_on_devices(
-    factor: Strategy, session: Session, options: Options, pivoting: str, slab: Slab,
-    recorder: Recorder,
-) -> tuple[NDArray[np.int64], int]:  # fmt: skip
+    factor: Strategy, run: OpenRun, pivoting: str, slab: Slab, recorder: Recorder
+) -> tuple[NDArray[np.int64], int]:
     name = "lu" if pivoting == "partial" else "calu"
-    done = factor(name, slab.array, session, options, recorder)
+    done = factor(name, slab.array, run, recorder)
     return done.pivots, next(iter(done.zeros), 0)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError, elimination_pairs
+from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.native_matrix import NativeMatrix
 from hdgemm.linalg.native_qr import ReflectorMatrix
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import Triangle
+from hdgemm.tasks.kernels import not_positive_definite
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,11 +162,7 @@ class _Elimination(NativeMatrix):
         if last - first <= self.device.panel_columns:
             order = self.device.potrf(self.block((first, last), (first, last)), ())
             if order:
-                raise SingularMatrixError(
-                    f"a is not positive definite: its leading minor of order {first + order} is "
-                    "not",
-                    order=first + order,
-                )
+                raise not_positive_definite(first + order)
             return
         middle = self.middle(first, last)
         self._cholesky_block(first, middle)

@@ -8,6 +8,8 @@ from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size, format_speed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
@@ -17,7 +19,6 @@ def slab_plan_text(plan: SlabPlan) -> str:
     """Return what a plan does in a few lines: slabs, bytes, memory, disk, time, what limits."""
     moved = plan.planned_bytes
     widest = max((slab.width for slab in plan.slabs), default=0)
-    speed = format_speed(plan.flops / plan.seconds / 1e9 if plan.seconds > 0 else 0.0)
     slabs = (
         f"{len(plan.slabs)} slabs of {widest} columns at most, {plan.slab_buffers} in memory; "
         f"earlier columns stream in blocks of {plan.block}"
@@ -26,10 +27,6 @@ def slab_plan_text(plan: SlabPlan) -> str:
     )
     if plan.copied:
         slabs += "; slabs of the row-major A are copied to the output first"
-    phases = Table(
-        ("phase", "expected"),
-        [(name, format_duration(took)) for name, took in plan.phase_seconds.items() if took],
-    )
     return "\n".join(
         [
             f"{plan.kind} of a {plan.m} × {plan.n} {plan.dtype} matrix: {format_flops(plan.flops)}",
@@ -38,8 +35,8 @@ def slab_plan_text(plan: SlabPlan) -> str:
             f"bytes read {format_size(moved['load1'])}, written {format_size(moved['store2'])}",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             f"disk space for the output {format_size(plan.disk_bytes)}",
-            *phases.lines(),
-            f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
+            *_phases(plan.phase_seconds),
+            _expected(plan.flops, plan.seconds, plan.limit),
         ]
     )
 
@@ -56,7 +53,6 @@ def solve_plan_text(plan: SolvePlan) -> str:
     """Return what a solve with stored triangles does in a few lines."""
     moved = plan.planned_bytes
     widest = max((group.width for group in plan.slabs), default=0)
-    speed = format_speed(plan.flops / plan.seconds / 1e9 if plan.seconds > 0 else 0.0)
     systems = f"{plan.triangles} triangular systems of order {plan.n}"
     groups = f"{len(plan.slabs)} groups of {widest} columns of B at most"
     written = moved.get("store2", 0)
@@ -66,7 +62,7 @@ def solve_plan_text(plan: SolvePlan) -> str:
             f"{groups}; the triangle streams in blocks of {plan.block} columns",
             f"bytes read {format_size(moved['load1'])}, written {format_size(written)}",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
-            f"expected: {format_duration(plan.seconds)}, {speed}, limited by the {plan.limit}",
+            _expected(plan.flops, plan.seconds, plan.limit),
         ]
     )
 
@@ -98,14 +94,25 @@ def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
 def row_plan_text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
     shape = f"{plan.m} × {plan.n} {plan.dtype}"
-    seconds, limit = plan.expected_seconds, plan.expected_limit
-    speed = format_speed(plan.flops / seconds / 1e9 if seconds > 0 else 0.0)
     return "\n".join(
         [
             f"TSQR of a {shape} matrix, {plan.p} right-hand sides: {format_flops(plan.flops)}",
             f"blocks of {plan.rows} rows on {plan.cores} cores",
             f"bytes read {format_size(plan.planned_bytes['load1'])}, in one pass",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
-            f"expected: {format_duration(seconds)}, {speed}, limited by the {limit}",
+            *_phases(plan.expected_phase_seconds),
+            _expected(plan.flops, plan.expected_seconds, plan.expected_limit),
         ]
     )
+
+
+def _phases(expected: Mapping[str, float]) -> list[str]:
+    """Return a table of the seconds of each phase."""
+    took = [(name, format_duration(seconds)) for name, seconds in expected.items() if seconds]
+    return Table(("phase", "expected"), took).lines()
+
+
+def _expected(flops: int, seconds: float, limit: str) -> str:
+    """Return a line with the duration, the speed and what limits it."""
+    speed = format_speed(flops / seconds / 1e9 if seconds > 0 else 0.0)
+    return f"expected: {format_duration(seconds)}, {speed}, limited by the {limit}"

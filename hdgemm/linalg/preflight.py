@@ -13,8 +13,8 @@ from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
-from hdgemm.linalg.row_plan import plan_rows
-from hdgemm.linalg.run import folder_of, host_session, machine_of, row_bytes, slabs_for
+from hdgemm.linalg.row_plan import rows_for
+from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run, row_bytes, slabs_for
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
@@ -22,7 +22,7 @@ from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
-from hdgemm.machine.limits import cores, memory_limit
+from hdgemm.machine.limits import memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stored import StoredMatrix
@@ -103,12 +103,12 @@ def plan(
     """
     if routine not in PLANNED:
         raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
-    with memory_limit(), host_session(session, options) as (opened, chosen):
+    with memory_limit(), open_run(Run(options, session, Watch())) as run:
         if routine == "syrk":
-            return _syrk(a, dtype, out, chosen, opened, arguments)
-        preflight = _Preflight.of(a, dtype, columns, out, chosen, opened, checkpoint=checkpoint)
+            return _syrk(a, dtype, out, run, arguments)
+        preflight = _Preflight.of(a, dtype, columns, out, run, checkpoint=checkpoint)
         if routine == "lstsq":
-            return preflight.priced(preflight.rows())
+            return preflight.rows()
         m, n = preflight.shape
         if routine not in ("lu", "lu_factor", "qr") and m != n:
             raise InputError(f"{routine} takes square matrices, got {m}×{n}")
@@ -117,9 +117,9 @@ def plan(
         if routine == "solve":
             return preflight.system(arguments)
         if routine == "qr" and arguments.get("mode") == "r":
-            tall = tall_plan(preflight.shape, preflight.dtype, chosen)
+            tall = tall_plan(preflight.shape, preflight.dtype, preflight.folder, run)
             if tall is not None:
-                return preflight.priced(tall)
+                return tall
         made = parse_location(out).format if out is not None and is_location(out) else None
         kind, whole = _KINDS[routine], made == "npy"
         upper = kind == "cholesky" and not arguments.get("lower", False)
@@ -128,10 +128,8 @@ def plan(
         )
 
 
-def _syrk(
-    a: Any, dtype: str, out: Any, options: Options, session: Session, given: Mapping[str, Any]
-) -> JointPlan:
-    how = int(given.get("trans", 0)), int(given.get("lower", 0)), out, options, session
+def _syrk(a: Any, dtype: str, out: Any, run: OpenRun, given: Mapping[str, Any]) -> JointPlan:
+    how = int(given.get("trans", 0)), int(given.get("lower", 0)), out, run.options, run.session
     shape = _described(a)
     if shape is None:
         return plan_syrk(a, *how)
@@ -156,15 +154,13 @@ class _Preflight:
     dtype: np.dtype[Any]
     columns: int
     out: Any
-    options: Options
-    session: Session
+    run: OpenRun
     checkpoint: bool
 
     @classmethod
     def of(
-        cls, a: Any, dtype: str, columns: Any, out: Any, options: Options, session: Session,
-        *, checkpoint: bool,
-    ) -> _Preflight:  # fmt: skip
+        cls, a: Any, dtype: str, columns: Any, out: Any, run: OpenRun, *, checkpoint: bool
+    ) -> _Preflight:
         shape, matrix = _described(a), None
         if shape is None:
             matrix = open_matrix(a)
@@ -177,7 +173,7 @@ class _Preflight:
                     f"b has {b.shape[0]} rows, a {matrix.shape[0]}: they must be as many"
                 )
             columns, found = b.shape[1], result_dtype(found, b.dtype)
-        return cls(shape, matrix, found, columns, out, options, session, checkpoint)
+        return cls(shape, matrix, found, columns, out, run, checkpoint)
 
     @property
     def folder(self) -> Path | None:
@@ -196,22 +192,11 @@ class _Preflight:
 
     def machine(self, folder: Path | None, depth: int | None = None) -> Machine:
         """Return the rates to plan with."""
-        return machine_of(
-            self.shape, self.dtype, folder, self.session, self.options, Watch(), depth=depth
-        )
+        return machine_of(self.shape, self.dtype, folder, self.run, depth=depth)
 
     def rows(self) -> RowPlan:
         """Return the plan of one pass over the rows of A and B."""
-        tile, memory = self.options.tile, host_bytes(self.options)
-        return plan_rows(
-            self.shape, self.columns, self.dtype.name, memory, self.options.threads or cores(),
-            rows=tile and tile[0],
-        )  # fmt: skip
-
-    def priced(self, plan: RowPlan) -> RowPlan:
-        """Return the plan of one pass over rows with its expected time."""
-        machine = self.machine(self.folder, plan.n)
-        return plan.priced(machine, in_file=self.folder is not None)
+        return rows_for(self.shape, self.columns, self.dtype, self.folder, self.run)
 
     def slabs(self, kind: Kind, storage: Storage) -> SlabPlan:
         """Return the plan of a factorisation."""
@@ -219,7 +204,7 @@ class _Preflight:
         if self.out is not None and is_location(self.out):
             folder = Path(parse_location(self.out).path).absolute().parent
         return slabs_for(
-            kind, self.shape, self.dtype.name, self.machine(folder), self.options, self.session,
+            kind, self.shape, self.dtype.name, self.machine(folder), self.run,
             storage=storage, reserved=PIECE_BYTES if self.checkpoint else 0,
         )  # fmt: skip
 
@@ -227,8 +212,8 @@ class _Preflight:
         """Return the plan of a solution with stored triangles."""
         return plan_solve(
             (self.shape[0], self.columns), self.dtype, stream,
-            host_bytes(self.options) - reserved, self.machine(self.folder, self.columns),
-            in_array=not is_location(self.out), tile=self.options.tile,
+            host_bytes(self.run.options) - reserved, self.machine(self.folder, self.columns),
+            in_array=not is_location(self.out), tile=self.run.options.tile,
         )  # fmt: skip
 
     def triangle(self) -> Stream:
@@ -246,7 +231,8 @@ class _Preflight:
         dtype, n, stored = single or self.dtype, self.shape[0], 2
         factors = replace(self, dtype=dtype, out=None)
         if self.folder is None:
-            slabs, stored = SlabPlan.of_array(kind, n, n, dtype.name, host_bytes(self.options)), 0
+            memory, stored = host_bytes(self.run.options), 0
+            slabs = SlabPlan.of_array(kind, n, n, dtype.name, memory)
         else:
             pitch = self.row_bytes(upper, dtype.itemsize)
             slabs = factors.slabs(kind, Storage(True, pitch, True, True))
@@ -257,8 +243,8 @@ class _Preflight:
                         keeps_lower=second_lower if whole else None)  # fmt: skip
         reserved = 0
         if single is not None:
-            reserved = min(host_bytes(self.options) // 4, STREAM_BYTES)
+            reserved = min(host_bytes(self.run.options) // 4, STREAM_BYTES)
             residual = n * n * self.dtype.itemsize
             stream = stream._replace(more=residual, copies=COPIES, steps=STEPS)
-        facts = facts_of("solve", (n, self.columns), self.dtype.name, self.options)
+        facts = facts_of("solve", (n, self.columns), self.dtype.name, self.run.options)
         return JointPlan(facts, (slabs, self.solution(stream, reserved)))

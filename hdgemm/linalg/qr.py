@@ -13,15 +13,13 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.row_plan import plan_rows, priced_rows
-from hdgemm.linalg.run import folder_of, host_session
+from hdgemm.linalg.row_plan import rows_for
+from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction
-from hdgemm.linalg.updates import host_bytes
-from hdgemm.machine.limits import cores
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single
 from hdgemm.progress import Watch
@@ -29,9 +27,11 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from pathlib import Path
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.row_plan import RowPlan
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -124,19 +124,18 @@ def qr(
         raise InputError(f"mode must be 'full', 'economic', 'r' or 'raw', got {mode!r}")
     if pivoting:
         raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
-    watch = Watch.of(progress, observer, cancel, report)
+    asked = Run(options, session, Watch.of(progress, observer, cancel, report))
     q_out, r_out = _outputs(out, mode)
     command = Command("qr", {}, checkpoint, restart)
-    with open_matrix(a) as source, host_session(session, options) as (opened, chosen):
+    with open_matrix(a) as source, open_run(asked) as opened:
         in_file = overwrite_a and folder_of(source) is not None
         with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
-        factor = strategy_of(strategy, chosen, in_memory=not on_disk(a, out))
+        factor = strategy_of(strategy, opened.options, in_memory=not on_disk(a, out))
         if factor is not None:
             return qr_on_devices(
-                source, (q_out, r_out), mode, factor, opened, chosen, watch,
-                check_finite=check_finite,
-            )  # fmt: skip
-        run = QrRun(a, source, opened, chosen, watch, check_finite=check_finite,
+                source, (q_out, r_out), mode, factor, opened, check_finite=check_finite
+            )
+        run = QrRun(a, source, opened, check_finite=check_finite,
                     overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
         return _on_host(run, (q_out, r_out), mode, command, with_r=with_r)
 
@@ -146,10 +145,10 @@ def _on_host(
 ) -> tuple[Any, ...]:
     """Factor by TSQR or by slabs."""
     q_out, r_out = out
-    plan = tall_plan(run.source.shape, run.dtype, run.options) if mode == "r" else None
-    if plan is not None:
-        plan = priced_rows(plan, run.source, run.session, run.options, run.watch)
-        return (_r_of_tall(run, plan, r_out, command),)
+    if mode == "r":
+        plan = tall_plan(run.source.shape, run.dtype, folder_of(run.source), run.how)
+        if plan is not None:
+            return (_r_of_tall(run, plan, r_out, command),)
     if mode == "raw" and not with_r:
         return _raw(run, q_out, command), None
     if command.checkpoint is not False:
@@ -236,18 +235,17 @@ def _rows_of_r(run: QrRun, r_out: Any) -> int:
     return run.k if given else m
 
 
-def tall_plan(shape: tuple[int, int], dtype: np.dtype[Any], options: Options) -> RowPlan | None:
+def tall_plan(
+    shape: tuple[int, int], dtype: np.dtype[Any], folder: Path | None, run: OpenRun
+) -> RowPlan | None:
     """Return the plan of R by TSQR; None with devices, which TSQR has no products for, where the
     matrix is not tall, and where R does not fit the memory.
     """
     m, n = shape
-    if m < _TALL * n or not n or device_names(options):
+    if m < _TALL * n or not n or device_names(run.options):
         return None
     try:
-        return plan_rows(
-            shape, 0, dtype.name, host_bytes(options), options.threads or cores(),
-            rows=options.tile and options.tile[0],
-        )  # fmt: skip
+        return rows_for(shape, 0, dtype, folder, run)
     except DoesNotFitError:
         return None
 
@@ -263,7 +261,7 @@ def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
             durable.begin(plan)
         r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
         nothing = open_stored(np.empty((plan.m, 0), run.dtype))
-        reduction = RowReduction(run.source, nothing, plan, run.watch,
+        reduction = RowReduction(run.source, nothing, plan, run.how.watch,
                                  check_finite=run.check_finite, checkpoint=durable)  # fmt: skip
         r.stored[: plan.n, :] = reduction.run().r
         if not r.new:

@@ -15,7 +15,7 @@ from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import check_finite_slab, host_session
+from hdgemm.linalg.run import Run, check_finite_slab, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
@@ -121,8 +121,8 @@ def qr_multiply(
             factor = factor.T
         _check_shapes(source, factor, left=left)
         dtype = np.result_type(source.dtype, factor.dtype)
-        opened, chosen = stack.enter_context(host_session(session, options))
-        run = QrRun(a, source, opened, chosen, watch, dtype=dtype,
+        opened = stack.enter_context(open_run(Run(options, session, watch)))
+        run = QrRun(a, source, opened, dtype=dtype,
                     overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
         command = Command(
@@ -183,7 +183,7 @@ class _Product:
 
         R has its name before the product is finished: a finished product says that all is.
         """
-        done, watch = checkpoint_of(self.target), run.watch
+        done, watch = checkpoint_of(self.target), run.how.watch
         if not is_location(r_out):
             raise InputError("checkpoint needs results in files: give locations of both in out")
         if done.finished:
@@ -192,7 +192,7 @@ class _Product:
         per_pair = flops_per_multiply_add(run.dtype.name)
         factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
         portions = Portions(watch, factoring + per_pair * self.c.size * run.k)
-        run.watch = portions.next(factoring)
+        run.how = run.how._replace(watch=portions.next(factoring))
         reflectors = DurableQr(run, command).reflectors(done)
         with ExitStack() as stack:
             r = run.place_r(stack, r_out, run.k, self.target)
@@ -200,7 +200,7 @@ class _Product:
             copy_r(run, reflectors.stored, r.stored, reflectors.plan)
         plan = done.plan
         applying = plan if isinstance(plan, SlabPlan) else self._plan(run, reflectors)
-        done.begin(applying, run.options)
+        done.begin(applying, run.how.options)
         start = done.done(0)
         recorder = Recorder(portions.next(applying.flops), applying.flops, devices=applying.devices)
         self._apply(run, reflectors, applying, recorder)
@@ -211,7 +211,7 @@ class _Product:
             applying, {"load1": streamed + columns * rows, "store2": columns * stored},
             done.resumption,
         )  # fmt: skip
-        portions.finish(facts_of("qr multiply", run.source.shape, run.dtype.name, run.options))
+        portions.finish(facts_of("qr multiply", run.source.shape, run.dtype.name, run.how.options))
         return r.result()
 
     @property

@@ -9,32 +9,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.linalg.householder import Reflectors
+from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import (
     check_finite_slab,
     folder_of,
     input_unchanged,
+    machine_of,
     plan_for,
-    plan_reflectors,
     slab_run,
 )
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import check_apart, destination, scratch_matrix
-from hdgemm.linalg.updates import products_of
+from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.progress import Watch
-    from hdgemm.run.session import Session
 
 
 def identity_slab(slab: Slab) -> None:
@@ -44,7 +43,7 @@ def identity_slab(slab: Slab) -> None:
 
 
 class QrRun:
-    """One QR factorisation, with the session, options and watch of its call.
+    """One QR factorisation; `how` has the session, options and watch of its call.
 
     Parameters
     ----------
@@ -60,16 +59,13 @@ class QrRun:
         self,
         a: Any,
         source: StoredMatrix,
-        session: Session,
-        options: Options,
-        watch: Watch,
+        how: OpenRun,
         *,
         check_finite: bool = True,
         overwrite_a: bool = False,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        self._a, self.source, self.session = a, source, session
-        self.options, self.watch, self.check_finite = options, watch, check_finite
+        self._a, self.source, self.how, self.check_finite = a, source, how, check_finite
         self.overwrite_a = self._changes_a = overwrite_a
         self.dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
         self.k = min(source.shape)
@@ -134,24 +130,30 @@ class QrRun:
 
     def reflectors(self, stored: StoredMatrix, *, new: bool) -> Reflectors:
         """Return the reflectors to be computed, planned; V is stored in some matrix."""
-        plan = plan_for(
-            "qr", self.source, stored, self.session, self.options, self.watch, new=new,
-            dtype=self.dtype,
-        )  # fmt: skip
+        plan = plan_for("qr", self.source, stored, self.how, new=new, dtype=self.dtype)
         return Reflectors(stored, plan)
 
     def plan_applied(
         self, reflectors: Reflectors, columns: int, out: StoredMatrix, trans: str | None = None
     ) -> SlabPlan:
         """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns."""
-        return plan_reflectors(
-            reflectors, columns, out, self.session, self.options, self.watch, trans=trans
-        )
+        plan, blocks, options = reflectors.plan, reflectors.blocks, self.how.options
+        machine = machine_of(
+            reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
+            self.how,
+        )  # fmt: skip
+        found = plan_slabs(
+            "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
+            rows=plan.m, width=options.tile and options.tile[1], block=plan.block,
+            storage=Storage(out.chunks is None), reserved=staging_bytes(options),
+            reflectors=blocks if trans == "C" else blocks[::-1],
+        )  # fmt: skip
+        return with_devices(found, machine.flop_rate(plan.dtype), self.how)
 
     def recorder(self, *plans: SlabPlan) -> Recorder:
         """Return the recorder of one or more passes."""
         devices = {name for plan in plans for name in plan.devices}
-        return Recorder(self.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
+        return Recorder(self.how.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
 
     def factor(self, reflectors: Reflectors, r: Destination | None, recorder: Recorder) -> None:
         """Compute the reflectors, and R where there is a place for it."""
@@ -165,7 +167,7 @@ class QrRun:
 
     def products(self, plan: SlabPlan, recorder: Recorder) -> Products:
         """Return what computes the products of a plan."""
-        return products_of(plan, self.session, self.options, recorder)
+        return products_of(plan, self.how, recorder)
 
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""
@@ -173,13 +175,10 @@ class QrRun:
         if done is not None and done.finished and isinstance(done.plan, SlabPlan):
             reflectors = Reflectors(target.stored, done.plan)
             reflectors.restore(done)
-            report_done(self.watch, done)
+            report_done(self.how.watch, done)
             return reflectors
         check = check_finite_slab if self.check_finite else None
-        with slab_run(
-            "qr", self.source, target.stored, target, self.session, self.options, self.watch,
-            check,
-        ) as pipeline:  # fmt: skip
+        with slab_run("qr", self.source, target.stored, target, self.how, check) as pipeline:
             reflectors = Reflectors(target.stored, pipeline.plan)
             if done is not None:
                 reflectors.restore(done)

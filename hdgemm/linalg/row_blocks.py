@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,7 @@ def plan_blocks(
 def factor_row_blocks(
     source: StoredMatrix,
     target: Destination,
-    options: Options,
-    watch: Watch,
+    run: OpenRun,
     check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
     """Factor a matrix of which no slab of columns fits; return interchanges and first zero pivot.
@@ -129,9 +127,10 @@ def factor_row_blocks(
             "a factorisation by blocks of rows takes no checkpoint; raise host_memory so that a "
             "slab of columns fits"
         )
+    options = run.options
     rows, _, panel = options.tile or (None, None, None)
     plan = plan_blocks(source.shape, source.dtype.name, host_bytes(options), rows=rows, panel=panel)
-    recorder = Recorder(watch, plan.flops)
+    recorder = Recorder(run.watch, plan.flops)
     blocks = RowBlocks(source, target.stored, plan, recorder, check)
     try:
         with recorder.measuring_memory():

@@ -8,19 +8,19 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning import STREAM_BUFFERS
-from hdgemm.linalg.run import folder_of, machine_of
+from hdgemm.linalg.run import machine_of
+from hdgemm.linalg.updates import host_bytes
+from hdgemm.machine.limits import cores
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.machine.rates import Machine
-    from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
-    from hdgemm.run.session import Session
 
 #: Bytes of a block at most: larger requests to a disk are not faster.
 _BLOCK_BYTES: Final = 32 << 20
@@ -144,10 +144,14 @@ def plan_rows(
     raise DoesNotFitError.within(what, held, memory)
 
 
-def priced_rows(
-    plan: RowPlan, a: StoredMatrix, session: Session, options: Options, watch: Watch
+def rows_for(
+    shape: tuple[int, int], p: int, dtype: np.dtype[Any], folder: Path | None, run: OpenRun
 ) -> RowPlan:
-    """Return the plan with the time that it takes on this machine."""
-    shape, dtype, folder = (plan.m, plan.n), np.dtype(plan.dtype), folder_of(a)
-    machine = machine_of(shape, dtype, folder, session, options, watch, depth=plan.n)
+    """Return the plan of A (m×n), in a folder or in memory, and B (m×p) on this machine."""
+    options = run.options
+    plan = plan_rows(
+        shape, p, dtype.name, host_bytes(options), options.threads or cores(),
+        rows=options.tile and options.tile[0],
+    )  # fmt: skip
+    machine = machine_of(shape, dtype, folder, run, depth=plan.n)
     return plan.priced(machine, in_file=folder is not None)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from hdgemm.linalg.householder import Reflectors
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
@@ -57,7 +56,7 @@ class OpenRun(NamedTuple):
 
 
 @contextmanager
-def host_session(session: Session | None, options: Any) -> Iterator[tuple[Session, Options]]:
+def open_run(run: Run | OpenRun) -> Iterator[OpenRun]:
     """Hold a session for one factorisation or solve, without slots that products have left.
 
     Devices that the options name compute the updates of slabs (`hdgemm.linalg.updates`) and factor
@@ -65,12 +64,12 @@ def host_session(session: Session | None, options: Any) -> Iterator[tuple[Sessio
     """
     with (
         thread_limit(),
-        session_for(session, options) as (opened, chosen),
+        session_for(run.session, run.options) as (opened, chosen),
         opened.running(chosen),
     ):
         opened.free_slots()
         try:
-            yield opened, chosen
+            yield OpenRun(chosen, opened, run.watch)
         finally:
             opened.free_slots()
 
@@ -79,9 +78,7 @@ def plan_for(
     kind: Kind,
     a: StoredMatrix,
     out: StoredMatrix,
-    session: Session,
-    options: Options,
-    watch: Watch,
+    run: OpenRun,
     *,
     new: bool = False,
     reserved: int = 0,
@@ -94,7 +91,7 @@ def plan_for(
     held by others. A `new` output may hold copies of slabs before they are stored.
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
-    machine = machine_of(a.shape, found, folder_of(out, a), session, options, watch)
+    machine = machine_of(a.shape, found, folder_of(out, a), run)
     stored = out.operand.matrix
     contiguous = (
         isinstance(stored, FileMatrix)
@@ -103,9 +100,7 @@ def plan_for(
     )
     copies = new and contiguous and out.shape == a.shape
     storage = Storage(out.chunks is None, row_bytes(a), copies, contiguous)
-    return slabs_for(
-        kind, a.shape, found.name, machine, options, session, storage=storage, reserved=reserved
-    )
+    return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
 
 
 def row_bytes(a: StoredMatrix) -> int:
@@ -125,54 +120,27 @@ def slabs_for(
     shape: tuple[int, int],
     dtype: str,
     machine: Machine,
-    options: Options,
-    session: Session,
+    run: OpenRun,
     *,
     storage: Storage,
     reserved: int,
 ) -> SlabPlan:
-    """Return the slabs for a factorisation of a matrix of this shape under these options."""
+    """Return the slabs for a factorisation of a matrix of this shape under the run's options."""
+    options = run.options
     _, width, block = options.tile or (None, None, None)
     plan = plan_slabs(
         kind, shape[1], dtype, host_bytes(options), machine,
         rows=shape[0], width=width, block=block, storage=storage,
         reserved=reserved + staging_bytes(options),
     )  # fmt: skip
-    return with_devices(plan, machine.flop_rate(dtype), session, options)
-
-
-def plan_reflectors(
-    reflectors: Reflectors,
-    columns: int,
-    out: StoredMatrix,
-    session: Session,
-    options: Options,
-    watch: Watch,
-    *,
-    trans: str | None,
-) -> SlabPlan:
-    """Return the slabs for Q (trans None), Q·C (N) or Q^H·C (C), of some columns."""
-    plan, blocks = reflectors.plan, reflectors.blocks
-    _, width, _ = options.tile or (None, None, None)
-    machine = machine_of(
-        reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
-        session, options, watch,
-    )  # fmt: skip
-    found = plan_slabs(
-        "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
-        rows=plan.m, width=width, block=plan.block, storage=Storage(out.chunks is None),
-        reserved=staging_bytes(options), reflectors=blocks if trans == "C" else blocks[::-1],
-    )  # fmt: skip
-    return with_devices(found, machine.flop_rate(plan.dtype), session, options)
+    return with_devices(plan, machine.flop_rate(dtype), run)
 
 
 def machine_of(
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     folder: Path | None,
-    session: Session,
-    options: Options,
-    watch: Watch,
+    run: OpenRun,
     *,
     depth: int | None = None,
 ) -> Machine:
@@ -185,7 +153,7 @@ def machine_of(
     staged = OperandSpec(False, "file", "staged", dtype.itemsize)
     k = min(m, n) // 3 if depth is None else depth
     problem = Problem(max(1, m), max(1, n), max(1, k), dtype.name, staged, staged, staged)
-    return session.machine(DeviceSpec(), problem, folder, options.threads, watch)
+    return run.session.machine(DeviceSpec(), problem, folder, run.options.threads, run.watch)
 
 
 @contextmanager
@@ -194,9 +162,7 @@ def slab_run(
     a: StoredMatrix,
     out: StoredMatrix,
     target: Destination,
-    session: Session,
-    options: Options,
-    watch: Watch,
+    run: OpenRun,
     check: Callable[[Slab], None] | None,
 ) -> Iterator[SlabPipeline]:
     """Yield the pipeline of one factorisation, durable or not; report it on leaving.
@@ -213,15 +179,15 @@ def slab_run(
     plan = None if checkpoint is None else checkpoint.plan
     if not isinstance(plan, SlabPlan):
         reserved = 0 if checkpoint is None else PIECE_BYTES
-        plan = plan_for(kind, a, out, session, options, watch, new=target.new, reserved=reserved)
+        plan = plan_for(kind, a, out, run, new=target.new, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         allocate_slabs(out, plan)
     if checkpoint is not None:
-        checkpoint.begin(plan, options)
+        checkpoint.begin(plan, run.options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
-    recorder = Recorder(watch, plan.flops, done=before, devices=plan.devices)
-    products = products_of(plan, session, options, recorder)
+    recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
+    products = products_of(plan, run, recorder)
     pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint, products=products)
     try:
         with pipeline:

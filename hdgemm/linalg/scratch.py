@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.linalg.factored_solve import open_lu
+from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.factored_solve import by_lu, open_lu
 from hdgemm.linalg.lu import factor
 from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.slab_journal import Command
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.run import OpenRun, Run
+    from hdgemm.linalg.solution import ColumnSolver
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Order of the diagonal blocks in which a diagonal is read.
@@ -35,6 +36,20 @@ class Factors(NamedTuple):
     lu: StoredMatrix
     pivots: NDArray[np.int64]
     zero: int
+
+    def solver(self, code: str) -> ColumnSolver:
+        """Return what solves with A (code N), its transpose (T) or conjugate transpose (C).
+
+        Raises
+        ------
+        SingularMatrixError
+            When a pivot is exactly zero.
+        """
+        if self.zero:
+            raise SingularMatrixError(
+                f"a is singular: pivot {self.zero} is exactly zero", order=self.zero
+            )
+        return by_lu(self.lu, self.pivots, code)
 
 
 @contextmanager
@@ -64,8 +79,7 @@ def lu_factors(
         scratch_file(source, overwrite_a=overwrite_a, checkpoint=checkpoint, name=name) as place,
     ):
         lu, pivots, zero = factor(
-            a, place, run.watch, run.options, run.session,
-            overwrite_a=overwrite_a, check_finite=check_finite,
+            a, place, run, overwrite_a=overwrite_a, check_finite=check_finite,
             command=Command("lu_factor", {}, checkpoint is not None),
         )  # fmt: skip
         with open_matrix(lu) as matrix:
@@ -100,16 +114,15 @@ def scratch_file(
 
     None says that they go into memory, or in place of A.
     """
-    parent = folder_of(source)
-    if overwrite_a and parent is not None:
+    folder = folder_of(source)
+    if overwrite_a and folder is not None:
         yield None
     elif checkpoint is not None:
         yield checkpoint.destination.work(f".{name}.npy")
-    elif parent is None:
+    elif folder is None:
         yield None
     else:
-        folder = Path(tempfile.mkdtemp(prefix=".hdgemm-solve-", dir=parent))
-        try:
-            yield folder / "factors.npy"
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with TemporaryDirectory(
+            prefix=".hdgemm-solve-", dir=folder, ignore_cleanup_errors=True
+        ) as made:
+            yield Path(made) / "factors.npy"

@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, host_session, machine_of
+from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, machine_of, open_run
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import destination, in_memory, open_columns
@@ -132,7 +132,7 @@ def solve_stored(
     if solution.vector and isinstance(given, np.ndarray):
         given = given[:, np.newaxis]
     with (
-        host_session(run.session, run.options) as (held, chosen),
+        open_run(run) as opened,
         destination(
             given, solution.b, rhs, order="F", overwrite_a=False, dtype=dtype, command=command
         ) as target,
@@ -145,9 +145,9 @@ def solve_stored(
         if done is not None and done.finished:
             report_done(run.watch, done)
         else:
-            with prepare(OpenRun(chosen, held, run.watch), target) as (solver, watch):
+            with prepare(opened, target) as (solver, watch):
                 solve_columns(
-                    solver, rhs, target.stored, dtype, OpenRun(chosen, held, watch),
+                    solver, rhs, target.stored, dtype, opened._replace(watch=watch),
                     check_finite=check_finite, checkpoint=done,
                 )  # fmt: skip
     result = target.result()
@@ -167,7 +167,7 @@ def solve_columns(
     checkpoint: SlabCheckpoint | None = None,
 ) -> None:
     """Store X for all columns of B, as many at a time as fit the memory with their copies."""
-    options, session, watch = run
+    options = run.options
     matrices = [each.matrix for each in solver.triangles]
     if any(overlaps(target.operand.matrix, matrix.operand.matrix) for matrix in matrices):
         raise InputError("out overlaps a triangle that is read until X is complete: choose another "
@@ -179,15 +179,15 @@ def solve_columns(
             rhs.shape, dtype, solver.stream(dtype),
             host_bytes(options) - solver.reserved,
             machine_of(
-                (len(rhs), len(rhs)), dtype, folder_of(*matrices, target), session, options,
-                Watch(), depth=rhs.shape[1],
+                (len(rhs), len(rhs)), dtype, folder_of(*matrices, target),
+                run._replace(watch=Watch()), depth=rhs.shape[1],
             ),
             in_array=array is not None, tile=options.tile,
         )  # fmt: skip
     if checkpoint is not None:
         checkpoint.begin(plan, options)
     start = 0 if checkpoint is None else checkpoint.done(0)
-    recorder = Recorder(watch, plan.flops, done=plan.flops_of(sum(
+    recorder = Recorder(run.watch, plan.flops, done=plan.flops_of(sum(
         group.width for group in plan.slabs[:start])))  # fmt: skip
     with (
         recorder.measuring_memory(),

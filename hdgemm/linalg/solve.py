@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.factored_solve import solve_triangular
 from hdgemm.linalg.refinement import SINGLE, NotConvergedError
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import absolute, open_square
 from hdgemm.linalg.system import System, factored, refined
-from hdgemm.linalg.triangular import solve_triangular
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor
-from hdgemm.linalg.factored_solve import by_cholesky, by_lu
+from hdgemm.linalg.factored_solve import by_cholesky
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.portions import Portions
@@ -116,12 +115,8 @@ class System:
         with lu_factors(
             self.a, run, overwrite_a=self.overwrite_a, check_finite=self.check_finite,
             checkpoint=checkpoint, name=name,
-        ) as (lu, pivots, zero):  # fmt: skip
-            if zero:
-                raise SingularMatrixError(
-                    f"a is singular: pivot {zero} is exactly zero", order=zero
-                )
-            yield by_lu(lu, pivots, "T" if self.transposed else "N")
+        ) as factors:  # fmt: skip
+            yield factors.solver("T" if self.transposed else "N")
 
     def portions(self, run: OpenRun) -> tuple[Portions, int, int]:
         """Return the two parts of the computation, and the operations of each."""

@@ -18,7 +18,7 @@ from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.run import folder_of, machine_of
+from hdgemm.linalg.run import OpenRun, folder_of, machine_of
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.stored import StoredMatrix
@@ -117,8 +117,8 @@ class TriangleUpdate:
         first = self.first
         files = (StoredMatrix(x, writable=False) for x in (first.a, first.destination))
         return machine_of(
-            (first.m, first.n), first.dtype, folder_of(*files), session, options, Watch(),
-            depth=first.k,
+            (first.m, first.n), first.dtype, folder_of(*files),
+            OpenRun(options, session, Watch()), depth=first.k,
         )  # fmt: skip
 
     def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,12 @@ from hdgemm.fortran import laswp
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import OpenRun, host_session
+from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.storage import (
-    absolute,
-    check_apart,
-    destination,
-    open_matrix,
-)
-from hdgemm.linalg.triangle_copies import TriangleCopies
+from hdgemm.linalg.storage import absolute, check_apart, destination, open_matrix
+from hdgemm.linalg.updates import host_bytes, update_devices
 from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
+    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
@@ -110,8 +106,8 @@ def lu(
     if checkpoint is not False and not all(is_location(place) for place in places):
         raise InputError("checkpoint needs results in files: give locations of L and U in out")
     command = Command("lu", {"permute_l": bool(permute_l)}, checkpoint, restart)
-    with open_matrix(a) as source, host_session(session, options) as (held, chosen):
-        run = OpenRun(chosen, held, Watch.of(progress, observer, cancel, report))
+    asked = Run(options, session, Watch.of(progress, observer, cancel, report))
+    with open_matrix(a) as source, open_run(asked) as run:
         call = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
         p, left, right = call.run(places, command, overwrite_a=overwrite_a)
     if permute_l:
@@ -148,13 +144,11 @@ class _Call:
                 return p, left.result(), result_at(places[1])
             with self._factors(portions, overwrite_a, done) as found:
                 p = _permutation(found.pivots, m)
-                copies, recorder = self._copies(), Recorder(portions.next(0), 0)
-                if done is not None and isinstance(done.plan, SlabPlan):
-                    copies = replace(copies, plan=done.plan)
+                plan, recorder = self._plan(done), Recorder(portions.next(0), 0)
                 with self._place(places[1], self._shapes[1]) as right:
                     check_apart(left, right)
-                    self._store_upper(found.lu, right.stored, copies, recorder)
-                self._store_lower(found, left, copies, p, recorder)
+                    self._store_upper(found.lu, right.stored, plan, recorder)
+                self._store_lower(found, left, plan, p, recorder)
         portions.finish(facts_of("lu", self.source.shape, self._dtype.name, self.run_as.options))
         return p, left.result(), right.result()
 
@@ -174,8 +168,32 @@ class _Call:
     def _dtype(self) -> np.dtype[Any]:
         return self.source.dtype.newbyteorder("=")
 
-    def _copies(self) -> TriangleCopies:
-        return TriangleCopies.of(self.source.shape, self._dtype, self.run_as.options)
+    def _plan(self, checkpoint: SlabCheckpoint | None) -> SlabPlan:
+        """Cut L into groups of columns that fit the memory, or as wide as a tile forces."""
+        if checkpoint is not None and isinstance(checkpoint.plan, SlabPlan):
+            return checkpoint.plan
+        (m, k), options = self._shapes[0], self.run_as.options
+        memory = host_bytes(options)
+        width = block = max(1, memory // (8 * max(1, m * self._dtype.itemsize)))
+        if options.tile is not None:
+            _, width, block = options.tile
+        return SlabPlan("copy", m, k, self._dtype.name, _groups(k, width), block, 1, memory // 4,
+                        memory, devices=update_devices(options))  # fmt: skip
+
+    def _bytes(self, plan: SlabPlan, start: int) -> dict[Stage, int]:
+        """Return the bytes that each stage moves when `start` groups of L are stored already.
+
+        Only rows of a triangle are read.
+        """
+        (m, k), itemsize = self._shapes[0], self._dtype.itemsize
+        left, upper = plan.slabs[start:], self._upper_groups(plan)
+        read = sum(part.width * (m - part.first) for part in left)
+        read += sum(part.width * min(k, part.last) for part in upper)
+        written = m * sum(part.width for part in left) + k * sum(part.width for part in upper)
+        return {"load1": read * itemsize, "store2": written * itemsize}
+
+    def _upper_groups(self, plan: SlabPlan) -> tuple[Columns, ...]:
+        return _groups(self.source.shape[1], max((part.width for part in plan.slabs), default=1))
 
     def _factors(
         self, portions: Portions, overwrite_a: bool, checkpoint: SlabCheckpoint | None
@@ -194,9 +212,9 @@ class _Call:
         )
 
     def _store_upper(
-        self, factors: StoredMatrix, u: StoredMatrix, copies: TriangleCopies, recorder: Recorder
+        self, factors: StoredMatrix, u: StoredMatrix, plan: SlabPlan, recorder: Recorder
     ) -> None:
-        for number, (first, last, _) in enumerate(copies.upper):
+        for number, (first, last, _) in enumerate(self._upper_groups(plan)):
             block = np.zeros((u.shape[0], last - first), self._dtype, "F")
             rows = block[:last]
             with recorder.operation("load1", number, nbytes=rows.nbytes):
@@ -205,14 +223,14 @@ class _Call:
                 u[:, first:last] = block
 
     def _store_lower(
-        self, found: Factors, left: Destination, copies: TriangleCopies, p: NDArray[np.int64],
+        self, found: Factors, left: Destination, plan: SlabPlan, p: NDArray[np.int64],
         recorder: Recorder,
     ) -> None:  # fmt: skip
         done, start = left.checkpoint, 0
         if done is not None:
-            done.begin(copies.plan, self.run_as.options)
+            done.begin(plan, self.run_as.options)
             start = done.done(0)
-        for number, part in enumerate(copies.plan.slabs[start:], start):
+        for number, part in enumerate(plan.slabs[start:], start):
             block = self._lower(found.lu, number, part, p, recorder)
             with recorder.operation("store2", number, nbytes=block.nbytes):
                 if done is not None:
@@ -220,7 +238,7 @@ class _Call:
                 else:
                     left.stored[:, part.first : part.last] = block
         resumption = None if done is None else done.resumption
-        recorder.finish(copies, copies.bytes_from(start), resumption)
+        recorder.finish(_Copies(plan, self._bytes(plan, start)), resumption=resumption)
 
     def _lower(
         self, factors: StoredMatrix, number: int, part: Columns, p: NDArray[np.int64],
@@ -234,6 +252,23 @@ class _Call:
             rows[...] = np.tril(factors[first:, first:last].read(), -1)
         np.fill_diagonal(rows, 1)
         return block[p] if self.permuted else block
+
+
+class _Copies(NamedTuple):
+    """The plan of the copies of L and U, as their report has it."""
+
+    plan: SlabPlan
+    planned_bytes: dict[Stage, int]
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape and memory as plain values, for reports."""
+        plan = self.plan
+        return {"kind": "copies of L and U", "m": plan.m, "n": plan.n, "dtype": plan.dtype,
+                "host_bytes": plan.bytes_held, "host_limit": plan.host_limit}  # fmt: skip
+
+
+def _groups(columns: int, width: int) -> tuple[Columns, ...]:
+    return tuple(Columns(at, min(at + width, columns), 0) for at in range(0, columns, width))
 
 
 def _permutation(pivots: NDArray[np.int64], m: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import block_of, opened, product_summary, rectangle, run_blocks
 from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.run import OpenRun, host_session
+from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.solution import ColumnSolver, solve_columns
 from hdgemm.linalg.storage import check_square, destination, open_matrix, open_square
 from hdgemm.linalg.triangle_solver import Triangle
@@ -229,12 +229,11 @@ def trsm(
             np.conjugate(x, out=x)
 
     in_place = bool(overwrite_b) and rhs.dtype == dtype
-    watch = Watch.of(progress, observer, cancel, report)
     with (
-        host_session(session, options) as (held, chosen),
+        open_run(Run(options, session, Watch.of(progress, observer, cancel, report))) as run,
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
         turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
         solver = ColumnSolver(solve, (triangle,))
-        solve_columns(solver, *turned, dtype, OpenRun(chosen, held, watch), check_finite=False)
+        solve_columns(solver, *turned, dtype, run, check_finite=False)
     return target.result()

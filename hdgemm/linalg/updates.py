@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path
-    from hdgemm.run.session import Session
 
 #: The part of the host memory that products on devices may take for staging: one in `_PART`.
 _PART: Final = 4
@@ -74,8 +74,7 @@ class DeviceProducts:
     """Products by the engine, on the devices of a session."""
 
     plan: SlabPlan
-    session: Session
-    options: Options
+    run: OpenRun
     recorder: Recorder
 
     def add(
@@ -96,12 +95,11 @@ class DeviceProducts:
         tile = self.plan.tile
         if tile is not None and trans_a == "C":  # rows of the slab are the depth
             tile = (tile[0], tile[2], tile[1])
-        options = replace(
-            self.options, host_memory=staging_bytes(self.options), tile=tile, verify=False
-        )
+        asked, session, _ = self.run
+        options = replace(asked, host_memory=staging_bytes(asked), tile=tile, verify=False)
         watch = Watch(cancel=self.recorder.cancel)
         try:
-            report = run_product(product, options, self.session, watch)
+            report = run_product(product, options, session, watch)
         except CancelledRunError:
             self.recorder.check_cancel()  # raises what the factorisation says
             raise
@@ -113,10 +111,10 @@ def _operand(x: NDArray[Any], trans: str) -> Any:
     return open_operand(x, trans=flip, conj=flip and x.dtype.kind == "c")
 
 
-def products_of(plan: SlabPlan, session: Session, options: Options, recorder: Recorder) -> Products:
+def products_of(plan: SlabPlan, run: OpenRun, recorder: Recorder) -> Products:
     """Return what computes the products of a slab plan."""
     if plan.devices:
-        return DeviceProducts(plan, session, options, recorder)
+        return DeviceProducts(plan, run, recorder)
     return HostProducts(recorder)
 
 
@@ -135,7 +133,7 @@ def staging_bytes(options: Options) -> int:
     return host_bytes(options) // _PART if device_names(options) else 0
 
 
-def with_devices(plan: SlabPlan, host_rate: float, session: Session, options: Options) -> SlabPlan:
+def with_devices(plan: SlabPlan, host_rate: float, run: OpenRun) -> SlabPlan:
     """Return a slab plan with the devices of its updates, their tile and their expected duration.
 
     Parameters
@@ -150,6 +148,7 @@ def with_devices(plan: SlabPlan, host_rate: float, session: Session, options: Op
     DoesNotFitError
         When a tile does not fit a device, or the part of the host memory for staging.
     """
+    options = run.options
     names = update_devices(options)
     if not names or not plan.slabs:
         return plan
@@ -167,7 +166,7 @@ def with_devices(plan: SlabPlan, host_rate: float, session: Session, options: Op
         rows, cols, depth = options.tile
         forced = (cols, rows, depth)
     part = replace(options, host_memory=staging_bytes(options), tile=forced, verify=False)
-    members = plan_members(problem_for, names, part, session)
+    members = plan_members(problem_for, names, part, run.session)
     member = next(each.plan for each in members if each.name != "host")
     tile = None if member.in_place else member.tile
     seconds = member.expected.seconds if member.expected is not None else 0.0

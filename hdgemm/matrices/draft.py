@@ -7,6 +7,8 @@ import os
 import resource
 import secrets
 import shutil
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
@@ -16,7 +18,7 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     #: First row, first column, rows and columns.
     Rectangle = tuple[int, int, int, int]
@@ -60,22 +62,24 @@ class Draft(Generic[M]):
             file is complete, but its name may not be durable.
         """
         self.matrix.flush()
-        try:
-            self._give_name()
-        except OSError as error:
-            raise MatrixIOError(
-                f"cannot rename {self.part} to {self.path}: {error}",
-                path=str(self.path), offset=0, length=0,
-            ) from error  # fmt: skip
-        self._open = False
-        self.matrix.close()
-        try:
-            self._settle()
-        except OSError as error:
-            raise MatrixIOError(
-                f"{self.path} is complete, but its name may not survive a power failure: {error}",
-                path=str(self.path), offset=0, length=0,
-            ) from error  # fmt: skip
+        with _freed_later(self.path):
+            try:
+                self._give_name()
+            except OSError as error:
+                raise MatrixIOError(
+                    f"cannot rename {self.part} to {self.path}: {error}",
+                    path=str(self.path), offset=0, length=0,
+                ) from error  # fmt: skip
+            self._open = False
+            self.matrix.close()
+            try:
+                self._settle()
+            except OSError as error:
+                raise MatrixIOError(
+                    f"{self.path} is complete, but its name may not survive a power failure: "
+                    f"{error}",
+                    path=str(self.path), offset=0, length=0,
+                ) from error  # fmt: skip
 
     def _give_name(self) -> None:
         self.part.replace(self.path)
@@ -110,6 +114,39 @@ class FileDraft(Draft[FileMatrix]):
         super()._give_name()
 
 
+#: Threads that free files which have lost their names.
+_FREEING: Final[list[threading.Thread]] = []
+
+
+@contextmanager
+def _freed_later(path: Path) -> Iterator[None]:
+    """Let a thread free the file that loses its name meanwhile.
+
+    A rename that frees thousands of extents takes ext4 seconds (measured: 10 s for a triangle of
+    order 8192). While the old file is open, they are freed at its last close.
+    """
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # the name is new
+        yield
+        return
+    thread = threading.Thread(target=os.close, args=(fd,), name="hdgemm-free")
+    try:
+        yield
+    finally:
+        try:
+            thread.start()
+            _FREEING.append(thread)
+        except RuntimeError:  # no more threads
+            os.close(fd)
+
+
+def wait_for_freed_space() -> None:
+    """Wait until the files that were replaced are freed."""
+    while _FREEING:
+        _FREEING.pop().join()
+
+
 def real_path(path: Path) -> Path:
     """Return the file that a link leads to: the link keeps its name, its target is replaced."""
     found = Path(os.path.realpath(path))
@@ -136,6 +173,7 @@ def reserve(
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
+    wait_for_freed_space()
     try:
         fd, part = _create(path, part)
     except OSError as error:
@@ -207,6 +245,7 @@ def require_space(path: Path, nbytes: int) -> None:
 
     For stores that would find out by filling the disk, or in the middle of a change to a file.
     """
+    wait_for_freed_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     code = errno.ENOSPC if nbytes > shutil.disk_usage(path.parent).free else 0
     if limit != resource.RLIM_INFINITY and nbytes > limit:

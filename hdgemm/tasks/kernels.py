@@ -45,10 +45,14 @@ def factor_diagonal(a: NDArray[Any], first: int) -> None:
     """
     order = potrf(a)
     if order:
-        order += first
-        raise SingularMatrixError(
-            f"a is not positive definite: its leading minor of order {order} is not", order=order
-        )
+        raise not_positive_definite(first + order)
+
+
+def not_positive_definite(order: int) -> SingularMatrixError:
+    """Return the error of a matrix with a leading minor that is not positive definite."""
+    return SingularMatrixError(
+        f"a is not positive definite: its leading minor of order {order} is not", order=order
+    )
 
 
 def trsm_below(panel: BlockColumn) -> Kernel:

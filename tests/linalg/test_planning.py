@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import slab_plan
 from hdgemm.linalg.planning import Storage, plan_slabs
-from hdgemm.machine.rates import HOST
+from hdgemm.linalg.row_plan import plan_rows
+from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading
 
 KINDS = ("cholesky", "lu")
@@ -140,3 +141,22 @@ def test_blocks_of_reflectors_are_not_narrower_than_their_tasks_allow(n):
     # With blocks of one column, a QR of order 300 was 45,150 tasks, and took 11 s.
     found = plan("qr", n, 4 * 10**7)
     assert found.block >= 16
+
+
+def test_tsqr_is_priced_by_given_rates():
+    plan = plan_rows((1000, 40), 1, "float64", 10**8, 2, rows=100)
+    assert not plan.expected_phase_seconds
+    rates = Machine(gemm={"float64": 1e9}, copy=1e6, disk_read=1e3)
+    found = plan.priced(rates, in_file=True)
+    expected = found.expected_phase_seconds
+    assert expected["load"] == pytest.approx(1000 * 41 * 8 / 1e3)
+    # Each of two cores reduces one block of 100 rows first.
+    assert expected["update"] == pytest.approx(4 * expected["panel"])
+    assert expected["update"] + expected["panel"] == pytest.approx(plan.flops / 0.47e9)
+    assert (found.expected_limit, found.expected_seconds) == ("disk", expected["load"])
+    assert "limited by the disk" in str(found)
+    assert "update" in str(found)
+    in_memory = plan.priced(Machine(gemm={"float64": 1e6}, copy=1e6), in_file=False)
+    assert in_memory.expected_limit == "kernel"
+    assert in_memory.expected_seconds == pytest.approx(plan.flops / 0.47e6)
+    assert in_memory.expected_phase_seconds["load"] == pytest.approx(1000 * 41 * 8 / 1e6)

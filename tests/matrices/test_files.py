@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices import filematrix, files, transfer
+from hdgemm.matrices import draft, filematrix, files, transfer
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.npy import create_npy, open_npy
@@ -509,3 +509,40 @@ def test_a_forked_child_has_its_own_threads(tmp_path):
         os._exit(0 if (whole(matrix) == x).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     matrix.close()
+
+
+def test_a_replaced_file_is_freed_after_its_successor_has_the_name(tmp_path, monkeypatch):
+    path, freed, closed = tmp_path / "A.npy", threading.Event(), []
+    np.save(path, np.zeros((3, 3)))
+
+    class Held:
+        close = staticmethod(lambda fd: (freed.wait(600), closed.append(fd), os.close(fd)))
+
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+    monkeypatch.setattr(draft, "os", Held())
+    with create_npy(path, (3, 3), np.dtype("float64")) as made:
+        made.matrix.write(0, 0, np.ones((3, 3)))
+        made.publish()
+    assert np.load(path).sum() == 9
+    assert not closed
+    threading.Timer(0.05, freed.set).start()
+    draft.require_space(path, 1)  # waits for the space of the old file
+    assert len(closed) == 1
+
+
+def test_without_a_thread_a_replaced_file_is_freed_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "A.npy"
+    np.save(path, np.zeros((3, 3)))
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with create_npy(path, (3, 3), np.dtype("float64")) as made:
+        made.matrix.write(0, 0, np.ones((3, 3)))
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        made.publish()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert np.load(path).sum() == 9
