@@ -30,16 +30,10 @@ _SUFFIXES: Final = {"trace": ".json", "gantt": ".png", "tilemap": ".png", "repor
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Files that a run leaves, and what it prints.
+    """Files that a run leaves (None for none), and what it prints.
 
-    Parameters
-    ----------
-    trace, gantt, tilemap, report
-        Where they are written; None for none.
-    quiet
-        Print neither progress nor the table.
-    as_json
-        Print the report as JSON instead of the table.
+    With `quiet`, neither progress nor the table; with `as_json`, the report as JSON instead of the
+    table.
     """
 
     trace: Path | None = None

@@ -46,19 +46,11 @@ _WHOLE: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What reading costs a block of C, for the choice of its shape.
+    """What reading costs a block of C, for the choice of its shape; k is the extent of A and B.
 
-    Parameters
-    ----------
-    k
-        The common extent of A and B.
-    a_bytes, b_bytes
-        Bytes of an element of A and of B.
-    request_seconds
-        Time of one request of a row that is not contiguous with the next.
-    row_bytes
-        Bytes of a stored row of B in a row-major file: the gaps between parts of rows are read,
-        too, up to `_GAP`. 0 for other storage.
+    An element takes `a_bytes` and `b_bytes`; a request of a row that is not contiguous with the
+    next takes `request_seconds`. A stored row of B in a row-major file has `row_bytes`: the gaps
+    between parts of rows are read, too, up to `_GAP`. 0 for other storage.
     """
 
     k: int

@@ -53,19 +53,10 @@ _MOST_LOSSES: Final = 10
 class Coordinator:
     """Pools of blocks on their way through a cluster, one after the other.
 
-    A context: when it is left, the workers free what they keep for the run.
-
-    Parameters
-    ----------
-    itemsize
-        Bytes of memory that an element of a block takes of C's part of a worker's.
-    bandwidth
-        Bytes/s of the storage; None takes them from what the workers measure.
-
-    Attributes
-    ----------
-    seconds
-        Wall time of the run, once the context is left.
+    A context: when it is left, the workers free what they keep for the run, and `seconds` is
+    the run's wall time. An element of a block takes `itemsize` bytes of C's part of a worker's
+    memory. `bandwidth` are the bytes/s of the storage; None: as much as
+    the workers measure.
     """
 
     pool: BlockPool

@@ -59,16 +59,9 @@ _ONE: Final = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A resource that other processes take.
+    """A resource, ``"host_memory"``, ``"disk"`` or ``"cores"``, that other processes take in part.
 
-    Parameters
-    ----------
-    resource
-        ``"host_memory"``, ``"disk"`` or ``"cores"``.
-    taken
-        The part that they take; None where it is not measurable.
-    evidence
-        The figures that say so.
+    `taken` is None where the part is not measurable; `evidence` are the figures that say so.
     """
 
     resource: str

@@ -148,16 +148,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One strategy of the ladder.
+    """One strategy of the ladder, with the model's `predictions` for it.
 
-    Parameters
-    ----------
-    seconds
-        Length of the run of median speed.
-    stage_seconds
-        Busy seconds of each stage in that run.
-    predictions
-        The model's figures for it.
+    `seconds` is the length of the run of median speed, `stage_seconds` each stage's busy time in
+    it.
     """
 
     rate: Rate

@@ -27,16 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Factorised:
-    """What a factorisation leaves beside the factors in the array.
+    """What a factorisation leaves beside the factors in the array, and the timeline of all devices.
 
-    Parameters
-    ----------
-    timeline
-        Of all devices.
-    pivots, zeros
-        Of LU: 0-based interchanges as LAPACK's, and 1-based indices of zero pivots.
-    triangles
-        Of QR: T of the compact WY form of each panel.
+    `pivots` and `zeros` are those of LU: 0-based interchanges as LAPACK's, and 1-based indices of
+    zero pivots. `triangles` are those of QR: T of the compact WY form of each panel.
     """
 
     timeline: Timeline

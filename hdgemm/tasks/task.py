@@ -19,16 +19,9 @@ if TYPE_CHECKING:
 class Tile:
     """A piece of data that tasks read and write as a whole; it is known by its identity.
 
-    Parameters
-    ----------
-    name
-        For messages, such as ``"A[3]"``.
-    nbytes
-        Size in bytes; 0 for a tile that only orders tasks.
-    array
-        Its place in host memory, 2-D and column-major; None in virtual time.
-    home
-        Name of the device that the tile is dealt to; None for no device.
+    `name` is for messages, such as ``"A[3]"``; `nbytes` is 0 for a tile that only orders tasks.
+    `array` is its place in host memory, 2-D and column-major; None in virtual time. `home` names
+    the device that the tile is dealt to; None for no device.
     """
 
     name: str
@@ -79,22 +72,11 @@ class Kernel:
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """One inserted task.
+    """One inserted task, with its place in the serial order, from 0, as `number`.
 
-    Parameters
-    ----------
-    number
-        Its place in the serial order, from 0.
-    priority
-        Of two ready tasks the one with the larger priority runs first.
-    where
-        Name of the device that must run it; None: the scheduler chooses.
-    tiles
-        All tiles that it accesses, each once.
-    waits_for
-        Unfinished tasks that must finish first.
-    successors
-        Tasks that wait for this one.
+    Of two ready tasks the one with the larger priority runs first. It must run on the device
+    `where`; None: the scheduler chooses. `tiles` are all that it accesses, each once. It
+    `waits_for` so many unfinished tasks, and its `successors` wait for it.
     """
 
     number: int
