@@ -34,28 +34,9 @@ Origin: TypeAlias = Literal["tuned", "default", "stale"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShape:
-    """How the kernel divides C among work-groups, work-items and registers; see `kernels/gemm.cl`.
+    """How the kernel divides C among work-groups, work-items and registers.
 
-    Parameters
-    ----------
-    lanes
-        Elements of a SIMD vector, in reals; a complex element is two of them.
-    dim_m, dim_n
-        The work-group's extents, in work-items.
-    rows, vectors
-        A work-item's register tile: rows, and vectors per row.
-    walk_m, walk_n
-        Panels of A and of B that one work-group processes in turn.
-    block_k
-        k steps of one unrolled block, and of one block in local memory.
-    cache_k
-        k steps after which C is updated, so that the panels in use stay in the cache.
-    local
-        Blocks of A and B are copied to local memory first.
-    packed
-        A and B are stored in panels; otherwise row-major, as uploaded.
-    ahead
-        k steps by which panels are prefetched; 0 for none.
+    The fields are the definitions of `kernels/gemm.cl`; a complex element is two lanes.
     """
 
     lanes: int

@@ -42,20 +42,7 @@ _BUILDING: Final = threading.Lock()
 
 def gemm_source(shape: KernelShape, dtype: np.dtype[Any]) -> str:
     """Return the source of the kernel ``gemm`` for one shape and dtype."""
-    values = {
-        "VW": shape.lanes,
-        "DIM_M": shape.dim_m,
-        "DIM_N": shape.dim_n,
-        "RM": shape.rows,
-        "RV": shape.vectors,
-        "REP_M": shape.walk_m,
-        "REP_N": shape.walk_n,
-        "BLK_K": shape.block_k,
-        "KC": shape.cache_k,
-        "LOCAL": int(shape.local),
-        "PACKED": int(shape.packed),
-        "AHEAD": shape.ahead,
-    }
+    values = {name.upper(): int(value) for name, value in shape.to_json().items()}
     return _source("gemm.cl", values, dtype)
 
 

@@ -2,51 +2,51 @@
  *
  * One source for every shape; ../programs.py prepends the definitions:
  *
- *   REAL         float or double
- *   CPLX         1 where an element is a (real, imaginary) pair of REALs, else 0
- *   VW           lanes of a vector, in REALs; vectors lie along n
- *   DIM_M DIM_N  the work-group's extents, in work-items
- *   RM RV        a work-item's register tile: RM rows of RV vectors
- *   REP_M REP_N  panels of A and B that a work-group processes in turn
- *   BLK_K        k of one unrolled block, and of one block in local memory
- *   KC           k after which C is updated, so that the panels in use stay in the cache
- *   LOCAL        1: the work-group copies blocks of A and B to local memory first
- *   PACKED       1: operands are in panels (see pack.cl), 0: row-major, with two strides each
- *   AHEAD        k steps by which panels are prefetched, 0 for none
+ *   REAL             float or double
+ *   CPLX             1 where an element is a (real, imaginary) pair of REALs, else 0
+ *   LANES            of a vector, in REALs; vectors lie along n
+ *   DIM_M DIM_N      the work-group's extents, in work-items
+ *   ROWS VECTORS     a work-item's register tile: ROWS rows of VECTORS vectors
+ *   WALK_M WALK_N    panels of A and B that a work-group processes in turn
+ *   BLOCK_K          k of one unrolled block, and of one block in local memory
+ *   CACHE_K          k after which C is updated, so that the panels in use stay in the cache
+ *   LOCAL            1: the work-group copies blocks of A and B to local memory first
+ *   PACKED           1: operands are in panels (see pack.cl), 0: row-major, with two strides each
+ *   AHEAD            k steps by which panels are prefetched, 0 for none
  *
- * A work-group's tile of C is BLK_M x BLK_N elements, which is also the panels' width. A
+ * A work-group's tile of C is BLOCK_M x BLOCK_N elements, which is also the panels' width. A
  * work-item computes the rows DIM_M apart and the vectors DIM_N apart, as in BEAST (figure 6), so
  * that neighbours access neighbouring memory. A CPU's shape is DIM_M = DIM_N = 1: a work-item is
- * then a register tile that walks over REP_M x REP_N panels.
+ * then a register tile that walks over WALK_M x WALK_N panels.
  *
  * Complex elements: with b = (re, im, re, im, ...), `acc` sums re(a) * b and `accj` sums im(a) * b;
  * a * b is acc + i * accj, where i * (x, y) = (-y, x) is needed only once, at the end.
  */
 
 #define ES (1 + CPLX)
-#define BLK_M (RM * DIM_M)
-#define BLK_N (RV * VW * DIM_N / ES)
-#define A_STEP (BLK_M * ES)
-#define B_STEP (BLK_N * ES)
+#define BLOCK_M (ROWS * DIM_M)
+#define BLOCK_N (VECTORS * LANES * DIM_N / ES)
+#define A_STEP (BLOCK_M * ES)
+#define B_STEP (BLOCK_N * ES)
 
 #define GLUE_(x, y) x##y
 #define GLUE(x, y) GLUE_(x, y)
-#if VW == 1
+#if LANES == 1
 typedef REAL VEC;
 #define LOAD(p) (*(p))
 #define STORE(v, p) (*(p) = (v))
 #else
-typedef GLUE(REAL, VW) VEC;
-#define LOAD(p) GLUE(vload, VW)(0, p)
-#define STORE(v, p) GLUE(vstore, VW)(v, 0, p)
+typedef GLUE(REAL, LANES) VEC;
+#define LOAD(p) GLUE(vload, LANES)(0, p)
+#define STORE(v, p) GLUE(vstore, LANES)(v, 0, p)
 #endif
 
 #if CPLX
-#if VW == 2
+#if LANES == 2
 #define TURN(v) (VEC)(-(v).s1, (v).s0)
-#elif VW == 4
+#elif LANES == 4
 #define TURN(v) (VEC)(-(v).s1, (v).s0, -(v).s3, (v).s2)
-#elif VW == 8
+#elif LANES == 8
 #define TURN(v) \
     (VEC)(-(v).s1, (v).s0, -(v).s3, (v).s2, -(v).s5, (v).s4, -(v).s7, (v).s6)
 #else
@@ -62,13 +62,13 @@ typedef GLUE(REAL, VW) VEC;
 /* One k step: the outer product of a column of A and a row of B, added to the register tile. */
 #define MULTIPLY(a, b)                                              \
     {                                                               \
-        VEC row[RV];                                                \
-        _Pragma("unroll") for (int v = 0; v < RV; v++)              \
-            row[v] = LOAD((b) + (v * DIM_N + item_n) * VW);         \
-        _Pragma("unroll") for (int i = 0; i < RM; i++)              \
+        VEC row[VECTORS];                                           \
+        _Pragma("unroll") for (int v = 0; v < VECTORS; v++)         \
+            row[v] = LOAD((b) + (v * DIM_N + item_n) * LANES);      \
+        _Pragma("unroll") for (int i = 0; i < ROWS; i++)            \
         {                                                           \
             const VEC re = (VEC)((a)[(i * DIM_M + item_m) * ES]);   \
-            _Pragma("unroll") for (int v = 0; v < RV; v++)          \
+            _Pragma("unroll") for (int v = 0; v < VECTORS; v++)     \
                 acc[i][v] += re * row[v];                         \
             IMAGINARY(a)                                            \
         }                                                           \
@@ -76,7 +76,7 @@ typedef GLUE(REAL, VW) VEC;
 #if CPLX
 #define IMAGINARY(a)                                                \
     const VEC im = (VEC)((a)[(i * DIM_M + item_m) * ES + 1]);       \
-    _Pragma("unroll") for (int v = 0; v < RV; v++)                  \
+    _Pragma("unroll") for (int v = 0; v < VECTORS; v++)             \
         accj[i][v] += im * row[v];
 #else
 #define IMAGINARY(a)
@@ -125,66 +125,66 @@ void gemm(const long m, const long n, const long k,
 {
     const int item_n = DIM_N == 1 ? 0 : get_local_id(0);
     const int item_m = DIM_M == 1 ? 0 : get_local_id(1);
-    const long first_n = (long)get_group_id(0) * REP_N;
-    const long first_m = (long)get_group_id(1) * REP_M;
-    const long last_n = min(first_n + REP_N, (n + BLK_N - 1) / BLK_N);
-    const long last_m = min(first_m + REP_M, (m + BLK_M - 1) / BLK_M);
+    const long first_n = (long)get_group_id(0) * WALK_N;
+    const long first_m = (long)get_group_id(1) * WALK_M;
+    const long last_n = min(first_n + WALK_N, (n + BLOCK_N - 1) / BLOCK_N);
+    const long last_m = min(first_m + WALK_M, (m + BLOCK_M - 1) / BLOCK_M);
     A += a_start * ES;
     B += b_start * ES;
     C += c_start * ES;
 #if LOCAL
-    __local REAL block_a[BLK_K * A_STEP];
-    __local REAL block_b[BLK_K * B_STEP];
+    __local REAL block_a[BLOCK_K * A_STEP];
+    __local REAL block_b[BLOCK_K * B_STEP];
     const int item = item_m * DIM_N + item_n;
 #endif
 
     long start = 0;
     do {
-        const long until = min(k, start + KC);
+        const long until = min(k, start + CACHE_K);
         const REAL keep_re = start ? (REAL)1 : beta_re;
         const REAL keep_im = start ? (REAL)0 : beta_im;
         const int keep = keep_re != 0 || keep_im != 0;
         for (long pn = first_n; pn < last_n; pn++)
             for (long pm = first_m; pm < last_m; pm++) {
-                const long row0 = pm * BLK_M, col0 = pn * BLK_N;
+                const long row0 = pm * BLOCK_M, col0 = pn * BLOCK_N;
                 long kk = start;
-                VEC acc[RM][RV];
-                _Pragma("unroll") for (int i = 0; i < RM; i++)
-                    _Pragma("unroll") for (int v = 0; v < RV; v++) acc[i][v] = (VEC)(0);
+                VEC acc[ROWS][VECTORS];
+                _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+                    _Pragma("unroll") for (int v = 0; v < VECTORS; v++) acc[i][v] = (VEC)(0);
 #if CPLX
-                VEC accj[RM][RV];
-                _Pragma("unroll") for (int i = 0; i < RM; i++)
-                    _Pragma("unroll") for (int v = 0; v < RV; v++) accj[i][v] = (VEC)(0);
+                VEC accj[ROWS][VECTORS];
+                _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+                    _Pragma("unroll") for (int v = 0; v < VECTORS; v++) accj[i][v] = (VEC)(0);
 #endif
 #if PACKED
                 __global const REAL *a = A_AT(pm, kk);
                 __global const REAL *b = B_AT(pn, kk);
 #endif
 #if LOCAL
-                for (; kk < until; kk += BLK_K) {
+                for (; kk < until; kk += BLOCK_K) {
                     barrier(CLK_LOCAL_MEM_FENCE);
-                    for (int t = item; t < BLK_K * A_STEP; t += DIM_M * DIM_N)
+                    for (int t = item; t < BLOCK_K * A_STEP; t += DIM_M * DIM_N)
                         block_a[t] = READ_A(t);
-                    for (int t = item; t < BLK_K * B_STEP; t += DIM_M * DIM_N)
+                    for (int t = item; t < BLOCK_K * B_STEP; t += DIM_M * DIM_N)
                         block_b[t] = READ_B(t);
                     barrier(CLK_LOCAL_MEM_FENCE);
-                    _Pragma("unroll") for (int s = 0; s < BLK_K; s++)
+                    _Pragma("unroll") for (int s = 0; s < BLOCK_K; s++)
                         MULTIPLY(block_a + s * A_STEP, block_b + s * B_STEP)
 #if PACKED
-                    a += BLK_K * A_STEP;
-                    b += BLK_K * B_STEP;
+                    a += BLOCK_K * A_STEP;
+                    b += BLOCK_K * B_STEP;
 #endif
                 }
 #else
-                for (; kk + BLK_K <= until; kk += BLK_K) {
-                    _Pragma("unroll") for (int s = 0; s < BLK_K; s++) {
+                for (; kk + BLOCK_K <= until; kk += BLOCK_K) {
+                    _Pragma("unroll") for (int s = 0; s < BLOCK_K; s++) {
 #if AHEAD
                         prefetch(b + (s + AHEAD) * B_STEP, B_STEP);
 #endif
                         MULTIPLY(a + s * A_STEP, b + s * B_STEP)
                     }
-                    a += BLK_K * A_STEP;
-                    b += BLK_K * B_STEP;
+                    a += BLOCK_K * A_STEP;
+                    b += BLOCK_K * B_STEP;
                 }
                 for (; kk < until; kk++) {
                     MULTIPLY(a, b)
@@ -193,15 +193,15 @@ void gemm(const long m, const long n, const long k,
                 }
 #endif
 #if CPLX
-                _Pragma("unroll") for (int i = 0; i < RM; i++)
-                    _Pragma("unroll") for (int v = 0; v < RV; v++) acc[i][v] += TURN(accj[i][v]);
+                _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+                    _Pragma("unroll") for (int v = 0; v < VECTORS; v++) acc[i][v] += TURN(accj[i][v]);
 #endif
                 __global REAL *c = C + (row0 * ldc + col0) * ES;
-                if (row0 + BLK_M <= m && col0 + BLK_N <= n) {
-                    _Pragma("unroll") for (int i = 0; i < RM; i++)
-                        _Pragma("unroll") for (int v = 0; v < RV; v++) {
+                if (row0 + BLOCK_M <= m && col0 + BLOCK_N <= n) {
+                    _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+                        _Pragma("unroll") for (int v = 0; v < VECTORS; v++) {
                             __global REAL *at = c + (i * DIM_M + item_m) * ldc * ES
-                                              + (v * DIM_N + item_n) * VW;
+                                              + (v * DIM_N + item_n) * LANES;
                             VEC value = SCALE(alpha_re, alpha_im, acc[i][v]);
                             if (keep) {
                                 const VEC old = LOAD(at);
@@ -210,15 +210,16 @@ void gemm(const long m, const long n, const long k,
                             STORE(value, at);
                         }
                 } else {
-                    REAL edge[RM * RV * VW];
-                    _Pragma("unroll") for (int i = 0; i < RM; i++)
-                        _Pragma("unroll") for (int v = 0; v < RV; v++) {
+                    REAL edge[ROWS * VECTORS * LANES];
+                    _Pragma("unroll") for (int i = 0; i < ROWS; i++)
+                        _Pragma("unroll") for (int v = 0; v < VECTORS; v++) {
                             const VEC value = SCALE(alpha_re, alpha_im, acc[i][v]);
-                            STORE(value, edge + (i * RV + v) * VW);
+                            STORE(value, edge + (i * VECTORS + v) * LANES);
                         }
-                    for (int t = 0; t < RM * RV * VW; t += ES) {
-                        const long i = row0 + t / (RV * VW) * DIM_M + item_m;
-                        const long j = col0 + (t / VW % RV * DIM_N + item_n) * VW / ES + t % VW / ES;
+                    for (int t = 0; t < ROWS * VECTORS * LANES; t += ES) {
+                        const long i = row0 + t / (VECTORS * LANES) * DIM_M + item_m;
+                        const long j = col0 + (t / LANES % VECTORS * DIM_N + item_n) * LANES / ES
+                                       + t % LANES / ES;
                         if (i >= m || j >= n) continue;
                         __global REAL *at = C + (i * ldc + j) * ES;
 #if CPLX
@@ -235,6 +236,6 @@ void gemm(const long m, const long n, const long k,
                     }
                 }
             }
-        start += KC;
+        start += CACHE_K;
     } while (start < k);
 }
