@@ -66,7 +66,7 @@ class TestCut:
 def test_a_product_in_blocks(dtype, trans, beta):
     rng = np.random.default_rng(1)
     # Blocks in both directions; in one where the reference is long double, which is slow.
-    m, n, k = (900 if dtype in {"float32", "complex64"} else 150), 1100, 70
+    m, n, k = (780 if dtype in {"float32", "complex64"} else 150), 790, 70
     a, block_a = stored(rng, m, k, dtype, trans[0], 3)
     b, block_b = stored(rng, k, n, dtype, trans[1], 5)
     c, block_c = stored(rng, m, n, dtype, False, 7)
@@ -165,7 +165,7 @@ def test_small_products_are_done_at_once_and_after_what_is_queued(monkeypatch):
 def test_the_machines_calibration_decides(ratio, draws, tmp_path, monkeypatch):
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
     x = np.ones((400, 400))
-    if isinstance(ratio, float):
+    if ratio == 0.5:
         assert host_tuning.measure_drawing(2, 0.0) > 0
     host_tuning.remember_drawing(2, ratio)
     device = HostDevice(threads=2)

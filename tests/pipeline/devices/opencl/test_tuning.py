@@ -5,7 +5,6 @@ import logging
 import sys
 from dataclasses import replace
 from functools import cache
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -87,9 +86,14 @@ def test_limits_are_met_exactly():
     )
 
 
+@cache
+def all_cores(dtype):
+    return list(cores(np.dtype(dtype)))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_the_space_holds_shapes_of_cpus_and_of_gpus(dtype):
-    shapes = list(cores(np.dtype(dtype)))
+    shapes = all_cores(dtype)
     assert len(set(shapes)) == len(shapes) > 100_000
     for facts, threads in ((CPU, 1), (GPU, 256)):
         shape = default_shape(facts, np.dtype(dtype))
@@ -215,9 +219,8 @@ def test_no_double_precision_means_no_double_shapes(tmp_path):
         default_shape(single, DOUBLE)
 
 
-@cache
 def few_cores():
-    return list(islice(cores(DOUBLE), 0, None, 4001))
+    return all_cores("float64")[::4001]
 
 
 class FakeProcess:
