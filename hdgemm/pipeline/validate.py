@@ -29,14 +29,9 @@ class PlanError(InputError):
 def validate(plan: Plan) -> None:
     """Check that a plan stores each element of C once and stays within its limits.
 
-    Takes time in proportion to the plan's units, steps and loads.
-
-    Raises
-    ------
-    PlanError
-        When an element of C is not computed, not stored, or computed twice; when a step reads
-        what its loads do not cover, a slot is overwritten before its last reader, or more memory
-        is held than allowed.
+    Takes time in proportion to the plan's units, steps and loads. Raises `PlanError` where an
+    element of C is not computed, not stored, or computed twice; where a step reads what its loads
+    do not cover, a slot is overwritten before its last reader, or more memory is held than allowed.
     """
     try:
         _check_problem(plan)

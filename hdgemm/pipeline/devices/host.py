@@ -80,14 +80,8 @@ class HostDevice:
 
     panel_columns = 128
 
-    def __init__(
-        self,
-        memory_bytes: int | None = None,
-        *,
-        threads: int | None = None,
-        draws: bool | None = None,
-    ) -> None:
-        self.spec = DeviceSpec("host", unified=True, memory_bytes=memory_bytes)
+    def __init__(self, *, threads: int | None = None, draws: bool | None = None) -> None:
+        self.spec = DeviceSpec("host", unified=True)
         self._threads = threads or cores()
         self._draws = draws
         self._queue: GemmQueue | None = None

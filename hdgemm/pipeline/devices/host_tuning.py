@@ -36,7 +36,7 @@ def draws_blocks(threads: int) -> bool:
     return not (isinstance(ratio, float) and ratio < _LEAST)
 
 
-def measure_drawing(threads: int, seconds: float = 0.4) -> float:
+def measure_drawing(threads: int, seconds: float) -> float:
     """Time both by turns; return the speed of drawing divided by that of threaded BLAS.
 
     Each is warmed up just before it is timed: for some 26 ms after a product, OpenBLAS's threads

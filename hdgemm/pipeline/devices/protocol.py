@@ -131,10 +131,7 @@ def view(block: Block) -> NDArray[Any]:
 def extents_of(a: Block, b: Block, c: Block) -> tuple[int, int, int]:
     """Return m, n and k of C := A·B.
 
-    Raises
-    ------
-    DeviceError
-        When the blocks do not fit together, or C is stored transposed.
+    Raises `DeviceError` where the blocks do not fit together, or C is stored transposed.
     """
     (m, k), (k_b, n) = ((x.cols, x.rows) if x.tile.trans else (x.rows, x.cols) for x in (a, b))
     dtypes = {block.tile.dtype for block in (a, b, c)}

@@ -257,13 +257,13 @@ def _keep(
     return ""
 
 
-def blas_gflops(dtype: np.dtype[Any], n: int, repeats: int = 5) -> float:
+def blas_gflops(dtype: np.dtype[Any], n: int) -> float:
     """Return the median GFLOP/s of NumPy's BLAS on an n×n×n product, to compare with."""
     rng = np.random.default_rng(n)
     a, b = (random_matrix(rng, (n, n), dtype) for _ in range(2))
     c = np.matmul(a, b)
     seconds = []
-    for _ in range(repeats):
+    for _ in range(_REPEATS["final"]):
         began = time.perf_counter()
         np.matmul(a, b, out=c)
         seconds.append(time.perf_counter() - began)
