@@ -17,19 +17,22 @@ from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.host import HostDevice
 from tests.reference import DTYPES
 
+#: Two C tiles, two k-chunks.
+FEW_TILES = (80, 130, 128)
+
 
 @pytest.fixture
 def short(monkeypatch):
     """Check fewer groups, in fewer tiles."""
     monkeypatch.setattr(device_check, "_DTYPES", ("float32",))
     monkeypatch.setattr(device_check, "_LADDER", ("double-buffering", "data-placement"))
-    monkeypatch.setattr(device_check, "_TILE", (128, 128, 128))
+    monkeypatch.setattr(device_check, "_TILE", FEW_TILES)
 
 
 def test_every_strategy_of_each_dtype_is_checked(monkeypatch):
     assert device_check._DTYPES == DTYPES
     monkeypatch.setattr(device_check, "_DTYPES", ("float64", "complex64"))
-    monkeypatch.setattr(device_check, "_TILE", (128, 128, 128))
+    monkeypatch.setattr(device_check, "_TILE", FEW_TILES)
     shown = []
     result = hdgemm.check_device("host", progress=shown.append)
     assert result.passed
@@ -100,6 +103,7 @@ def test_the_command_prints_a_line_a_group_and_exits_with_the_outcome(
 ):
     monkeypatch.setattr(device_check, "_DTYPES", ("float64",))
     monkeypatch.setattr(device_check, "_LADDER", ("data-placement",))
+    monkeypatch.setattr(device_check, "_TILE", FEW_TILES)
     faults = [] if fault is None else [Fault(fault, 40, 13)]
     with driven_by(StandIn(faults=faults).api()):
         result = CliRunner().invoke(app, ["devices", "--check", "cuda:0"])

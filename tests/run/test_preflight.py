@@ -13,7 +13,7 @@ from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.pipeline.plan_summary import summarize, summarize_all
 from hdgemm.pipeline.planjson import from_json
 
-N = 700
+N = 400
 CASES = {
     "files": {"host_memory": "4MB"},
     "in RAM": {"host_memory": "1GB"},
