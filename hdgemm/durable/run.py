@@ -81,7 +81,7 @@ def _check_samples(identity: Identity, product: Product) -> None:
 
 
 def check_whole(c: Operand) -> None:
-    """Refuse to overwrite a C that a durable run has updated in part: `InputError`."""
+    """Refuse to overwrite a matrix that a durable run has updated in part: `InputError`."""
     path = file_of(c.matrix)
     if path is None:
         return
@@ -89,9 +89,16 @@ def check_whole(c: Operand) -> None:
     if not journal.exists():
         return
     records, _ = read_journal(journal)
-    earlier = Earlier.read(journal, records)
-    if earlier is not None and earlier.updates and earlier.finished is None:
+    if not records or any(record.get("finished") for record in records):
+        return
+    factor = records[0].get("factor")
+    if factor is None:
+        earlier = Earlier.read(journal, records)
+        updates = earlier is not None and earlier.updates
+    else:
+        updates = factor["identity"]["target"]["updates"]
+    if updates:
         raise InputError(
             f"{path} is half updated by the run of {journal}: finish it with the same command "
-            "and checkpoint, or restore the old C and remove the journal"
+            "and checkpoint, or restore the file and remove the journal"
         )

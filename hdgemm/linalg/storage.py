@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hdgemm.durable.destination import Destination as DurablePlace
+from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
@@ -72,10 +73,8 @@ def _as_array(x: Any, what: str) -> Any:
 
 
 def absolute(x: Any) -> Any:
-    """Return a location with its absolute path, anything else as it is.
-
-    It is for matrices that are opened after a factorisation, when the working directory of the
-    process may have changed.
+    """Return a location with its absolute path, anything else as it is: the working directory may
+    change before the matrix is opened.
     """
     return parse_location(x) if is_location(x) else x
 
@@ -181,6 +180,7 @@ def _opened(
             yield durable
     elif out is None and overwrite_a and _takes_result(a):
         with open_stored(a, "r+") as stored:
+            check_whole(stored.operand)
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
         array = np.zeros(shape, dtype, order)  # type: ignore[call-overload]

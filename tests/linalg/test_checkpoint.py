@@ -262,10 +262,13 @@ def test_a_changed_matrix_in_place_is_refused(tmp_path, column):
         lu_factor(tmp_path / "A.npy", **command)
     with pytest.raises(hdgemm.InputError, match="half overwritten"):
         lu_factor(tmp_path / "A.npy", **command, restart=True)
-    with pytest.raises(hdgemm.InputError, match="journal of a run of lu_factor"):
+    with pytest.raises(hdgemm.InputError, match="half updated"):
         hdgemm.multiply(np.eye(N), np.eye(N), out=np.load(tmp_path / "A.npy", "r+"))
+    with pytest.raises(hdgemm.InputError, match="half updated"):
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
     np.save(tmp_path / "A.npy", np.asfortranarray(matrix_for(lu_factor)))
     lu_factor(tmp_path / "A.npy", **command, restart=True)
+    hdgemm.multiply(np.eye(N), np.eye(N), out=np.load(tmp_path / "A.npy", "r+"))
 
 
 def test_a_damaged_record_of_a_slab_that_was_interchanged_is_refused(tmp_path):
