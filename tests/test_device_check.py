@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 import hdgemm
@@ -19,6 +20,13 @@ from tests.reference import DTYPES
 
 #: Two C tiles, two k-chunks.
 FEW_TILES = (80, 130, 128)
+
+
+@pytest.fixture(autouse=True)
+def one_blas_thread():
+    """Let no threads of BLAS wait for each other: products are small, and there are many."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @pytest.fixture
