@@ -19,6 +19,8 @@ from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
 from tests.pipeline.devices.device_contract import DeviceContract
 from tests.reference import DTYPES, assert_close_in_eps
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 MB = 1 << 20
 #: Device memory that an open device holds on the stand-in.
 OPENED = CONTEXT_BYTES + WORKSPACE_BYTES

@@ -25,6 +25,8 @@ from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, rando
 from tests.pipeline.devices.cuda.test_device import OPENED, ORDERS
 from tests.reference import DTYPES, assert_close_in_eps
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 LADDER = ("initial", "double-buffering", "data-reuse", "data-placement")
 SPEC = DeviceSpec("cuda:0", False, 1 << 30, 1 << 30, GRANULARITY)
 

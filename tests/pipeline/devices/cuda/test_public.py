@@ -17,6 +17,8 @@ from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, rando
 from tests.pipeline.devices.cuda.test_arrays import FakeCupy
 from tests.reference import DTYPES, assert_close_in_eps
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 SMALL = Options(devices="cuda:0", host_memory="8MB", device_memory="9MB", tile=(96, 96, 128))
 
 

@@ -20,6 +20,8 @@ from hdgemm.run.engine import REPLANS
 from tests.pipeline.devices.cuda.cuda_bench import random
 from tests.reference import assert_close_in_eps
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 MB = 1 << 20
 ROOM = 4 * MB
 DEVICE = CONTEXT_BYTES + WORKSPACE_BYTES + ROOM
