@@ -148,7 +148,7 @@ class _Call:
                 with self._place(places[1], self._shapes[1]) as right:
                     check_apart(left, right)
                     self._store_upper(found.lu, right.stored, plan, recorder)
-                self._store_lower(found, left, plan, p, recorder)
+                    self._store_lower(found, left, plan, p, recorder)
         portions.finish(facts_of("lu", self.source.shape, self._dtype.name, self.run_as.options))
         return p, left.result(), right.result()
 

@@ -10,6 +10,7 @@ import pytest
 
 import hdgemm
 from hdgemm import fortran, linalg
+from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
 from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
@@ -51,6 +52,23 @@ def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(tmp_path
     assert "overwritten" not in str(caught.value)
     assert (tmp_path / "A.npy").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_a_failure_at_the_last_columns_of_l_publishes_no_u(tmp_path):
+    a, out = random_matrix(20, 20, "float64"), (tmp_path / "L.npy", tmp_path / "U.npy")
+    events = []
+    linalg.lu(a, out=out, options=SLABS, observer=events.append)
+    for path in out:
+        path.unlink()
+    left = iter(events[1:])
+
+    def fail(_event):
+        if next(left, None) is None:
+            raise MatrixIOError("no space", path="L.npy", offset=0, length=0)
+
+    with pytest.raises(MatrixIOError):
+        linalg.lu(a, out=out, options=SLABS, observer=fail)
+    assert not any(path.exists() for path in out)
 
 
 def test_an_array_that_is_overwritten_is_named():
