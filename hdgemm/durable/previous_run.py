@@ -82,7 +82,8 @@ class Earlier:
                 f"{path} is the journal of a run of {routine}: finish it with the same command"
             )
         begin = records[0].get("begin")
-        if begin is None or begin.get("format") != FORMAT:
+        # Journals of before several devices had the same number and no list of devices.
+        if begin is None or begin.get("format") != FORMAT or "devices" not in begin:
             raise InputError(
                 f"{path} is no journal of format {FORMAT}: another version wrote it; {BEGIN_AGAIN}"
             )

@@ -177,10 +177,11 @@ class TestRefusals:
         with pytest.raises(InputError, match="restart goes with checkpoint"):
             Case(tmp_path).run(checkpoint=False, restart=True)
 
-    def test_what_is_no_journal(self, tmp_path):
+    @pytest.mark.parametrize("begin", [{"format": 999}, {"format": 1, "run": "x", "plan": None}])
+    def test_what_is_no_journal(self, tmp_path, begin):
         case = Case(tmp_path)
         with Journal(case.journal) as journal:
-            journal.append([{"begin": {"format": 999}}])
+            journal.append([{"begin": begin}])
         with pytest.raises(InputError, match="no journal of format 1"):
             case.run()
         case.run(restart=True)
