@@ -1,6 +1,7 @@
 """Limits of memory and cores where the system tells them, and where it does not."""
 
 import os
+import tempfile
 
 import psutil
 import pytest
@@ -62,7 +63,14 @@ def test_a_full_disk_leaves_the_old_cache_and_no_draft(monkeypatch, tmp_path):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hdgemm.machine.cache.json.dump", full)
+    original = tempfile.NamedTemporaryFile
+
+    def on_a_full_disk(**keywords):
+        file = original(**keywords)
+        file.write = full
+        return file
+
+    monkeypatch.setattr("hdgemm.machine.cache.tempfile.NamedTemporaryFile", on_a_full_disk)
     write_entry("some.json", "key", 2)
     assert read_entries("some.json") == {"key": 1}
     assert [path.name for path in cache_folder().iterdir()] == ["some.json"]
