@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Destination:
-    """C's place `where` it is when it is finished, with shape and dtype as C's reader will see it.
+    """The place of C: `where` it lies when it is finished, shape and dtype as its reader sees them.
 
     `in_place` is the opened C where it is written straight into; None where it is made aside.
     `updates`: the old C is read where the new one is written, so that no tile can be computed

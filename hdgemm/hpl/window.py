@@ -152,7 +152,7 @@ class Window:
         help_until: Callable[[], bool] | None = None,
         helping: bool = True,
     ) -> None:
-        """Block until no strip of these columns is pending, of those announced before one.
+        """Block until all strips of these columns that were announced before `before` are done.
 
         Return early once `help_until` is true, which is asked between two blocks of rows. The
         thread that made the window updates meanwhile, on its own core; others give

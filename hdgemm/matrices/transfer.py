@@ -46,11 +46,13 @@ def copy_rows(out: NDArray[Any], rows: NDArray[Any]) -> None:
     8 bytes were 2.6 times as fast.
     """
     count, cols = out.shape
-    step = _STRIP if cols >= _WIDE and out.strides[0] < out.strides[1] else max(1, count)
-    for top in range(0, count, step):
+    if cols < _WIDE or out.strides[0] >= out.strides[1]:
+        np.copyto(out, rows, casting="same_kind")
+        return
+    for top in range(0, count, _STRIP):
         # To convert a strip and then transpose it takes half the time of doing both at once.
-        strip = rows[top : top + step].astype(out.dtype, casting="same_kind", copy=False)
-        np.copyto(out[top : top + step], strip)
+        strip = rows[top : top + _STRIP].astype(out.dtype, casting="same_kind", copy=False)
+        np.copyto(out[top : top + _STRIP], strip)
 
 
 def leading(rows: int, total: int, itemsize: int) -> int:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import CancelledRunError
-from hdgemm.pipeline.abft.stages import open_stages
+from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.pipeline.abft.device import DeviceCheckedStages
+from hdgemm.pipeline.abft.host import HostCheckedStages
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
 from hdgemm.pipeline.slots import SlotMemory
-from hdgemm.pipeline.stages import Bound
+from hdgemm.pipeline.stages import Bound, Stages
 from hdgemm.pipeline.sync import Progress, Worker, run_all
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.pipeline.validate import validate
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hdgemm.pipeline.abft import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Completion, Device
@@ -187,7 +188,7 @@ def run_plan(
     with ExitStack() as stack:
         memory = stack.enter_context(SlotMemory(plan, device, operands, cache))
         bound = Bound(plan, source.ledger, device, memory, operands)
-        stages = stack.enter_context(open_stages(bound, checks))
+        stages = stack.enter_context(_open_stages(bound, checks))
         log = EventLog(plan.device.name, observer, time.perf_counter() if start is None else start)
         lanes = [
             Lane(stage, source, getattr(stages, stage), progress, log, stop)
@@ -214,3 +215,26 @@ def _run(
 
     workers = [Worker(lane.run, f"hdgemm-{lane.stage}") for lane in lanes]
     run_all(workers, look=look, interval=0.05 if cancel is not None else 1.0, stop=stop)
+
+
+@contextmanager
+def _open_stages(bound: Bound, checks: TileChecks | None) -> Iterator[Stages]:
+    """Yield the stages of one run, with checksums where `checks` asks for them; the memory of the
+    checks is freed at the end.
+
+    Raises `InputError` where an operand lies on the device: the host cannot read it for the checks.
+    """
+    if checks is None:
+        yield Stages(bound)
+        return
+    plan = bound.plan
+    specs = {"A": plan.problem.a, "B": plan.problem.b, "C": plan.problem.c}
+    there = [name for name, spec in specs.items() if spec.path == "resident"]
+    if there and not plan.device.unified:
+        raise InputError(
+            f"verify='tiles' sums the matrices on the host, and {', '.join(there)} lies on "
+            f"{plan.device.name}: bring it to the host, or check the product with verify=True"
+        )
+    kind = HostCheckedStages if plan.device.unified else DeviceCheckedStages
+    with closing(kind(bound, checks)) as stages:
+        yield stages
