@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.linalg.planning import STREAM_BUFFERS
-from hdgemm.linalg.read_ahead import ReadAhead
+from hdgemm.linalg.read_ahead import ReadAhead, array_in
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: Bytes of a stream buffer, where memory allows them, and of a whole stream.
 _BLOCK_BYTES: Final = 32 << 20
 STREAM_BYTES: Final = (STREAM_BUFFERS + 1) * _BLOCK_BYTES
+#: Bytes of the absolute values that are added at once: they stay in the cache.
+_STRIP_BYTES: Final = 256 << 10
 
 
 def norm_inf(matrix: StoredMatrix, memory: int) -> float:
@@ -46,11 +49,14 @@ class RowSums:
 
     def add(self, first: int, block: NDArray[Any]) -> None:
         """Add a block of lines."""
+        height = max(1, _STRIP_BYTES // max(1, block[:1].nbytes))
         with np.errstate(over="ignore"):
-            if self._by_columns:
-                self._sums += np.abs(block).sum(axis=0)
-            else:
-                self._sums[first : first + len(block)] = np.abs(block).sum(axis=1)
+            for top in range(0, len(block), height):
+                strip = np.abs(block[top : top + height])
+                if self._by_columns:
+                    self._sums += strip.sum(axis=0)
+                else:
+                    self._sums[first + top : first + top + len(strip)] = strip.sum(axis=1)
 
     @property
     def norm(self) -> float:
@@ -75,13 +81,14 @@ def line_blocks(
     rows, cols = lines.shape
     each = max(1, cols * lines.dtype.itemsize)
     height = max(1, min(_BLOCK_BYTES, memory // (STREAM_BUFFERS + 1)) // each)
-    dtype = lines.dtype.newbyteorder("=")
-    buffers = [np.empty((min(height, rows), cols), dtype) for _ in range(STREAM_BUFFERS)]
+    size = min(height, rows) * each + ALIGNMENT
+    buffers = [aligned_bytes(size) for _ in range(STREAM_BUFFERS)]
 
     def read(first: int, buffer: int) -> tuple[int, NDArray[Any]]:
-        block = buffers[buffer][: min(height, rows - first)]
+        part = lines[first : first + height, :]
+        block = array_in(buffers[buffer], part, lines.dtype.newbyteorder("="))
         with recorder.operation("load1", group, nbytes=block.nbytes) if recorder else nullcontext():
-            return first, lines[first : first + height, :].read(block)
+            return first, part.read(block)
 
     with ReadAhead() as reads:
         yield from reads.blocks(range(0, rows, height), read)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import numpy as np
 
 from hdgemm.linalg.planning import STREAM_BUFFERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
 
 _Item = TypeVar("_Item")
 _Block = TypeVar("_Block")
@@ -46,3 +52,13 @@ class ReadAhead:
             reads.append(self._pool.submit(read, item, number % STREAM_BUFFERS))
         while reads:
             yield reads.popleft().result()
+
+
+def array_in(memory: NDArray[np.uint8], part: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Lay out an array for a part of a matrix in a buffer of `ALIGNMENT` bytes more, in the order
+    and at the phase that the part has in its file: it is read without a copy.
+    """
+    phase = part.operand.matrix.phase(0, 0)
+    start = 0 if phase % dtype.itemsize else phase
+    order: Literal["C", "F"] = "F" if part.order == "F" else "C"
+    return np.ndarray(part.shape, dtype, memory.data, start, order=order)

@@ -14,7 +14,7 @@ import numpy as np
 from hdgemm.errors import HdgemmError
 from hdgemm.fortran import gemm
 from hdgemm.linalg.norms import RowSums, line_blocks
-from hdgemm.linalg.triangle_solver import TriangleSolver
+from hdgemm.linalg.triangle_solver import TriangleSolver, few_threads
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -113,7 +113,10 @@ class Refinement:
             if sums is not None:
                 sums.add(first, block)
             lines = slice(first, first + len(block))
-            with recorder.operation("mult1", group, flops=pair * block.size, block=number):
+            with (
+                recorder.operation("mult1", group, flops=pair * block.size, block=number),
+                few_threads(x),
+            ):
                 if by_columns:
                     gemm(-1.0, block.T, x[lines], residual)
                 else:

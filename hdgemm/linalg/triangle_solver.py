@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
-from hdgemm.linalg.read_ahead import ReadAhead
+from hdgemm.linalg.read_ahead import ReadAhead, array_in
 from hdgemm.linalg.solve_plan import kept_blocks
 from hdgemm.linalg.storage import in_memory
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes
+from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.matrices.stored import StoredMatrix
+
+
+#: Right-hand sides up to which BLAS runs in one thread: the stream takes longer than the product,
+#: and threads that wait for a busy core took 20 times as long.
+_FEW: Final = 16
+
+
+def few_threads(x: NDArray[Any]) -> AbstractContextManager[None]:
+    """Return the context of BLAS calls with the right-hand sides X."""
+    return SCIPY_SINGLE_THREADED if x.shape[1] <= _FEW else nullcontext()
 
 
 class Triangle(NamedTuple):
@@ -127,7 +140,10 @@ class TriangleSolver:
                 * x.shape[1]
                 * (part.rest.size + part.diagonal.size // 2)
             )
-            with self.recorder.operation("mult1", self.group, flops=flops, block=number):
+            with (
+                self.recorder.operation("mult1", self.group, flops=flops, block=number),
+                few_threads(x),
+            ):
                 if trans == "N":
                     trsm(part.diagonal, inner, lower=lower, unit=unit)
                     gemm(-1.0, part.rest, inner, outer)
@@ -170,11 +186,7 @@ class TriangleSolver:
             return _cut(kept, first, last, lower=lower)
         rows = slice(0, self._n) if whole_columns(matrix) else self._rows(first, last, lower)
         part = matrix[rows, first:last]
-        phase = part.operand.matrix.phase(0, 0)
-        array: NDArray[Any] = np.ndarray(
-            part.shape, self._dtype, buffer.data, 0 if phase % self._dtype.itemsize else phase,
-            order="F",
-        )  # fmt: skip
+        array = array_in(buffer, part, self._dtype)
         with self.recorder.operation("load1", self.group, nbytes=array.nbytes):
             part.read(array)
         if first in self._keeps:

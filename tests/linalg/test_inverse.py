@@ -156,6 +156,15 @@ def test_norms_and_lu_of_any_shape(tmp_path_factory, shape, dtype, tile, order):
     assert residual_ratio(widened(left)[p] @ right - a, a) < SOUND if a.size else right.size == 0
 
 
+def test_norms_are_added_by_strips_of_a_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("hdgemm.linalg.norms._STRIP_BYTES", 40 * 8 * 3)
+    a = random_matrix(40, 40, "float64")
+    a[-1] *= 9
+    for order in "CF":
+        with hdgemm.open(saved(tmp_path, np.array(a, order=order), order)) as stored:
+            np.testing.assert_allclose(norm_inf(stored, 1 << 20), np.abs(a).sum(axis=1).max())
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     a = random_matrix(5, 5, "float64")
     nan = a.copy()

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.fortran import gemm
 from hdgemm.linalg import solve
 from hdgemm.linalg.refinement import NotConvergedError
 from hdgemm.linalg.run import row_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
 from tests.linalg.matrices import positive_definite, random_matrix
 
 SLABS = hdgemm.Options(tile=(16, 11, 8), devices="host")
@@ -116,6 +118,21 @@ def test_scaled_right_hand_sides_stay_in_the_range_of_single_precision():
     assert not x[:, 4].any()
     for column in range(4):
         assert hpl_ratio(a, x[:, column], b[:, column]) < SOUND / 16
+
+
+@pytest.mark.parametrize(("count", "alone"), [(1, True), (17, False)])
+def test_products_with_few_columns_take_one_thread(monkeypatch, count, alone):
+    found = []
+
+    def observed(*args, **keywords):
+        found.append(SCIPY_SINGLE_THREADED._contexts > 0)
+        gemm(*args, **keywords)
+
+    for room in ("refinement", "triangle_solver"):
+        monkeypatch.setattr(f"hdgemm.linalg.{room}.gemm", observed)
+    a = random_matrix(25, 25, "float64")
+    solve(a, np.ones((25, count)), refine="float32", options=hdgemm.Options(devices="host"))
+    assert set(found) == {alone}
 
 
 def test_groups_of_columns_and_files(tmp_path):
