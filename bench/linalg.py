@@ -55,12 +55,17 @@ def flops(routine: str, n: int) -> float:
 MODES: dict[str, dict[str, Any]] = {"qr": {"mode": "raw"}}
 
 
-def test_matrix(path: Path, n: int) -> None:
-    """Write a symmetric positive definite matrix, by blocks of rows."""
+def test_matrix(path: Path, n: int, routine: str) -> None:
+    """Write a symmetric positive definite matrix, by blocks of rows; for LU, HPL's random one:
+    rows of a diagonally dominant matrix would not be interchanged.
+    """
     rng = np.random.default_rng(n)
     vector = rng.standard_normal(n)
     out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, n))
     for first in range(0, n, 1024):
+        if routine == "lu_factor":
+            out[first : first + 1024] = rng.random((min(1024, n - first), n)) - 0.5
+            continue
         rows = np.arange(first, min(first + 1024, n))[:, np.newaxis]
         columns = np.arange(n)
         out[first : first + 1024] = vector[rows] * vector + np.cos(rows - columns)
@@ -74,8 +79,10 @@ def in_ram(routine: str, n: int) -> dict[str, float]:
 
     call = partial(getattr(scipy.linalg, routine), **MODES.get(routine, {}))
     a = np.asfortranarray(np.random.default_rng(0).random((n, n)))
-    a += a.T
-    a[np.arange(n), np.arange(n)] += n
+    a -= 0.5
+    if routine != "lu_factor":
+        a += a.T
+        a[np.arange(n), np.arange(n)] += n
     c = np.empty((n, n))
     np.matmul(a[: n // 4], a, out=c[: n // 4])
     call(a[: n // 4, : n // 4])
@@ -262,10 +269,11 @@ def main() -> None:
         return
     where = environment()
     with data_folder(args.data) as folder:
-        square = [routine for routine in args.routines if routine != "lstsq"]
-        if square:
-            test_matrix(folder / "A.npy", args.n)
-        results = {routine: measure(routine, folder, args) for routine in square}
+        results = {}
+        for routine in args.routines:
+            if routine != "lstsq":
+                test_matrix(folder / "A.npy", args.n, routine)
+                results[routine] = measure(routine, folder, args)
         if "lstsq" in args.routines:
             tall_matrix(folder, args.rows, args.columns)
             results["lstsq"] = measure_tall(folder, args)
