@@ -142,8 +142,12 @@ def factor(
     pivoting: str = "partial",
     strategy: str = "hybrid",
     command: Command | None = None,
+    plan: SlabPlan | None = None,
 ) -> tuple[Any, NDArray[np.int64], int]:
-    """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one."""
+    """Return factors, pivots, and the 1-based index of the first zero pivot, 0 without one.
+
+    `plan` is that of factors that stay in memory (`plan_in_memory`); None chooses one.
+    """
     if pivoting not in ("partial", "tournament"):
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
     with (
@@ -157,7 +161,7 @@ def factor(
         eliminate = _elimination(pivoting, run.options.tile)
         check = check_finite_slab if check_finite else None
         on_devices = strategy_of(strategy, run.options, in_memory=array is not None)
-        if array is not None:
+        if array is not None and plan is None:
             work = partial(_factor_on_host, eliminate)
             if on_devices is not None:
                 work = partial(_factor_on_devices, on_devices, run, pivoting)
@@ -170,7 +174,7 @@ def factor(
         ):
             pivots, zero = factor_row_blocks(source, target, run, check)
         else:
-            with slab_run("lu", source, target.stored, target, run, check) as pipeline:
+            with slab_run("lu", source, target.stored, target, run, check, plan) as pipeline:
                 pivots, zero = factor_slabs(pipeline, eliminate)
                 interchange_stored(pipeline, pivots)
         save_factors(target, "lu", {"piv": pivots})
@@ -204,7 +208,7 @@ def _factor_array(
     if check is not None:
         check(slab)
     found = work(slab, recorder)
-    recorder.finish(plan, {"load1": array.nbytes})
+    recorder.finish(plan)
     return found
 
 

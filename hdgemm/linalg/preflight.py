@@ -14,11 +14,20 @@ from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
-from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run, row_bytes, slabs_for
+from hdgemm.linalg.run import (
+    OpenRun,
+    Run,
+    folder_of,
+    machine_of,
+    open_run,
+    plan_in_memory,
+    row_bytes,
+    slabs_for,
+)
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
-from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
+from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve, solve_bytes
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
@@ -230,8 +239,18 @@ class _Preflight:
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
         dtype, n, stored = single or self.dtype, self.shape[0], 2
         factors = replace(self, dtype=dtype, out=None)
-        if self.folder is None:
-            memory, stored = host_bytes(self.run.options), 0
+        memory, reserved = host_bytes(self.run.options), 0
+        copies = 1 if single is None else COPIES
+        if single is not None:
+            reserved = min(memory // 4, STREAM_BYTES)
+        slabs = None
+        if kind == "lu" and not (self.checkpoint or arguments.get("overwrite_a")):
+            beside = reserved + solve_bytes((n, self.columns), self.dtype.itemsize, copies)
+            slabs = plan_in_memory(n, dtype, self.folder, beside, self.run)
+        if slabs is not None:
+            stored, reserved = 0, reserved + slabs.bytes_held
+        elif self.folder is None:
+            stored = 0
             slabs = SlabPlan.of_array(kind, n, n, dtype.name, memory)
         else:
             pitch = self.row_bytes(upper, dtype.itemsize)
@@ -241,10 +260,8 @@ class _Preflight:
         second_lower = kind == "cholesky" or bool(arguments.get("transposed"))
         stream = Stream(2, stored, dtype.itemsize, whole=whole,
                         keeps_lower=second_lower if whole else None)  # fmt: skip
-        reserved = 0
         if single is not None:
-            reserved = min(host_bytes(self.run.options) // 4, STREAM_BYTES)
             residual = n * n * self.dtype.itemsize
-            stream = stream._replace(more=residual, copies=COPIES, steps=STEPS)
+            stream = stream._replace(more=residual, copies=copies, steps=STEPS)
         facts = facts_of("solve", (n, self.columns), self.dtype.name, self.run.options)
         return JointPlan(facts, (slabs, self.solution(stream, reserved)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.slab_pricing import priced
 from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices
@@ -18,6 +21,7 @@ from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
 
@@ -103,6 +107,22 @@ def plan_for(
     return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
 
 
+def plan_in_memory(
+    n: int, dtype: np.dtype[Any], folder: Path | None, beside: int, run: OpenRun
+) -> SlabPlan | None:
+    """Return the plan of LU factors of a file that stay in memory for the solve after them.
+
+    None where they and the bytes `beside` them do not fit, where a tile forces slabs, and where
+    devices compute the updates.
+    """
+    memory, held = host_bytes(run.options), n * n * dtype.itemsize + BOUNCE_BYTES
+    forced = run.options.tile is not None or device_names(run.options)
+    if folder is None or forced or held + beside > memory:
+        return None
+    plan = replace(SlabPlan.of_array("lu", n, n, dtype.name, memory), bytes_held=held)
+    return priced(plan, machine_of((n, n), dtype, folder, run))
+
+
 def row_bytes(a: StoredMatrix) -> int:
     """Return the bytes from one row to the next of a row-major matrix in a file, else 0.
 
@@ -164,6 +184,7 @@ def slab_run(
     target: Destination,
     run: OpenRun,
     check: Callable[[Slab], None] | None,
+    plan: SlabPlan | None = None,
 ) -> Iterator[SlabPipeline]:
     """Yield the pipeline of one factorisation, durable or not; report it on leaving.
 
@@ -174,10 +195,13 @@ def slab_run(
         transpose.
     check
         Called with each slab that is loaded.
+    plan
+        Of factors that stay in the array that `out` is; None plans slabs.
     """
     checkpoint = target.checkpoint
-    plan = None if checkpoint is None else checkpoint.plan
-    if not isinstance(plan, SlabPlan):
+    if checkpoint is not None and isinstance(checkpoint.plan, SlabPlan):
+        plan = checkpoint.plan
+    if plan is None:
         reserved = 0 if checkpoint is None else PIECE_BYTES
         plan = plan_for(kind, a, out, run, new=target.new, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
@@ -188,7 +212,10 @@ def slab_run(
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
     products = products_of(plan, run, recorder)
-    pipeline = SlabPipeline(a, out, plan, recorder, check, checkpoint, products=products)
+    store = None if plan.stores else lambda _slab: None
+    pipeline = SlabPipeline(
+        a, out, plan, recorder, check, checkpoint, store=store, products=products
+    )
     try:
         with pipeline:
             yield pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.run import OpenRun, Run
+    from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solution import ColumnSolver
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -61,6 +62,7 @@ def lu_factors(
     check_finite: bool = True,
     checkpoint: SlabCheckpoint | None = None,
     name: str = "lu",
+    plan: SlabPlan | None = None,
 ) -> Iterator[Factors]:
     """Yield the LU factors of a matrix, which end with the context, or those that are given.
 
@@ -70,17 +72,23 @@ def lu_factors(
         The durable run that needs them: the factors are kept until it has ended.
     name
         Tells factors of one run from each other.
+    plan
+        Of factors that stay in memory; None for a scratch file, where A is in a file.
     """
     if isinstance(a, tuple):
         yield _given(a)
         return
     with (
         open_matrix(a) as source,
-        scratch_file(source, overwrite_a=overwrite_a, checkpoint=checkpoint, name=name) as place,
+        nullcontext()
+        if plan is not None
+        else scratch_file(
+            source, overwrite_a=overwrite_a, checkpoint=checkpoint, name=name
+        ) as place,
     ):
         lu, pivots, zero = factor(
             a, place, run, overwrite_a=overwrite_a, check_finite=check_finite,
-            command=Command("lu_factor", {}, checkpoint is not None),
+            command=Command("lu_factor", {}, checkpoint is not None), plan=plan,
         )  # fmt: skip
         with open_matrix(lu) as matrix:
             yield Factors(matrix, pivots, zero)

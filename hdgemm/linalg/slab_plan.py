@@ -82,6 +82,8 @@ class SlabPlan:
     tile
         The tile of these products, which are those of the transposed slab: slab columns, rows and
         columns of a stream block. None for the host's BLAS.
+    stores
+        The factor is stored; else it stays in the array in which it is computed.
     """
 
     kind: Kind
@@ -102,6 +104,7 @@ class SlabPlan:
     whole: bool = False
     devices: tuple[str, ...] = ()
     tile: tuple[int, int, int] | None = None
+    stores: bool = True
 
     @property
     def itemsize(self) -> int:
@@ -231,7 +234,7 @@ class SlabPlan:
         read = self.bands(slab) if copies else rest
         loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
-        stored = copied + sum(map(self.nbytes, rest))
+        stored = copied + sum(map(self.nbytes, rest)) if self.stores else 0
         return {"load1": loaded + final, "store2": stored + final}
 
     @property
@@ -263,14 +266,15 @@ class SlabPlan:
     @classmethod
     def of_array(cls, kind: Kind, m: int, n: int, dtype: str, limit: int = 0) -> SlabPlan:
         """Return the plan of a factorisation in the array that the result is: one slab."""
-        return cls(kind, m, n, dtype, (Columns(0, n, 0),) if n else (), max(n, 1), 1, 0, limit)
+        slabs = (Columns(0, n, 0),) if n else ()
+        return cls(kind, m, n, dtype, slabs, max(n, 1), 1, 0, limit, stores=False)
 
     @property
     def disk_bytes(self) -> int:
         """Bytes of disk space that the output takes."""
         if self.kind == "cholesky":
             return sum(map(self.nbytes, self.slabs))
-        return self.m * self.n * self.itemsize
+        return self.m * self.n * self.itemsize if self.stores else 0
 
     def __str__(self) -> str:
         from hdgemm.linalg.plan_text import slab_plan_text

@@ -40,7 +40,8 @@ def priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
         update, panel = _kernel_seconds(plan, slab, streamed, machine)
         computing = update + panel + copying
         streaming = streamed / machine.disk_read
-        load, store = _load_seconds(plan, number, machine), plan.nbytes(slab) / machine.disk_write
+        load = _load_seconds(plan, number, machine)
+        store = plan.nbytes(slab) / machine.disk_write if plan.stores else 0.0
         # With two buffers only the first load and the last store have nothing to overlap.
         edges = (load if number == 0 else 0.0) + (store if number == last else 0.0)
         alone = edges if plan.slab_buffers > 1 else load + store

@@ -74,7 +74,7 @@ class SlabPipeline:
     recorder
         Told of every operation.
     check
-        Called with each slab when it is loaded, in a thread of the pipeline.
+        Called with each slab that is loaded, in a thread of the pipeline.
     checkpoint
         Stores slabs durably; those that it has already are passed over.
     stream
@@ -109,8 +109,10 @@ class SlabPipeline:
         self._dtype = np.dtype(plan.dtype)
         self._stores: dict[int, Future[None]] = {}
         self._memory = recorder.measuring_memory()
-        widest = max((self._buffer_bytes(slab) for slab in plan.slabs), default=0)
+        widest = max((self._lead(x) * x.width * plan.itemsize for x in plan.slabs), default=0)
         self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
+        if not plan.stores and (array := out.operand.matrix.array) is not None:
+            self._slab_buffers = [array.reshape(-1).view(np.uint8)]  # the slab is the output
         self._stream_buffers: list[NDArray[np.uint8]] = []
         if len(plan.slabs) > 1 or plan.reflectors:
             most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
@@ -277,9 +279,6 @@ class SlabPipeline:
     def _slab(self, number: int, places: Sequence[Columns]) -> Slab:
         buffer, place = self._slab_buffers[number % self.plan.slab_buffers], places[number]
         return Slab(number, place, self._array(self._out, buffer, place))
-
-    def _buffer_bytes(self, place: Columns) -> int:
-        return self._lead(place) * place.width * self.plan.itemsize
 
     def _lead(self, place: Columns) -> int:
         return leading(self.plan.m - place.top, self.plan.m, self.plan.itemsize)

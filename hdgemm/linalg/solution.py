@@ -42,33 +42,34 @@ class ColumnSolver(NamedTuple):
     triangles
         The triangular systems, of which some may be in memory. Parts of the second one are kept
         while the first one is read, where both are of one matrix.
-    itemsize
-        Bytes of an element of the stream; None for those of X.
+    dtype
+        Of the triangles as they are read; None for that of X.
     more
         Bytes that are read beside the triangles for each group of columns.
     copies
         Arrays of the size of X that `solve` holds, X itself among them.
-    reserved
-        Bytes that `solve` holds beside the stream and them.
+    memory
+        Bytes for the stream, them and transfers; None for those of the options.
     steps
         How often `solve` is expected to read all of that.
     """
 
     solve: Callable[[TriangleSolver, NDArray[Any]], None]
     triangles: tuple[Triangle, ...]
-    itemsize: int | None = None
+    dtype: np.dtype[Any] | None = None
     more: int = 0
     copies: int = 1
-    reserved: int = 0
+    memory: int | None = None
     steps: int = 1
 
     def stream(self, dtype: np.dtype[Any]) -> Stream:
         """Return what is read and held for an X of some dtype."""
+        dtype = self.dtype or dtype
         triangles = [each for each in self.triangles if in_memory(each.matrix, dtype) is None]
         whole = bool(triangles) and all(whole_columns(each.matrix) for each in triangles)
         keeps = whole and len(triangles) > 1
         return Stream(
-            len(self.triangles), len(triangles), self.itemsize or dtype.itemsize, self.more,
+            len(self.triangles), len(triangles), dtype.itemsize, self.more,
             self.copies, whole, triangles[1].by_columns(dtype).lower if keeps else None, self.steps,
         )  # fmt: skip
 
@@ -177,7 +178,7 @@ def solve_columns(
     if not isinstance(plan, SolvePlan):
         plan = plan_solve(
             rhs.shape, dtype, solver.stream(dtype),
-            host_bytes(options) - solver.reserved,
+            host_bytes(options) if solver.memory is None else solver.memory,
             machine_of(
                 (len(rhs), len(rhs)), dtype, folder_of(*matrices, target),
                 run._replace(watch=Watch()), depth=rhs.shape[1],

@@ -55,9 +55,9 @@ def solve(
 ) -> Any:
     """Solve A·X = B for a square matrix of any size.
 
-    The factors of a matrix in a file go to a scratch file in its folder, or beside X with
-    `checkpoint`. It needs as much space as A, and is removed at the end. A and B of different
-    dtypes are promoted before A is factored, as in SciPy.
+    LU factors of a matrix in a file stay in memory where they fit. Others go to a scratch file in
+    its folder, or beside X with `checkpoint`; it needs as much space as A, and is removed at the
+    end. A and B of different dtypes are promoted before A is factored, as in SciPy.
 
     Parameters
     ----------
@@ -134,6 +134,6 @@ def solve(
             try:
                 return system.solve(out, refined, run, command)
             except (NotConvergedError, SingularMatrixError) as error:
-                _LOG.warning("solve factors again in double precision: %s", error)
+                _LOG.warning("solve factors again in double precision: %s", str(error))
                 command = replace(command, restart=False)
         return system.solve(out, factored, run, command)

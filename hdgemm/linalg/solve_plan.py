@@ -220,6 +220,13 @@ def plan_solve(
     return _priced(plan, machine, stream.more * stream.steps * len(groups))
 
 
+def solve_bytes(shape: tuple[int, int], itemsize: int, copies: int) -> int:
+    """Return the memory in which `plan_solve` needs one group of columns, of which it holds some
+    copies, and no stream.
+    """
+    return (shape[0] * shape[1] * itemsize * copies + BOUNCE_BYTES) * 4 // 3 + 1
+
+
 def kept_blocks(
     n: int, block: int, itemsize: int, memory: int, *, lower: bool
 ) -> tuple[range, int]:

@@ -14,9 +14,11 @@ from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS, NotConvergedError, Refinement
+from hdgemm.linalg.run import folder_of, plan_in_memory
 from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
+from hdgemm.linalg.solve_plan import solve_bytes
 from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Converted
@@ -89,9 +91,14 @@ class System:
 
     @contextmanager
     def factors(
-        self, run: OpenRun, checkpoint: SlabCheckpoint | None, name: str
+        self, run: OpenRun, checkpoint: SlabCheckpoint | None, name: str, plan: SlabPlan | None
     ) -> Iterator[ColumnSolver]:
         """Yield what solves with the factors, which end with the context.
+
+        Parameters
+        ----------
+        plan
+            Of factors that stay in memory; None for a scratch file, where A is in a file.
 
         Raises
         ------
@@ -114,9 +121,24 @@ class System:
             return
         with lu_factors(
             self.a, run, overwrite_a=self.overwrite_a, check_finite=self.check_finite,
-            checkpoint=checkpoint, name=name,
+            checkpoint=checkpoint, name=name, plan=plan,
         ) as factors:  # fmt: skip
-            yield factors.solver("T" if self.transposed else "N")
+            solver = factors.solver("T" if self.transposed else "N")
+            left = None if plan is None else plan.host_limit - plan.bytes_held
+            yield solver._replace(memory=left)
+
+    def plan_in_memory(
+        self, run: OpenRun, target: Destination, copies: int = 1, stream: int = 0
+    ) -> SlabPlan | None:
+        """Return the plan of factors that stay in memory beside some copies of X and a stream; None
+        where they go into a file.
+        """
+        if self.assume_a == "pos" or self.overwrite_a or target.checkpoint is not None:
+            return None
+        solution = self.solution
+        beside = stream + solve_bytes(solution.rhs.shape, solution.dtype.itemsize, copies)
+        dtype = self.source.dtype.newbyteorder("=")
+        return plan_in_memory(len(self.source), dtype, folder_of(self.source), beside, run)
 
     def portions(self, run: OpenRun) -> tuple[Portions, int, int]:
         """Return the two parts of the computation, and the operations of each."""
@@ -139,8 +161,9 @@ def factored(
     """Yield what solves a system with factors in the precision of X."""
     system = system.as_dtype(system.solution.dtype)
     portions, factoring, solving = system.portions(run)
+    plan = system.plan_in_memory(run, target)
     with system.factors(
-        run._replace(watch=portions.next(factoring)), target.checkpoint, "factors"
+        run._replace(watch=portions.next(factoring)), target.checkpoint, "factors", plan
     ) as solver:
         yield solver, portions.next(solving)
     portions.finish(system.summary(run))
@@ -163,19 +186,21 @@ def refined(
     system = system.as_dtype(system.solution.dtype)
     single = replace(system.as_dtype(SINGLE[system.solution.dtype.name]), overwrite_a=False)
     portions, factoring, solving = system.portions(run)
+    memory = host_bytes(run.options)
+    residual = min(memory // 4, STREAM_BYTES)
+    plan = single.plan_in_memory(run, target, COPIES, residual)
     part = run._replace(watch=portions.next(factoring))
     with ExitStack() as stack:
-        factors = _enter_single(stack, single.factors(part, target.checkpoint, "single"))
+        factors = _enter_single(stack, single.factors(part, target.checkpoint, "single", plan))
         a = system.source
         if system.assume_a == "pos":
             lower = system.lower != a.operand.trans
             whole = SymmetricMatrix(a.operand.matrix, lower=lower, hermitian=True)
             a = _with_matrix(a, whole)
-        memory = min(host_bytes(run.options) // 4, STREAM_BYTES)
         yield factors._replace(
-            solve=Refinement(a.T if system.transposed else a, factors, memory),
-            itemsize=single.source.dtype.itemsize, more=a.nbytes, copies=COPIES, reserved=memory,
-            steps=STEPS,
+            solve=Refinement(a.T if system.transposed else a, factors, residual),
+            dtype=SINGLE[system.solution.dtype.name], more=a.nbytes, copies=COPIES,
+            memory=(memory if factors.memory is None else factors.memory) - residual, steps=STEPS,
         ), portions.next(solving)  # fmt: skip
     portions.finish(system.summary(run))
 

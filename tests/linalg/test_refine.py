@@ -1,7 +1,9 @@
 """solve(refine="float32"): factors in single precision, X as accurate as in double precision."""
 
+import gc
 import logging
 import threading
+import weakref
 from dataclasses import replace
 from importlib import import_module
 
@@ -10,7 +12,7 @@ import pytest
 
 import hdgemm
 from hdgemm.fortran import gemm
-from hdgemm.linalg import solve
+from hdgemm.linalg import plan, solve
 from hdgemm.linalg.refinement import NotConvergedError
 from hdgemm.linalg.run import row_bytes
 from hdgemm.matrices.base import Converted
@@ -192,3 +194,56 @@ def test_conversion_to_single_precision_gives_infinities_without_a_warning(tmp_p
         matrix.read(5, 6, out)
         assert np.isinf(out).all()
         assert matrix.part(3, 4, (5, 6)).dtype == np.float32
+
+
+@pytest.mark.parametrize("refine", [None, "float32"])
+def test_factors_stay_in_memory_where_they_fit(tmp_path, refine):
+    n = 300
+    a, b = random_matrix(n, n, "float64"), random_matrix(n, 2, "float64", seed=1)
+    np.save(tmp_path / "A.npy", a)
+    factors = n * n * (4 if refine else 8)
+    for memory, stores in ((80_000_000, False), (8_000_000 if refine else 7_000_000, True)):
+        options = hdgemm.Options(host_memory=memory, devices="host")
+        if stores:  # without room for the factors
+            options = replace(options, tile=(16, 64, 32))
+        shown = plan("solve", tmp_path / "A.npy", columns=2, refine=refine, options=options)
+        assert shown.parts[0].stores == stores
+        assert shown.bytes_held <= memory
+        reports = []
+        x = solve(tmp_path / "A.npy", b, refine=refine, options=options, report=reports.append)
+        assert hpl_ratio(a, x, b) < SOUND / 16
+        written = reports[0].moved_bytes.get("store2", 0)
+        assert written == 0 if not stores else written >= factors
+        assert reports[0].plan == shown.summary()
+
+
+def test_the_planned_memory_decides_where_factors_are():
+    held = {}
+    for memory in (1_100_000_000, 1_200_000_000, 1_500_000_000):
+        options = hdgemm.Options(host_memory=memory, devices="host")
+        shown = plan("solve", 16384, refine="float32", options=options)
+        held[memory] = shown.parts[0].stores, shown.bytes_held
+        assert shown.bytes_held <= memory
+    assert [stores for stores, _ in held.values()] == [True, False, False]
+
+
+@pytest.mark.parametrize("case", ["too ill-conditioned", "beyond the range of single precision"])
+def test_factors_in_memory_are_freed_before_a_factorisation_in_double(tmp_path, monkeypatch, case):
+    """Both would exceed the host memory."""
+    module, arrays, alive = import_module("hdgemm.linalg.lu"), [], []
+    original = module.slab_run
+
+    def observed(kind, a, out, *args):
+        alive.append([array() is not None for array in arrays])
+        arrays.append(weakref.ref(out.operand.matrix.array))
+        return original(kind, a, out, *args)
+
+    monkeypatch.setattr(module, "slab_run", observed)
+    np.save(tmp_path / "A.npy", CASES[case])
+    gc.disable()
+    try:
+        solve(tmp_path / "A.npy", np.ones(30), refine="float32",
+              options=hdgemm.Options(devices="host"))  # fmt: skip
+    finally:
+        gc.enable()
+    assert alive == [[], [False]]
