@@ -239,6 +239,8 @@ class _Preflight:
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
         dtype, n, stored = single or self.dtype, self.shape[0], 2
         factors = replace(self, dtype=dtype, out=None)
+        # Of a row-major matrix, refinement factors the transpose.
+        turned = kind == "lu" and bool(single and self.matrix and self.matrix.order == "C")
         memory, reserved = host_bytes(self.run.options), 0
         copies = 1 if single is None else COPIES
         if single is not None:
@@ -253,11 +255,11 @@ class _Preflight:
             stored = 0
             slabs = SlabPlan.of_array(kind, n, n, dtype.name, memory)
         else:
-            pitch = self.row_bytes(upper, dtype.itemsize)
+            pitch = self.row_bytes(upper or turned, dtype.itemsize)
             slabs = factors.slabs(kind, Storage(True, pitch, True, True))
         whole = bool(stored) and n * dtype.itemsize < SHORT
         # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
-        second_lower = kind == "cholesky" or bool(arguments.get("transposed"))
+        second_lower = kind == "cholesky" or bool(arguments.get("transposed")) != turned
         stream = Stream(2, stored, dtype.itemsize, whole=whole,
                         keeps_lower=second_lower if whole else None)  # fmt: skip
         if single is not None:
