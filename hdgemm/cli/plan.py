@@ -23,9 +23,9 @@ def command(
         list[str],
         typer.Argument(
             metavar="M N K | A B | ROUTINE N | ROUTINE A",
-            help="The extents m n k, or the files A and B; lu, cholesky, qr, lstsq or syrk and "
-            "the order n, the extents m n, or the files; solve or trsm and the order n, n and the "
-            "number of right-hand sides, or the files A and B.",
+            help="The extents m n k, or the files A and B; lu, cholesky, qr, inv, lstsq or syrk "
+            "and the order n, the extents m n, or the files; solve or trsm and the order n, n and "
+            "the number of right-hand sides, or the files A and B.",
         ),
     ],
     dtype: Annotated[
@@ -61,11 +61,12 @@ def command(
         strategy=strategy, tile=tile, verify="tiles" if verify_tiles else None,
     )  # fmt: skip
 
+    import hdgemm
     from hdgemm.cli.output import print_plans, print_result
     from hdgemm.linalg.preflight import PLANNED
     from hdgemm.preflight import plan, plan_shape
 
-    if what[0] in PLANNED:
+    if what[0] in {*PLANNED, *hdgemm.linalg.__all__, *hdgemm.__all__}:
         given: dict[str, Any] = {
             "options": options,
             "out": out or "X.npy",

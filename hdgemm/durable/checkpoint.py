@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.identity import plan_differences
-from hdgemm.durable.journal import Journal
+from hdgemm.durable.journal import Journal, close_run
 from hdgemm.durable.pieces import (
     redo_log,
     redo_path,
@@ -87,14 +87,8 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close the files; a run that had begun is left as it is, to be taken up later."""
-        with closing(self._journal):
-            if self._redo is not None:
-                self._redo.close()
-            if self._draft is not None and self._journal.records:
-                self._draft.matrix.close()
-            elif self._draft is not None:
-                self._draft.discard()
-            self._draft = self._redo = None
+        close_run(self._journal, self._draft, self._redo)
+        self._draft = self._redo = None
 
     def _read(self, *, restart: bool) -> Earlier | None:
         journal = self._journal

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -79,12 +80,32 @@ def _described(operand: Operand) -> Fingerprint:
 
 def differences(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Describe the fields of a fingerprint that have changed."""
+    found = []
+    for field, words in _WORDS.items():
+        then, is_now = before.get(field), now.get(field)
+        if then == is_now:
+            continue
+        if field == "mtime_ns":
+            then, is_now = _utc(then), _utc(is_now)
+        values = "" if field == "content" else f" was {then}, is {is_now}"
+        found.append(f"{what} has changed: {words}{values}")
+    return found
+
+
+def changed_fields(before: Mapping[str, Any], now: Mapping[str, Any], owner: str = "") -> list[str]:
+    """Describe the values of a record that have changed, by name."""
     return [
-        f"{what} has changed: {words}"
-        + ("" if field == "content" else f" was {before.get(field)}, is {now.get(field)}")
-        for field, words in _WORDS.items()
-        if before.get(field) != now.get(field)
+        f"{owner}{name} was {before.get(name)}, is {now.get(name)}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
     ]
+
+
+def _utc(nanoseconds: Any) -> str:
+    """Write a time of change to the microsecond; object stores have none, or a text."""
+    if not isinstance(nanoseconds, int):
+        return str(nanoseconds)
+    return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def _spread(rows: int, cols: int) -> list[Rect]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.fingerprint import Fingerprint, differences, fingerprint
+from hdgemm.durable.fingerprint import Fingerprint, changed_fields, differences, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,11 +63,8 @@ class Identity:
             for name in ("alpha", "beta")
             if record[name] != now[name]
         ]
-        found += [
-            f"{name} was {record[name]}, is {now[name]}"
-            for name in ("dtype", "target")
-            if record[name] != now[name]
-        ]
+        found += changed_fields({"dtype": record["dtype"]}, {"dtype": self.dtype})
+        found += changed_fields(record["target"], self.target, "C's ")
         before = record["inputs"]
         for letter in sorted({*before, *self.inputs} - {besides}):
             found += differences(letter, before.get(letter, {}), self.inputs.get(letter, {}))

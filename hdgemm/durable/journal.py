@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import zlib
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.errors import InputError, MatrixIOError
@@ -20,6 +21,9 @@ from hdgemm.errors import InputError, MatrixIOError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from hdgemm.durable.redo_log import RedoLog
+    from hdgemm.matrices.draft import Draft
 
     Record = dict[str, Any]
 
@@ -107,6 +111,17 @@ class Journal:
             f"cannot {verb} the journal {self.path} at {offset}: {cause.strerror}",
             path=str(self.path), offset=offset, length=length,
         )  # fmt: skip
+
+
+def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
+    """Close the files of a run; one that had begun is left as it is, to be taken up later."""
+    with closing(journal):
+        if redo is not None:
+            redo.close()
+        if draft is not None and journal.records:
+            draft.matrix.close()
+        elif draft is not None:
+            draft.discard()
 
 
 def read_journal(path: Path) -> tuple[list[Record], list[int]]:

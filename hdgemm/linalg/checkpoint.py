@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.journal import Journal
+from hdgemm.durable.journal import Journal, close_run
 from hdgemm.durable.pieces import redo_log, redo_path
 from hdgemm.durable.previous_run import BEGIN_AGAIN
 from hdgemm.errors import InputError
@@ -100,14 +100,8 @@ class SlabCheckpoint:
 
     def __exit__(self, *_: object) -> None:
         """Close the files; a run that had begun is left as it is, to be taken up later."""
-        with closing(self._journal):
-            if self._redo is not None:
-                self._redo.close()
-            if self._draft is not None and self._journal.records:
-                self._draft.matrix.close()
-            elif self._draft is not None:
-                self._draft.discard()
-            self._draft = self._redo = None
+        close_run(self._journal, self._draft, self._redo)
+        self._draft = self._redo = None
 
     def _open(self, order: str) -> None:
         destination, path = self.destination, self._journal.path

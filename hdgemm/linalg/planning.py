@@ -18,6 +18,8 @@ from hdgemm.linalg.slab_pricing import priced
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.machine.rates import Machine
 
@@ -27,7 +29,12 @@ STREAM_BUFFERS: Final = 2
 _BAND_BYTES: Final = 2 << 20
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
-#: Parts of the memory for slabs that the planner tries: narrower slabs overlap more.
+#: Slabs of a plan at most: to price one takes about 30 µs, and the search prices dozens of plans.
+_MOST_SLABS: Final = 1 << 13
+#: Slabs from which on narrower ones are not tried: the first load and the last store, which they
+#: shorten, take a negligible part of the time.
+_MANY_SLABS: Final = 1 << 10
+#: Parts of the memory for slabs that the planner tries.
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
@@ -87,12 +94,17 @@ def plan_slabs(
     Raises
     ------
     DoesNotFitError
-        When not even slabs of one column fit, or forced ones do not: `requested`, `available`
+        When not even the narrowest slabs fit, or forced ones do not: `requested`, `available`
         and `missing` in bytes.
     """
     m = n if rows is None else rows
     if min(m, n) < 0:
         raise InputError(f"the extents of a matrix must not be negative, got {m}×{n}")
+    if width is not None and n > width * _MOST_SLABS:
+        raise InputError(
+            f"slabs of {width} columns cut {n} columns into more than {_MOST_SLABS} slabs: take "
+            f"slabs of {-(-n // _MOST_SLABS)} columns or more, or let the planner choose"
+        )
     last = max((reflector.last for reflector in reflectors), default=0)
     depth = min(m, n) if kind == "qr" else last
 
@@ -113,15 +125,14 @@ def plan_slabs(
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if storage.overlap else (1,))
-        for part in (_PARTS if width is None and buffers > 1 else (1.0,))
         for copied in ((False, True) if storage.copies else (False,))
-        if (plan := _fit(shape(columns, buffers, width, copied), memory, part))
-        and (not copied or _can_copy(plan))
+        for plan in _fitting(shape(columns, buffers, width, copied), memory)
+        if not copied or _can_copy(plan)
     ]
     if not plans:
-        requested = shape(block or 1, 1, width or 1).least_bytes
-        what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of {width or 1} columns"
-        raise DoesNotFitError.within(what, requested, memory)
+        narrowest = shape(block or 1, 1, width)
+        what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of {narrowest.least_width} columns"
+        raise DoesNotFitError.within(what, narrowest.least_bytes, memory)
     return min((priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
 
 
@@ -166,6 +177,11 @@ class _Shape(NamedTuple):
         """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
 
+    @property
+    def least_width(self) -> int:
+        """Columns of the narrowest slab but the last one."""
+        return self.width or max(1, -(-self.n // _MOST_SLABS))
+
     def column_bytes(self, rows: int) -> int:
         """Return the bytes of one column in a buffer, and beside it for the product V^H·C."""
         product = self.block if self.depth else 0
@@ -184,9 +200,19 @@ class _Shape(NamedTuple):
     @property
     def least_bytes(self) -> int:
         """Bytes of the narrowest slabs and their stream, with those of transfers."""
-        width = min(self.width or 1, self.n)
+        width = min(self.least_width, self.n)
         held = self.buffers * (self.column_bytes(self.m) * width + ALIGNMENT) + self.stream_bytes
         return held + self.fixed_bytes
+
+
+def _fitting(shape: _Shape, memory: int) -> Iterator[SlabPlan]:
+    """Yield plans whose slabs fill the memory, or a part of it: narrower slabs overlap more."""
+    for part in _PARTS if shape.width is None and shape.buffers > 1 else (1.0,):
+        plan = _fit(shape, memory, part)
+        if plan is not None:
+            yield plan
+            if len(plan.slabs) > _MANY_SLABS:
+                return
 
 
 def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
@@ -208,7 +234,7 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         if shape.width is None and first + width < n and width > aligned:
             width -= (first + width) % aligned
         largest = max(largest, width * column)
-        if width < 1 or largest > budget:
+        if fitting < min(shape.least_width, n - first) or largest > budget:
             return None
         slabs.append(Columns(first, first + width, first if shape.kind == "cholesky" else 0))
         first += width

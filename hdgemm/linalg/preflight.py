@@ -29,6 +29,7 @@ from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve, solve_bytes
 from hdgemm.linalg.storage import open_columns, open_matrix
+from hdgemm.linalg.system import structure_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import memory_limit
@@ -59,7 +60,7 @@ _KINDS: Final[dict[str, Kind]] = {
 #: Solves with a triangle that is stored.
 _TRIANGULAR: Final = ("trsm", "solve_triangular")
 #: Routines that have a plan.
-PLANNED: Final[Collection[str]] = (*_KINDS, "solve", "lstsq", *_TRIANGULAR, "syrk")
+PLANNED: Final[Collection[str]] = (*_KINDS, "solve", "inv", "lstsq", *_TRIANGULAR, "syrk")
 
 
 def plan(
@@ -80,7 +81,7 @@ def plan(
     ----------
     routine
         "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors; with mode="r" TSQR of
-        a tall matrix), "solve" (its factorisation and its solution), "lstsq", "trsm" or
+        a tall matrix), "solve" and "inv" (factorisation and solution), "lstsq", "trsm" or
         "solve_triangular", "syrk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
@@ -121,10 +122,11 @@ def plan(
         m, n = preflight.shape
         if routine not in ("lu", "lu_factor", "qr") and m != n:
             raise InputError(f"{routine} takes square matrices, got {m}×{n}")
-        if routine in _TRIANGULAR or "triangular" in arguments.get("assume_a", ""):
+        arguments["assume_a"] = structure_of(arguments.get("assume_a"))
+        if routine in _TRIANGULAR or "triangular" in arguments["assume_a"]:
             return preflight.solution(preflight.triangle())
-        if routine == "solve":
-            return preflight.system(arguments)
+        if routine in ("solve", "inv"):
+            return preflight.system(routine, arguments)
         if routine == "qr" and arguments.get("mode") == "r":
             tall = tall_plan(preflight.shape, preflight.dtype, preflight.folder, run)
             if tall is not None:
@@ -232,12 +234,13 @@ class _Preflight:
         triangles = (Triangle(self.matrix, lower=True),)
         return ColumnSolver(lambda _solver, _x: None, triangles).stream(self.dtype)
 
-    def system(self, arguments: Mapping[str, Any]) -> JointPlan:
+    def system(self, routine: str, arguments: Mapping[str, Any]) -> JointPlan:
         """Return the plan of a factorisation into a scratch file, and of the solution with it."""
         kind: Kind = "cholesky" if arguments.get("assume_a") == "pos" else "lu"
         upper = kind == "cholesky" and not arguments.get("lower", False)
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
         dtype, n, stored = single or self.dtype, self.shape[0], 2
+        columns = n if routine == "inv" else self.columns
         factors = replace(self, dtype=dtype, out=None)
         # Of a row-major matrix, refinement factors the transpose.
         turned = kind == "lu" and bool(single and self.matrix and self.matrix.order == "C")
@@ -246,7 +249,11 @@ class _Preflight:
         if single is not None:
             reserved = min(memory // 4, STREAM_BYTES)
         slabs = None
-        if kind == "lu" and not (self.checkpoint or arguments.get("overwrite_a")):
+        if (
+            routine == "solve"
+            and kind == "lu"
+            and not (self.checkpoint or arguments.get("overwrite_a"))
+        ):
             beside = reserved + solve_bytes((n, self.columns), self.dtype.itemsize, copies)
             slabs = plan_in_memory(n, dtype, self.folder, beside, self.run)
         if slabs is not None:
@@ -265,5 +272,6 @@ class _Preflight:
         if single is not None:
             residual = n * n * self.dtype.itemsize
             stream = stream._replace(more=residual, copies=copies, steps=STEPS)
-        facts = facts_of("solve", (n, self.columns), self.dtype.name, self.run.options)
-        return JointPlan(facts, (slabs, self.solution(stream, reserved)))
+        facts = facts_of(routine, (n, columns), self.dtype.name, self.run.options)
+        solution = replace(self, columns=columns).solution(stream, reserved)
+        return JointPlan(facts, (slabs, solution))

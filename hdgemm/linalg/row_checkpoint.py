@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.durable.fingerprint import differences, fingerprint
+from hdgemm.durable.fingerprint import changed_fields, differences, fingerprint
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError
 from hdgemm.linalg.row_plan import RowPlan
@@ -137,11 +137,7 @@ class RowCheckpoint:
         begun = records[0].get("rows")
         if begun is None:
             raise InputError(f"{self._journal.path} is no journal of a reduction of rows")
-        found = [
-            f"{name} was {begun['facts'].get(name)}, is {value}"
-            for name, value in self._facts.items()
-            if begun["facts"].get(name) != value
-        ]
+        found = changed_fields(begun["facts"], self._facts)
         for name, now in self._matrices.items():
             found += differences(name, begun["matrices"].get(name, {}), now)
         refuse(self._journal.path, found)

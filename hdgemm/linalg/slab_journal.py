@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from hdgemm.durable.fingerprint import differences, fingerprint
+from hdgemm.durable.fingerprint import changed_fields, differences, fingerprint
 from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_plan import SlabPlan
@@ -213,11 +213,11 @@ class EarlierRun:
     def differences(self, identity: Mapping[str, Any]) -> list[str]:
         """Say in words how another command differs from the one that the journal is of."""
         before = self.identity
-        found = [
-            f"the {name} was {before[name]}, is {identity[name]}"
-            for name in ("routine", "arguments", "target")
-            if before[name] != identity[name]
-        ]
+        then, now = (
+            {"the routine": each["routine"]} | each["arguments"] for each in (before, identity)
+        )
+        found = changed_fields(then, now)
+        found += changed_fields(before["target"], identity["target"], "out's ")
         # Once the result has taken a matrix's place, the matrix is gone.
         if not (self.publishing and before["target"]["replaces"]):
             inputs = identity["inputs"].get("A", {})

@@ -15,7 +15,7 @@ from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import absolute, open_square
-from hdgemm.linalg.system import System, factored, refined
+from hdgemm.linalg.system import System, factored, refined, structure_of
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -39,7 +39,7 @@ def solve(
     overwrite_a: bool = False,
     overwrite_b: bool = False,
     check_finite: bool = True,
-    assume_a: str = "gen",
+    assume_a: str | None = "gen",
     transposed: bool = False,
     *,
     refine: str | None = None,
@@ -69,7 +69,8 @@ def solve(
         The factors may be stored in place of `a`; not with both `refine` and `checkpoint`.
     assume_a
         "gen", "sym" and "her": LU with partial pivoting of the whole matrix; "pos": Cholesky;
-        "upper triangular", "lower triangular": no factorisation.
+        "upper triangular", "lower triangular": no factorisation. SciPy's long names "general",
+        "symmetric", "hermitian" and "positive definite" mean the same; None means "gen".
     transposed
         Solve with the transpose of A.
     refine
@@ -102,14 +103,10 @@ def solve(
         "progress": progress, "observer": observer, "cancel": cancel, "report": report,
         "checkpoint": checkpoint, "restart": restart,
     }  # fmt: skip
+    assume_a = structure_of(assume_a)
     if assume_a in ("upper triangular", "lower triangular"):
         return solve_triangular(
             a, b, int(transposed), assume_a.startswith("lower"), overwrite_b=overwrite_b, **rest
-        )
-    if assume_a not in ("gen", "sym", "her", "pos"):
-        raise InputError(
-            "assume_a must be 'gen', 'sym', 'her', 'pos', 'upper triangular' or 'lower "
-            f"triangular', got {assume_a!r}"
         )
     if refine not in (None, "float32"):
         raise InputError(f"refine must be None or 'float32', got {refine!r}")

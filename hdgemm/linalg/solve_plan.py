@@ -189,21 +189,23 @@ def plan_solve(
     """
     n, p = shape
     _, width, block = tile or (None, None, None)
-    column = max(1, n * dtype.itemsize * stream.copies)
+    given = in_array and stream.copies == 1
+    column = 0 if given else max(1, n * dtype.itemsize * stream.copies)
     if block is None:
         part = memory // 4 if stream.keeps_lower is None else memory // 8
         block = stream_columns(n, dtype.itemsize, part)
     buffers = STREAM_BUFFERS * (block * n * stream.itemsize + ALIGNMENT) if stream.stored else 0
-    given = in_array and stream.copies == 1
-    room = memory - max(buffers, memory // 4) - BOUNCE_BYTES
-    if not given and room < column:
-        requested = max((column + BOUNCE_BYTES) * 4 // 3 + 1, column + BOUNCE_BYTES + buffers)
+    bounce = 0 if given and not buffers else BOUNCE_BYTES
+    room = memory - max(buffers, memory // 4) - bounce
+    if room < column:
+        least = column + bounce + STREAM_BUFFERS * ALIGNMENT
+        requested = max(least * 4 // 3 + 1, column + bounce + buffers)
         what = f"a solve with one column of b, of {n} {dtype.name} elements,"
         raise DoesNotFitError.within(what, requested, memory)
     fitting = p if given else room // column
     columns = max(1, min(p, fitting, p if width is None else width))
     groups = tuple(Columns(at, min(at + columns, p), 0) for at in range(0, p, columns))
-    held = buffers + BOUNCE_BYTES + (0 if given else columns * column if p else 0)
+    held = buffers + bounce + columns * column * bool(p)
     streamed = stream.stored * _triangle_bytes(n, block, stream.itemsize)
     kept = 0
     if stream.whole:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cho_factor
@@ -40,6 +40,23 @@ if TYPE_CHECKING:
     from hdgemm.progress import Watch
 
     Prepared: TypeAlias = AbstractContextManager[tuple[ColumnSolver, Watch]]
+
+
+#: SciPy's names of what is known of a matrix, short and long. SciPy looks for a structure where
+#: none is named; LU suits each.
+_STRUCTURES: Final[Mapping[str | None, str]] = {
+    None: "gen", "gen": "gen", "general": "gen", "sym": "sym", "symmetric": "sym",
+    "her": "her", "hermitian": "her", "pos": "pos", "positive definite": "pos",
+    "upper triangular": "upper triangular", "lower triangular": "lower triangular",
+}  # fmt: skip
+
+
+def structure_of(assume_a: str | None) -> str:
+    """Return the short form of SciPy's `assume_a`."""
+    if assume_a not in list(_STRUCTURES):
+        names = ", ".join(map(repr, _STRUCTURES))
+        raise InputError(f"assume_a must be one of {names}, got {assume_a!r}")
+    return _STRUCTURES[assume_a]
 
 
 @dataclass(frozen=True, slots=True)

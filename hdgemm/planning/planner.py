@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import replace
 from functools import lru_cache
@@ -23,7 +24,7 @@ from hdgemm.planning.shapes import Shapes
 from hdgemm.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
@@ -75,7 +76,7 @@ def plan_for(
     Raises
     ------
     DoesNotFitError
-        With `requested` for the smallest plan, `available` and `missing`, in bytes.
+        With `requested` for the smallest plan, `available` and `missing`, in bytes of `limit`.
     InputError
         When a forced tile cuts the product into too many steps; when no tile is forced and m·n·k
         is 2**62 or more.
@@ -91,12 +92,38 @@ def plan_for(
         limits = Limits(host, device.limit() or host)
         return in_place_plan(Case(problem, device, options.strategy, limits, machine))
     case = case_for(problem, options, device, machine, members)
-    if members > 1:
-        plan = member_plan(case, options.tile, members, plan_case)
-    else:
-        plan = plan_case(case, options.tile)
-        _warn_if_slow(case, plan)
+    try:
+        if members > 1:
+            plan = member_plan(case, options.tile, members, plan_case)
+        else:
+            plan = plan_case(case, options.tile)
+            _warn_if_slow(case, plan)
+    except DoesNotFitError as error:
+        if error.limit != "host_memory":
+            raise
+
+        def room(limit: int) -> int:
+            raised = replace(options, host_memory=limit)
+            return case_for(problem, raised, device, machine, members).limits.host
+
+        given = options.host_bytes or machine.host_bytes
+        raise _in_host_memory(error, given, room) from None
     return replace(plan, host_limit=case.machine.host_bytes)
+
+
+def _in_host_memory(
+    error: DoesNotFitError, given: int, room: Callable[[int], int]
+) -> DoesNotFitError:
+    """Return an error of tiles with the bytes of `host_memory`, of which tiles get some `room`."""
+    most = given
+    while room(most) < error.requested:
+        most *= 2
+    least = bisect_left(range(most), error.requested, lo=given, key=room)
+    enough = format_size(least + least // 100)
+    numbers = error.numbers | {
+        "requested": least, "available": given, "missing": least - given,
+    }  # fmt: skip
+    return DoesNotFitError(f"{error}: {enough} are enough", **numbers)
 
 
 def plan_case(case: Case, tile: Tile | None = None) -> Plan:

@@ -22,10 +22,10 @@ def check_shapes(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int]
 
 
 def check_shape(found: tuple[int, ...], expected: tuple[int, ...], what: str) -> None:
-    """Raise unless C or out has the product's shape."""
+    """Raise unless C or out has the shape of the result."""
     if found != expected:
         raise InputError(
-            f"{what} has shape {found}; the product's is {expected}", found=found, expected=expected
+            f"{what} has shape {found}; it must be {expected}", found=found, expected=expected
         )
 
 

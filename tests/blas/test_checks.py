@@ -55,7 +55,7 @@ class TestShapes:
 
     @both
     def test_c(self, options, a, b):
-        with pytest.raises(InputError, match=r"c has shape \(7, 6\); the product's is \(6, 7\)"):
+        with pytest.raises(InputError, match=r"c has shape \(7, 6\); it must be \(6, 7\)"):
             dgemm(1.0, a, b, 1.0, np.zeros((7, 6)), options=options)
 
     @pytest.mark.parametrize("shape", [(5,), (1, 6, 5), ()])

@@ -184,6 +184,19 @@ def test_the_plan_of_a_symmetric_product_is_the_plan_that_runs(files, memory, tr
     assert "expected: " in str(shown).splitlines()[-1]
 
 
+def test_the_plan_of_an_inverse_is_the_plan_that_runs(files):
+    options, reports = Options(host_memory="20MB", tile=(1, 7, 3), devices="host"), []
+    shown = linalg.plan("inv", "A.npy", out="X.npy", options=options)
+    linalg.inv("A.npy", out="X.npy", options=options, report=reports.append)
+    assert reports[0].plan == shown.summary()
+    assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
+    assert f"{N} right-hand sides" in invoke("plan", "inv", str(N)).stdout
+    for name in ("det", "symm", "multiply"):  # they have no plan of their own
+        refused = invoke("plan", name, "1000")
+        assert refused.exception.exit_code == 2
+        assert re.search(rf"plans for cholesky.* inv.*: not {name}", str(refused.exception))
+
+
 def test_plans_of_solves_and_symmetric_products_are_printed(files):
     np.save("rhs.npy", np.ones((N, 5)))
     for words, text in (

@@ -19,6 +19,11 @@ from tests.durable.durable_case import TILE, Case, shared_case
 DATA = {"new": 4096, "over": 128, "replace": 4096, "update": 128}
 
 
+#: Times to the microsecond, in words that a reader knows.
+_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}\.[0-9]{6} UTC"
+TIMES = f"was {_TIME}, is {_TIME};"
+
+
 def stored(case):
     """The file that C lies in while the run is not finished."""
     return case.path("C") if case.mode in ("over", "update") else case.folder / case.leftovers()[0]
@@ -52,7 +57,7 @@ class TestRefusals:
         case = Case(tmp_path)
         case.run_until(9)
         flip(case.path(name), case.path(name).stat().st_size - 3, 2)
-        with pytest.raises(InputError, match=f"{name} has changed: when it was changed"):
+        with pytest.raises(InputError, match=f"{name} has changed: when it was changed {TIMES}"):
             case.run()
 
     def test_an_input_with_its_old_mtime_and_another_content(self, tmp_path):

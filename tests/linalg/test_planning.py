@@ -1,9 +1,11 @@
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg import slab_plan
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg import planning, slab_plan
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.row_plan import plan_rows
 from hdgemm.machine.rates import HOST, Machine
@@ -18,17 +20,21 @@ def plan(kind, n, memory, **forced):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from(KINDS), n=st.integers(0, 1200),
+    kind=st.sampled_from(KINDS), n=st.integers(0, 1200), most=st.integers(1, 1200),
     memory=st.integers(10**5, 10**8), dtype=st.sampled_from(("float32", "complex128")),
 )  # fmt: skip
-def test_slabs_cover_the_columns_and_fit_the_memory(kind, n, memory, dtype):
-    try:
-        found = plan_slabs(kind, n, dtype, memory, HOST)
-    except DoesNotFitError as error:
-        # The memory that the error asks for is enough.
-        memory += error.missing
-        found = plan_slabs(kind, n, dtype, memory, HOST)
+def test_slabs_cover_the_columns_and_fit_the_memory(kind, n, most, memory, dtype):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_MOST_SLABS", most)
+        try:
+            found = plan_slabs(kind, n, dtype, memory, HOST)
+        except DoesNotFitError as error:
+            # The memory that the error asks for is enough.
+            memory += error.missing
+            found = plan_slabs(kind, n, dtype, memory, HOST)
     assert found.bytes_held <= memory
+    # Columns that begin on a block of the file may make slabs half as wide.
+    assert len(found.slabs) <= 2 * most
     assert [slab.first for slab in found.slabs] == [0, *(s.last for s in found.slabs[:-1])][
         : len(found.slabs)
     ]
@@ -128,6 +134,24 @@ def test_leading_dimension_keeps_the_phase_of_the_file():
     assert lead >= rows
     assert (total - lead) * 8 % 4096 == 0
     assert lead <= total
+
+
+@pytest.mark.parametrize("n", [10**6, 2 * 10**6, 10**7, 10**9])
+def test_the_work_of_planning_is_bounded(n, monkeypatch):
+    """A plan of 10⁷ columns did not end within 10 minutes."""
+    widths = []
+
+    def count(plan, _machine):
+        widths.append(len(plan.slabs))
+        return plan
+
+    monkeypatch.setattr(planning, "priced", count)
+    for kind in KINDS:
+        with suppress(DoesNotFitError):
+            plan(kind, n, 8 * 10**9)
+    assert sum(widths) < 400_000
+    with pytest.raises(InputError, match=f"slabs of {-(-n // 2**13)} columns or more"):
+        plan("lu", n, 8 * 10**9, width=1)
 
 
 def test_errors_name_the_bytes():

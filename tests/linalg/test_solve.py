@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
+from hdgemm import linalg
 from hdgemm.linalg import (
     cho_factor,
     cho_solve,
@@ -174,6 +175,37 @@ def test_singular_matrices_are_errors(tmp_path):
         with pytest.raises(scipy.linalg.LinAlgError, match="order"):
             solve(source, np.ones(23), assume_a="pos", options=SLABS)
     assert [p.name for p in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_scipys_names_of_structures():
+    a, b = positive_definite(9, "float64"), np.ones(9)
+    for name in (None, "general", "symmetric", "hermitian", "positive definite"):
+        assert_solved(a, solve(a, b, assume_a=name), b, np.dtype("float64"))
+    with pytest.raises(scipy.linalg.LinAlgError, match="order 1 "):  # Cholesky's error
+        solve(-a, b, assume_a="positive definite")
+    for name in ("diagonal", "tridiagonal", "banded", ["gen"]):
+        for call in (solve, lambda a, b, **how: linalg.plan("solve", a, columns=b, **how)):
+            with pytest.raises(hdgemm.InputError, match=r"of None, 'gen'.*'lower triangular'"):
+                call(a, b, assume_a=name)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_solve_in_an_array_holds_no_more_than_the_memory(tmp_path, lower):
+    n = 300
+    a, b = np.eye(n, order="F"), random_matrix(n, 2, "float64")
+    np.save(tmp_path / "A.npy", a)
+    for call in (
+        lambda **how: solve_triangular(tmp_path / "A.npy", b, lower=lower, **how),
+        lambda **how: cho_solve((tmp_path / "A.npy", lower), b, **how),
+    ):
+        with pytest.raises(hdgemm.DoesNotFitError) as caught:
+            call(options=hdgemm.Options(host_memory="10kB"))
+        enough, reports = 10_000 + caught.value.missing, []
+        call(options=hdgemm.Options(host_memory=enough), report=reports.append)
+        assert reports[0].plan["host_bytes"] <= enough
+    # Nothing is held beside the caller's arrays.
+    solve_triangular(a, b, options=hdgemm.Options(host_memory="10kB"), report=reports.append)
+    assert reports[-1].plan["host_bytes"] == 0
 
 
 def test_wrong_arguments_are_refused():

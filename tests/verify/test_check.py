@@ -268,7 +268,7 @@ class TestFactors:
 def test_operands_that_do_not_fit():
     with pytest.raises(InputError, match="op\\(A\\) is 2×3 and op\\(B\\) is 2×3"):
         verify(np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)))
-    with pytest.raises(InputError, match=r"c has shape \(3, 2\); the product's is \(2, 2\)"):
+    with pytest.raises(InputError, match=r"c has shape \(3, 2\); it must be \(2, 2\)"):
         verify(np.ones((2, 3)), np.ones((3, 2)), np.ones((3, 2)))
     with pytest.raises(InputError, match="rounds"):
         verify(np.eye(2), np.eye(2), np.eye(2), rounds=0)
