@@ -194,7 +194,8 @@ def plan_solve(
     if block is None:
         part = memory // 4 if stream.keeps_lower is None else memory // 8
         block = stream_columns(n, dtype.itemsize, part)
-    buffers = STREAM_BUFFERS * (block * n * stream.itemsize + ALIGNMENT) if stream.stored else 0
+    block_bytes = min(block, n) * n * stream.itemsize
+    buffers = STREAM_BUFFERS * (block_bytes + ALIGNMENT) if stream.stored else 0
     bounce = 0 if given and not buffers else BOUNCE_BYTES
     room = memory - max(buffers, memory // 4) - bounce
     if room < column:
