@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hdgemm.machine.limits import cores
+from hdgemm.matrices.arrays import SLAB_BYTES
 from hdgemm.matrices.transfer import Pool
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.transfer import Bounce
 
-_SLAB: Final = 4 << 20
 _REPEATS: Final = 3
 
 
@@ -36,8 +36,8 @@ def copy_rates(nbytes: int) -> dict[int, float]:
 def _seconds(threads: int, source: NDArray[np.uint8], target: NDArray[np.uint8]) -> float:
     """Time the best of a few copies by a pool of threads, in pieces of the matrices' size."""
     slabs: list[Callable[[Bounce], None]] = [
-        partial(_copy, target[at : at + _SLAB], source[at : at + _SLAB])
-        for at in range(0, source.size, _SLAB)
+        partial(_copy, target[at : at + SLAB_BYTES], source[at : at + SLAB_BYTES])
+        for at in range(0, source.size, SLAB_BYTES)
     ]
     pool = _pool(threads)
     times = []

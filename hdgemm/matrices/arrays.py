@@ -11,10 +11,14 @@ from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.transfer import Bounce, copy_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-#: Bytes that one thread copies at a time; less than two of them are copied by the caller.
-_SLAB: Final = 4 << 20
+#: Bytes that one thread copies at a time; less than two of them are copied by the caller. Of a
+#: tile of 16 MiB, 8 threads of 16 cores copied 34 GB/s in slabs of this size, 20 in larger ones
+#: (4 MiB) and 15 in smaller ones (256 KiB).
+SLAB_BYTES: Final = 1 << 20
 
 
 class ArrayMatrix(Matrix):
@@ -38,6 +42,13 @@ class ArrayMatrix(Matrix):
         rows, cols = tile.shape
         _copy(self._array[row : row + rows, col : col + cols], tile)
 
+    def add_to(
+        self, row: int, col: int, factor: np.generic, out: NDArray[Any], _scratch: NDArray[np.uint8]
+    ) -> None:
+        """Add `factor` times the rectangle at ``[row, col]`` to `out`, by several threads."""
+        rows, cols = out.shape
+        _by_slabs(partial(_add, factor), out, self._array[row : row + rows, col : col + cols])
+
     def part(self, row: int, col: int, shape: tuple[int, int]) -> ArrayMatrix:
         """Return the rectangle as a view of the array."""
         rows, cols = shape
@@ -45,17 +56,31 @@ class ArrayMatrix(Matrix):
 
 
 def _copy(target: NDArray[Any], source: NDArray[Any]) -> None:
-    height = max(1, _SLAB // max(1, target.shape[1] * target.itemsize))
+    _by_slabs(_copy_slab, target, source)
+
+
+def _by_slabs(
+    work: Callable[[NDArray[Any], NDArray[Any]], None], target: NDArray[Any], source: NDArray[Any]
+) -> None:
+    """Do `work` on slabs of rows of two matrices of one shape, by the threads that copy."""
+    height = max(1, SLAB_BYTES // max(1, target.shape[1] * target.itemsize))
     if len(target) < 2 * height:
-        np.copyto(target, source, casting="same_kind")
+        work(target, source)
         return
-    copy_pool().run(
-        [
-            partial(_copy_slab, target[top : top + height], source[top : top + height])
-            for top in range(0, len(target), height)
-        ]
-    )
+
+    def piece(top: int, _bounce: Bounce) -> None:
+        work(target[top : top + height], source[top : top + height])
+
+    copy_pool().run([partial(piece, top) for top in range(0, len(target), height)])
 
 
-def _copy_slab(target: NDArray[Any], source: NDArray[Any], _bounce: Bounce) -> None:
+def _copy_slab(target: NDArray[Any], source: NDArray[Any]) -> None:
     np.copyto(target, source, casting="same_kind")
+
+
+def _add(factor: np.generic, target: NDArray[Any], source: NDArray[Any]) -> None:
+    # As in BLAS, NaN and Inf raise no floating-point warnings.
+    with np.errstate(all="ignore"):
+        if factor != 1:
+            source = np.multiply(source, factor, dtype=target.dtype, casting="same_kind")
+        np.add(target, source, out=target, dtype=target.dtype, casting="same_kind")

@@ -81,6 +81,23 @@ class Matrix:
         """Store `tile` at ``[row, col]``; disjoint rectangles may be written at once."""
         raise NotImplementedError
 
+    def add_to(
+        self, row: int, col: int, factor: np.generic, out: NDArray[Any], scratch: NDArray[np.uint8]
+    ) -> None:
+        """Add `factor` times the rectangle at ``[row, col]`` to `out`, which has its dtype.
+
+        `scratch` holds at least one row of `out`.
+        """
+        rows = max(1, scratch.nbytes // (out.shape[1] * out.itemsize))
+        for first in range(0, len(out), rows):
+            part = out[first : first + rows]
+            read = np.ndarray(part.shape, out.dtype, scratch)
+            self.read(row + first, col, read)
+            # As in BLAS, NaN and Inf raise no floating-point warnings.
+            with np.errstate(all="ignore"):
+                read *= factor
+                part += read
+
     def flush(self) -> None:
         """Return when everything written is durable."""
 

@@ -104,16 +104,8 @@ class Stages:
     def _add_old(self, rect: Rect, tile: NDArray[Any]) -> None:
         scratch = self._memory.scratch
         assert scratch is not None  # noqa: S101  (a plan that reads C holds scratch)
-        dtype = self._memory.dtype
-        rows = max(1, scratch.nbytes // (rect.cols * dtype.itemsize))
-        for first in range(0, rect.rows, rows):
-            part = tile[first : first + rows]
-            old = np.ndarray(part.shape, dtype, scratch.array)
-            self._operands.old_c.read(rect.row + first, rect.col, old)
-            # As in BLAS, NaN and Inf raise no floating-point warnings.
-            with np.errstate(all="ignore"):
-                old *= dtype.type(self._beta)
-                part += old
+        factor = self._memory.dtype.type(self._beta)
+        self._operands.old_c.add_to(rect.row, rect.col, factor, tile, scratch.array)
 
     def _input(self, operand: Operand, number: int, part: Rect) -> Block:
         if number < 0:
