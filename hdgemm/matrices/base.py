@@ -95,7 +95,8 @@ class Matrix:
             self.read(row + first, col, read)
             # As in BLAS, NaN and Inf raise no floating-point warnings.
             with np.errstate(all="ignore"):
-                read *= factor
+                if factor != 1:
+                    read *= factor
                 part += read
 
     def flush(self) -> None:

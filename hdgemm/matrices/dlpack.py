@@ -1,18 +1,24 @@
-"""Reads the description of an array from a DLPack capsule, without consuming the capsule.
+"""Arrays that other libraries describe by DLPack, in device memory and in host memory.
 
-The structures are DLPack's own (``dlpack.h``, the unversioned tensor).
+Of an array in device memory the capsule is read without being consumed. The structures are DLPack's
+own (``dlpack.h``, the unversioned tensor).
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.errors import InputTypeError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 KDL_CUDA: Final = 2
+#: Host memory: pageable, and page-locked by CUDA.
+_KDL_HOST: Final = (1, 3)
 #: `cudaStreamLegacy`: a producer makes it wait for the work that writes the array.
 LEGACY_STREAM: Final = 1
 _KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
@@ -75,3 +81,21 @@ def from_dlpack(x: Any) -> Exported:
         False,
         capsule,
     )
+
+
+def host_view(x: Any, what: str) -> NDArray[Any] | None:
+    """Return another library's array in host memory, such as a tensor of PyTorch, as NumPy's.
+
+    Nothing is copied. Returns None for NumPy's arrays, and where `x` offers no DLPack or lies
+    elsewhere; raises `InputTypeError` where NumPy cannot read it: dtypes that NumPy lacks, tensors
+    that require a gradient.
+    """
+    ask = getattr(x, "__dlpack_device__", None)
+    if ask is None or isinstance(x, np.ndarray) or int(ask()[0]) not in _KDL_HOST:
+        return None
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputTypeError(
+            f"{what} is a {type(x).__name__} that NumPy cannot read: {error}"
+        ) from error

@@ -13,6 +13,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
+from hdgemm.matrices.dlpack import host_view
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.layout import check_dtype, row_pitch
@@ -36,9 +37,9 @@ def open_operand(
 
     `x` is a 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
     through its file rather than by page faults where it lies there as rows or columns; an array on
-    a GPU; a `StoredMatrix` or a view of one; an h5py dataset, a Zarr array or anything with
-    `shape`, `dtype` and rectangle indexing; or a `Location` or its text. `what` is its name in
-    errors.
+    a GPU, or another library's in host memory that offers DLPack; a `StoredMatrix` or a view of
+    one; an h5py dataset, a Zarr array or anything with `shape`, `dtype` and rectangle indexing; or
+    a `Location` or its text. `what` is its name in errors.
 
     The product uses its transpose (`trans`), its conjugate (`conj`), or overwrites its elements in
     place (`writable`). Column-major operands come as the row-major transpose, with `trans` flipped.
@@ -62,6 +63,8 @@ def open_operand(
     elif is_device_array(x):
         found = from_device_array(x, what, writable=writable)
         matrix, flipped = found.matrix, found.trans
+    elif (view := host_view(x, what)) is not None:
+        matrix, flipped = _from_array(view, what, writable=writable)
     elif (matrix := from_store(x, what, writable=writable)) is not None:
         flipped = False
     else:

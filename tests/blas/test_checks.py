@@ -263,7 +263,7 @@ class TestInputFiles:
 
 class TestScalars:
     @pytest.mark.parametrize("name", ["alpha", "beta"])
-    @pytest.mark.parametrize("wrong", [None, [1.0], np.ones(1), "x", b"1", np.timedelta64(1)])
+    @pytest.mark.parametrize("wrong", [None, [1.0], np.ones(1), "x", b"1", np.timedelta64(1, "s")])
     def test_no_number(self, a, b, name, wrong):
         factors = {"alpha": 1.0, "beta": 1.0, name: wrong}
         with pytest.raises(InputTypeError, match=name):

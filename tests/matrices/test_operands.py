@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hdgemm
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices import arrays
 from hdgemm.matrices.arrays import ArrayMatrix
+from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.operands import open_operand
 
@@ -242,3 +245,56 @@ def test_paths_read_as_numpy_reads_them(dtype, rows, cols, order):
         np.testing.assert_array_equal(seen(operand), x)
         assert operand.matrix.dtype == x.dtype
         operand.matrix.close()
+
+
+class Tensor:
+    """A matrix of another library in host memory: DLPack, and a dtype that NumPy does not know."""
+
+    dtype = "tensor.float64"
+
+    def __init__(self, values, device=(1, 0)):
+        self.values, self.device, self.shape = values, device, values.shape
+
+    def __getitem__(self, key):
+        raise AssertionError("read by rectangles")
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **keywords):
+        if self.values.dtype == bool:
+            raise BufferError("can't export tensors that require gradient")
+        return self.values.__dlpack__(**keywords)
+
+
+@pytest.mark.parametrize("device", [(1, 0), (3, 0)])
+def test_tensors_in_host_memory_are_used_in_place(device):
+    a, b, c = (np.random.default_rng(seed).random((4, 4)) for seed in range(3))
+    out = Tensor(c, device)
+    hdgemm.multiply(Tensor(a.T), Tensor(b, device), out=out)
+    assert np.allclose(c, a.T @ b)
+    assert open_operand(out, writable=True).matrix.array.ctypes.data == c.ctypes.data
+
+
+def test_a_tensor_that_cannot_be_read_is_refused_with_its_librarys_reason():
+    with pytest.raises(InputTypeError, match=r"b is a Tensor .* require gradient"):
+        open_operand(Tensor(np.zeros((2, 2), bool)), what="b")
+    x = np.zeros((2, 2))
+    x.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"):
+        open_operand(Tensor(x), writable=True)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "F", "D", ">f8"])
+@pytest.mark.parametrize("factor", [1, -0.5])
+def test_arrays_are_added_by_several_threads_as_other_matrices_are(monkeypatch, dtype, factor):
+    monkeypatch.setattr(arrays, "SLAB_BYTES", 512)
+    rng, kind = np.random.default_rng(0), np.dtype(dtype).newbyteorder("=")
+    x = rng.standard_normal((70, 50)).astype(dtype)
+    x[3, 4] = np.inf
+    tile, scratch = rng.standard_normal((60, 40)).astype(kind), np.empty(1000, np.uint8)
+    tile[2, 3] = -np.inf
+    expected, matrix = tile.copy(), ArrayMatrix(x)
+    matrix.add_to(1, 2, kind.type(factor), tile, scratch)
+    Matrix.add_to(matrix, 1, 2, kind.type(factor), expected, scratch)
+    assert np.array_equal(tile, expected, equal_nan=True)

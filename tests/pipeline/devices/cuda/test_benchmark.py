@@ -1,6 +1,7 @@
 """The CUDA benchmark on the stand-in, and the calls of its peers."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -73,9 +74,8 @@ def test_without_a_gpu_it_says_why(tmp_path):
         text=True,
         check=False,
         timeout=600,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
-    if done.returncode == 0:
-        pytest.skip("a GPU is here")
     assert done.returncode == 2
     assert "no GPU to measure" in done.stdout
     assert not list(tmp_path.iterdir())
