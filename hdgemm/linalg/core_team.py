@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class _Task(NamedTuple):
     run: Callable[[], None]
-    after: Sequence[Future[None]]
+    after: Sequence[Future[Any]]
     future: Future[None]
 
 
@@ -53,7 +53,7 @@ class CoreTeam:
         for thread in self._threads:
             thread.join()
 
-    def submit(self, run: Callable[[], None], after: Sequence[Future[None]] = ()) -> Future[None]:
+    def submit(self, run: Callable[[], None], after: Sequence[Future[Any]] = ()) -> Future[None]:
         """Queue a task that begins when others are done, and fails where one of them failed."""
         future: Future[None] = Future()
         if not self._threads:
@@ -62,6 +62,11 @@ class CoreTeam:
             self._tasks.append(_Task(run, after, future))
             self._changed.notify_all()
         return future
+
+    def wake(self) -> None:
+        """Look for tasks that can begin: something else than a task, which they follow, is done."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _start(self) -> None:
         with thread_limit():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Block
@@ -47,8 +47,8 @@ class Chunk:
         self.place = Columns(first, last, slab.place.top)
         self.array = slab.array[:, first - start : last - start]
         self._team = team
-        #: The last task on these columns; () before the first one.
-        self.latest: tuple[Future[None], ...] = ()
+        #: The last task on these columns; before the first one, the reads of them that are left.
+        self.latest: tuple[Future[Any], ...] = slab.read(first, last)
 
     def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
         """Queue a task that follows the last one on this chunk, and others."""

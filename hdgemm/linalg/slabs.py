@@ -10,15 +10,14 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.slab_buffers import SlabBuffers
 from hdgemm.linalg.slab_copies import SlabCopies
+from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.updates import HostProducts
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, leading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +26,13 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.recorder import Recorder
-    from hdgemm.linalg.slab_plan import Columns, SlabPlan
+    from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
+
+
+#: Columns of a strip that is read while others are used.
+_STRIP: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Slab:
     """A slab in memory: `array` has the rows from ``place.top`` on, column-major.
 
     What the factorisation puts in `notes` (pivots, tau) a checkpoint records with the slab, which
-    is stored when its `tasks` are done.
+    is stored when its `tasks` are done. `reads` are strips of its columns that are being read.
     """
 
     number: int
@@ -45,6 +48,11 @@ class Slab:
     array: NDArray[Any]
     notes: dict[str, NDArray[Any]] = field(default_factory=dict)
     tasks: list[Future[None]] = field(default_factory=list)
+    reads: list[tuple[Columns, Future[Slab]]] = field(default_factory=list)
+
+    def read(self, first: int, last: int) -> tuple[Future[Slab], ...]:
+        """Return the reads of some columns."""
+        return tuple(read for x, read in self.reads if x.first < last and first < x.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +114,9 @@ class SlabPipeline:
         self.checkpoint = checkpoint
         self._pass_number = 0
         self._check = check
-        self._dtype = np.dtype(plan.dtype)
         self._stores: dict[int, Future[None]] = {}
         self._memory = recorder.measuring_memory()
-        widest = max((self._lead(x) * x.width * plan.itemsize for x in plan.slabs), default=0)
-        self._slab_buffers = [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
-        if not plan.stores and (array := out.operand.matrix.array) is not None:
-            self._slab_buffers = [array.reshape(-1).view(np.uint8)]  # the slab is the output
-        self._stream_buffers: list[NDArray[np.uint8]] = []
-        if len(plan.slabs) > 1 or plan.reflectors:
-            most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
-            self._stream_buffers = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
+        self._buffers = SlabBuffers(plan, out)
         self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
         self._blocks = 0
         self._begun: list[int] = []
@@ -136,17 +136,18 @@ class SlabPipeline:
         self._memory.__exit__(None, None, None)
         self.team.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        # Tracebacks may keep this object; its buffers are freed here.
-        self._slab_buffers, self._stream_buffers = [], []
+        self._buffers.free()
 
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A when it is loaded; store it when the caller asks for the next."""
         plan, done = self.plan, self._done(0)
         fill = self._fill or partial(self._read_slab, self._a, plan.loaded_bytes)
+        if not plan.stores:
+            return self._read_while_used(fill)
         if plan.copies(done) and self._fill is None:
             first = [self._slab(done + number, plan.slabs) for number in range(plan.slab_buffers)]
             self._copies = SlabCopies(
-                self._a, self._out, plan, self.recorder, first, self._stream_buffers
+                self._a, self._out, plan, self.recorder, first, self._buffers.stream
             )
             fill = self._copies.load
         return self._pass(0, fill, plan.slabs, self._check)
@@ -155,6 +156,24 @@ class SlabPipeline:
         """Yield the stored rows below each slab's own ones, and store them again."""
         fill = partial(self._read_slab, self._out, self.plan.nbytes)
         return self._pass(1, fill, self.plan.interchanged, None)
+
+    def _read_while_used(self, fill: Callable[[Slab], None]) -> Iterator[Slab]:
+        """Yield the slabs of a plan that stores nothing; contiguous columns are read meanwhile."""
+        contiguous = self._a.order == "F" and self._a.chunks is None
+        for number, place in enumerate(self.plan.slabs):
+            slab = self._slab(number, self.plan.slabs)
+            width = _STRIP if contiguous else place.width
+            for first in range(0, place.width, width):
+                array = slab.array[:, first : first + width]
+                strip = Slab(number, Columns(first, first + array.shape[1], 0), array)
+                # Two strips are read at once, so that the disk has requests at the end of one.
+                ahead = slab.reads[-2][1] if len(slab.reads) > 1 else None
+                read = self._pool.submit(self._load, fill, strip, None, ahead, self._check)
+                read.add_done_callback(lambda _: self.team.wake())
+                slab.reads.append((strip.place, read))
+            yield slab
+            for task in slab.tasks:
+                task.result()
 
     def _done(self, pass_number: int) -> int:
         """Return how many slabs of a pass an earlier run has finished."""
@@ -215,7 +234,7 @@ class SlabPipeline:
             buffer = self._blocks % STREAM_BUFFERS
             self._blocks += 1
             read = place._replace(top=self.plan.read_top(place.top))
-            array = self._array(self._stream, self._stream_buffers[buffer], read)
+            array = self._buffers.block(buffer, self._stream, read)
             block = Block(earlier, place, array[place.top - read.top :])
             before, self._block_tasks[buffer] = self._block_tasks[buffer], block.tasks
             step = slab.number, number
@@ -277,23 +296,4 @@ class SlabPipeline:
         return block
 
     def _slab(self, number: int, places: Sequence[Columns]) -> Slab:
-        buffer, place = self._slab_buffers[number % self.plan.slab_buffers], places[number]
-        return Slab(number, place, self._array(self._out, buffer, place))
-
-    def _lead(self, place: Columns) -> int:
-        return leading(self.plan.m - place.top, self.plan.m, self.plan.itemsize)
-
-    def _array(
-        self, stored: StoredMatrix, memory: NDArray[np.uint8], place: Columns
-    ) -> NDArray[Any]:
-        """Lay out columns in a buffer, at the phase that they have in a stored matrix."""
-        matrix = stored.operand.matrix
-        phase = matrix.phase(place.first, place.top) if stored.order == "F" else 0
-        array: NDArray[Any] = np.ndarray(
-            (self.plan.m - place.top, place.width),
-            self._dtype,
-            memory.data,
-            0 if phase % self.plan.itemsize else phase,
-            (self.plan.itemsize, self._lead(place) * self.plan.itemsize),
-        )
-        return array
+        return Slab(number, places[number], self._buffers.slab(number, places[number]))

@@ -1,0 +1,73 @@
+"""Memory for the slabs and the stream blocks of a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, leading
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.slab_plan import Columns, SlabPlan
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+class SlabBuffers:
+    """Buffers that slabs and stream blocks take in turn.
+
+    A plan that stores nothing has one slab, which is the array that `out` is.
+
+    Parameters
+    ----------
+    out
+        Where slabs are stored.
+    """
+
+    def __init__(self, plan: SlabPlan, out: StoredMatrix) -> None:
+        self._plan, self._out = plan, out
+        array = None if plan.stores else out.operand.matrix.array
+        widest = max((self._lead(x) * x.width * plan.itemsize for x in plan.slabs), default=0)
+        self._slabs = (
+            [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
+            if array is None
+            else [array.reshape(-1).view(np.uint8)]
+        )
+        #: Memory of each stream block.
+        self.stream: list[NDArray[np.uint8]] = []
+        if len(plan.slabs) > 1 or plan.reflectors:
+            most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
+            self.stream = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
+
+    def free(self) -> None:
+        """Free the buffers: tracebacks may keep this object."""
+        self._slabs, self.stream = [], []
+
+    def slab(self, number: int, place: Columns) -> NDArray[Any]:
+        """Return the array of a slab: the number of a buffer follows from the slab's."""
+        return self._array(self._out, self._slabs[number % self._plan.slab_buffers], place)
+
+    def block(self, number: int, stored: StoredMatrix, place: Columns) -> NDArray[Any]:
+        """Return the array of stored columns in a stream buffer."""
+        return self._array(stored, self.stream[number], place)
+
+    def _lead(self, place: Columns) -> int:
+        return leading(self._plan.m - place.top, self._plan.m, self._plan.itemsize)
+
+    def _array(
+        self, stored: StoredMatrix, memory: NDArray[np.uint8], place: Columns
+    ) -> NDArray[Any]:
+        """Lay out columns in a buffer, at the phase that they have in a stored matrix."""
+        matrix, itemsize = stored.operand.matrix, self._plan.itemsize
+        phase = matrix.phase(place.first, place.top) if stored.order == "F" else 0
+        array: NDArray[Any] = np.ndarray(
+            (self._plan.m - place.top, place.width),
+            self._plan.dtype,
+            memory.data,
+            0 if phase % itemsize else phase,
+            (itemsize, self._lead(place) * itemsize),
+        )
+        return array
