@@ -11,7 +11,6 @@ from hdgemm.machine.limits import cores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.linalg.native import NativeFactors
@@ -43,7 +42,7 @@ def factor_on_devices(
     from hdgemm.tasks.block_columns import even_widths
     from hdgemm.tasks.factorise import factor
 
-    machine, tile = machine_of(name, array.dtype, run), run.options.tile
+    machine, tile = _machine(name, array, run), run.options.tile
     widths = None if tile is None else even_widths(array.shape[1], tile[1])
     try:
         return factor(
@@ -97,17 +96,17 @@ def strategy_of(strategy: str, options: Options, *, in_memory: bool) -> Strategy
     return strategies[strategy] if names and in_memory else None
 
 
-def machine_of(name: str, dtype: np.dtype[Any], run: OpenRun) -> TaskMachine:
+def _machine(name: str, array: NDArray[Any], run: OpenRun) -> TaskMachine:
     """Return the session's devices with rates that were measured in it, and kept."""
     from hdgemm.tasks.machine import TaskMachine
-    from hdgemm.tasks.measured_rates import measured
+    from hdgemm.tasks.measured_rates import measured, probe_order
 
     options, session, _ = run
     devices: Any = {each: session.device(each, options) for each in device_names(options)}
-    threads = options.threads or cores()
-    key = (name, dtype.name, tuple(devices), threads)
+    threads, order = options.threads or cores(), probe_order(min(array.shape))
+    key = (name, array.dtype.name, tuple(devices), threads, order)
     if key not in session.task_machines:
         # The tasks of a panel that is factored by a tournament run on all cores at once.
         machine = TaskMachine.of(devices, threads=threads, lanes=name == "calu")
-        session.task_machines[key] = measured(machine, name, dtype)
+        session.task_machines[key] = measured(machine, name, array.dtype, order)
     return session.task_machines[key]

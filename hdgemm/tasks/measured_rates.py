@@ -22,17 +22,28 @@ if TYPE_CHECKING:
 
     from hdgemm.tasks.machine import TaskMachine
 
-#: Rows and columns of the matrix on which capabilities are measured, and its panels' width.
-_PROBE: Final = 768
-_PROBE_WIDTH: Final = 128
-#: Rows and columns of the matrix on which LAPACK is measured.
-_LAPACK_PROBE: Final = 1536
+#: The least and largest orders of the matrix on which capabilities are measured. A GPU is far from
+#: its rates on the least one.
+_LEAST_PROBE, _LARGEST_PROBE = 768, 3072
+#: Block columns of that matrix.
+_COLUMNS: Final = 6
 #: Seconds that the runtime takes for a task, assumed.
 _LATENCY: Final = 50e-6
 
 
-def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachine:
-    """Return a machine with the rates that it reaches on small matrices.
+def probe_order(n: int) -> int:
+    """Return the order of the matrix on which rates are measured for matrices of order n.
+
+    An eighth: each of the measurements takes less than a hundredth of the time of the matrix.
+    """
+    unit = 128 * _COLUMNS
+    return min(max(n // 8 // unit * unit, _LEAST_PROBE), _LARGEST_PROBE)
+
+
+def measured(
+    machine: TaskMachine, name: str, dtype: np.dtype[Any], order: int = _LEAST_PROBE
+) -> TaskMachine:
+    """Return a machine with the rates that it reaches on matrices of an order, see `probe_order`.
 
     Each device runs all updates of one factorisation, and another one before it, in which its
     kernels are compiled (Dongarra et al., section 6.2: estimated from the elapsed time). A device
@@ -43,7 +54,7 @@ def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachi
         alone = machine.restricted([x for x in machine.devices if x == each.name], machine.dealing)
         try:
             for _ in range(2):
-                rates, copied = _probe(alone, name, dtype, {each.name: 1.0})
+                rates, copied = _probe(alone, _matrix(name, order, dtype), name, each.name)
         except DoesNotFitError:
             continue
         own = rates.get(each.name, {})
@@ -53,7 +64,9 @@ def measured(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> TaskMachi
         found.append(replace(each, rates=own, memory=memory, up=up, down=down, latency=_LATENCY))
     machine = replace(machine, capabilities=tuple(found))
     machine = machine.restricted([x.name for x in found if x.name != HOST], machine.dealing)
-    lapack = _lapack_rate(machine, name, dtype) if machine.devices and name in LAPACK else 0.0
+    lapack = (
+        _lapack_rate(machine, name, dtype, 2 * order) if machine.devices and name in LAPACK else 0.0
+    )
     return replace(machine, lapack=lapack)
 
 
@@ -70,15 +83,16 @@ def _matrix(name: str, n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _probe(
-    machine: TaskMachine, name: str, dtype: np.dtype[Any], weights: dict[str, float]
+    machine: TaskMachine, array: NDArray[Any], name: str, updates: str
 ) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
-    array = _matrix(name, _PROBE, dtype)
+    """Factor a matrix with all updates on one device; return the rates of tasks and of copies."""
+    order = len(array)
+    widths = even_widths(order, order // _COLUMNS)
     cut = BlockColumns.cut(
-        array.shape, even_widths(_PROBE, _PROBE_WIDTH), array=array, lower=name == "cholesky",
-        weights=weights,
-    )  # fmt: skip
+        array.shape, widths, array=array, lower=name == "cholesky", weights={updates: 1.0}
+    )
     with Runtime(
-        machine.without_workspace(_PROBE, [_PROBE_WIDTH], array.dtype),
+        machine.without_workspace(order, widths, array.dtype),
         machine.devices,
         blas_threads=machine.blas_threads,
     ) as runtime:
@@ -87,16 +101,16 @@ def _probe(
     return runtime.rates(), runtime.copy_rates()
 
 
-def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any]) -> float:
+def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any], order: int) -> float:
     """Return flop/s of LAPACK on all threads of the host: the better of two runs."""
     seconds = []
     with threadpool_limits(machine.threads, user_api="blas"):
         for _ in range(2):
-            array = _matrix(name, _LAPACK_PROBE, dtype)
+            array = _matrix(name, order, dtype)
             began = time.perf_counter()
             if name == "cholesky":
                 potrf(array)
             else:
                 getrf(array)
             seconds.append(time.perf_counter() - began)
-    return lapack_flops(name, (_LAPACK_PROBE, _LAPACK_PROBE)) / min(seconds)
+    return lapack_flops(name, (order, order)) / min(seconds)
