@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
-#: Bytes of a band of rows that is copied, where a row is not longer.
-_BAND_BYTES: Final = 2 << 20
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Slabs of a plan at most: to price one takes about 30 µs, and the search prices dozens of plans.
@@ -108,11 +106,8 @@ def plan_slabs(
     last = max((reflector.last for reflector in reflectors), default=0)
     depth = min(m, n) if kind == "qr" else last
 
-    bands = STREAM_BUFFERS * band_bytes(n, np.dtype(dtype).itemsize)
-
-    def shape(block: int, buffers: int, width: int | None, copied: bool = False) -> _Shape:
-        held = reserved + bands * copied
-        return _Shape(kind, m, n, dtype, block, buffers, width, held, depth)
+    def shape(block: int, buffers: int, width: int | None) -> _Shape:
+        return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
 
     plans = [
         replace(
@@ -126,7 +121,7 @@ def plan_slabs(
         if columns <= max(n, 1) or block is not None
         for buffers in ((1, 2) if storage.overlap else (1,))
         for copied in ((False, True) if storage.copies else (False,))
-        for plan in _fitting(shape(columns, buffers, width, copied), memory)
+        for plan in _fitting(shape(columns, buffers, width), memory)
         if not copied or _can_copy(plan)
     ]
     if not plans:
@@ -152,11 +147,6 @@ def slabs_fit(
     _, width, block = tile or (None, None, None)
     m, n = shape
     return _Shape("lu", m, n, dtype, block or 1, 1, width, 0, 0).least_bytes <= memory
-
-
-def band_bytes(n: int, itemsize: int) -> int:
-    """Return the bytes of a buffer for a band of rows that is copied."""
-    return max(n * itemsize, _BAND_BYTES) + ALIGNMENT
 
 
 class _Shape(NamedTuple):

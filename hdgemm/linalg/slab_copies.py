@@ -1,27 +1,24 @@
 """Slabs of a row-major matrix, copied to where each is contiguous.
 
 A slab of columns of a row-major file is one short piece of every row. To read each slab alone reads
-the gaps between the pieces too, or takes a request for each piece. Passes by bands of whole rows
-read A twice.
+the gaps between the pieces too, or takes a request for each piece. One pass by bands of whole rows
+reads A once, and the slabs that do not fit the memory a second time.
 """
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
-from hdgemm.linalg.planning import STREAM_BUFFERS, band_bytes
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, copy_rows, disk_pool
+from hdgemm.matrices.transfer import ALIGNMENT, copy_rows, disk_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -34,9 +31,9 @@ if TYPE_CHECKING:
 class SlabCopies:
     """Loads the slabs of a plan that is `copied`, in their order.
 
-    A first pass over A fills the slabs in memory. While these are factored, a second pass copies
-    the other ones, row-major, to the columns of the output where their factors will be stored; they
-    are read from there.
+    With the first slab, one pass over A fills all slab buffers and copies the other slabs,
+    row-major, to the columns of the output where their factors will be stored; they are read from
+    there.
 
     Parameters
     ----------
@@ -49,7 +46,7 @@ class SlabCopies:
     first
         The slabs in memory that are loaded first.
     buffers
-        Memory for the bands of the first pass: that of stream blocks, which are read after it.
+        Memory for the bands: that of stream blocks, which are read after the pass.
     """
 
     def __init__(
@@ -64,49 +61,20 @@ class SlabCopies:
         self._a, self._plan, self._recorder = a, plan, recorder
         self._out = out.operand.matrix
         self._first, self._buffers = first, buffers
-        self._pool = ThreadPoolExecutor(1, "hdgemm-slab-copies")
-        self._copying: Future[None] | None = None
         self._stopped = threading.Event()
 
     def stop(self) -> None:
         """End the pass that runs, if one does, at the next band."""
         self._stopped.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def load(self, slab: Slab) -> None:
         """Fill a slab; with the first one the others in memory are filled."""
         if slab.number == self._first[0].number:
-            self._pass(0, self._buffers, self._fill)
-            self._copying = self._pool.submit(self._copy)
-        elif slab.number > self._first[-1].number and self._copying is not None:
-            self._copying.result()
+            self._pass(slab.number)
+        elif slab.number > self._first[-1].number:
             nbytes = self._plan.nbytes(slab.place)
             with self._recorder.operation("load1", slab.number, nbytes=nbytes):
                 self._copy_of(slab.place).read(0, 0, slab.array)
-
-    def _fill(self, top: int, left: int, band: NDArray[Any]) -> None:
-        for slab in self._first:
-            first, last, _ = slab.place
-            copy_rows(slab.array[top : top + len(band)], band[:, first - left : last - left])
-
-    def _copy(self) -> None:
-        """Copy all slabs that are not in memory."""
-        number = self._first[0].number
-        copies = [(place, self._copy_of(place)) for place in self._plan.copies(number)]
-        copied = sum(place.width for place, _ in copies) * self._plan.itemsize
-
-        def write(top: int, left: int, band: NDArray[Any]) -> None:
-            with self._recorder.operation("store2", number, nbytes=len(band) * copied):
-                disk_pool().run([
-                    piece
-                    for place, copy in copies
-                    for piece in copy.write_pieces(
-                        top, 0, band[:, place.first - left : place.last - left]
-                    )
-                ])  # fmt: skip
-
-        nbytes = band_bytes(self._plan.n, self._plan.itemsize)
-        self._pass(1, [aligned_bytes(nbytes) for _ in range(STREAM_BUFFERS)], write)
 
     def _copy_of(self, place: Columns) -> FileMatrix:
         """Return a row-major matrix in the bytes of some columns of the output."""
@@ -118,22 +86,17 @@ class SlabCopies:
         copy.name = columns.name
         return copy
 
-    def _pass(
-        self,
-        pass_number: int,
-        buffers: Sequence[NDArray[np.uint8]],
-        use: Callable[[int, int, NDArray[Any]], None],
-    ) -> None:
-        """Read columns of A by bands of rows; use each band, given its first row and column."""
-        number, m = self._first[0].number, self._plan.m
-        columns = self._plan.bands(number)[pass_number]
+    def _pass(self, number: int) -> None:
+        """Read A by bands of rows, the first slab being slab `number`; move each band."""
+        m, columns = self._plan.m, self._plan.banded(number)
         whole = self._plan.loaded_bytes(columns)
-        rows = (buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
+        rows = (self._buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
         bands = [(top, min(top + rows, m)) for top in range(0, m, rows)]
+        copies = [(place, self._copy_of(place)) for place in self._plan.copies(number)]
 
         def read(band: tuple[int, int], buffer: int) -> tuple[int, NDArray[Any]]:
             top, bottom = band
-            array = self._band(top, bottom - top, columns, buffers[buffer])
+            array = self._band(top, bottom - top, columns, self._buffers[buffer])
             nbytes = whole * bottom // m - whole * top // m
             with self._recorder.operation("load1", number, nbytes=nbytes):
                 self._a[top:bottom, columns.first : columns.last].read(array)
@@ -143,7 +106,24 @@ class SlabCopies:
             for top, array in reads.blocks(bands, read):
                 if self._stopped.is_set():
                     raise CancelledRunError("the factorisation was stopped")
-                use(top, columns.first, array)
+                self._move(top, columns.first, array, copies)
+
+    def _move(
+        self, top: int, left: int, band: NDArray[Any], copies: Sequence[tuple[Columns, FileMatrix]]
+    ) -> None:
+        """Copy a band into the slabs in memory and to the others; `top` is its first row."""
+        for slab in self._first:
+            first, last, _ = slab.place
+            copy_rows(slab.array[top : top + len(band)], band[:, first - left : last - left])
+        nbytes = sum(place.width for place, _ in copies) * len(band) * self._plan.itemsize
+        with self._recorder.operation("store2", self._first[0].number, nbytes=nbytes):
+            disk_pool().run([
+                piece
+                for place, copy in copies
+                for piece in copy.write_pieces(
+                    top, 0, band[:, place.first - left : place.last - left]
+                )
+            ])  # fmt: skip
 
     def _band(
         self, top: int, rows: int, columns: Columns, memory: NDArray[np.uint8]

@@ -73,8 +73,8 @@ class SlabPlan:
         Bytes from one row of A to the next where A is row-major in a file, so that a slab is read
         as one piece of each row; else 0.
     copied
-        A is read by whole rows: once to fill the slab buffers, and once to copy the other slabs to
-        the space of the output where their factors will be stored; they are loaded from there.
+        A is read once, by whole rows, to fill the slab buffers and to copy the other slabs to the
+        space of the output where their factors will be stored; they are loaded from there.
     whole
         Columns of the output are short and contiguous: those that stream are read whole.
     devices
@@ -165,14 +165,12 @@ class SlabPlan:
         """Return the slabs that are copied where some are finished: all but the next ones."""
         return self.slabs[done + self.slab_buffers :] if self.copied else ()
 
-    def bands(self, done: int) -> list[Columns]:
-        """Return the columns of A that are read by bands of rows to fill the slab buffers, and to
-        copy the other slabs: all, where the gaps between pieces of rows would be read anyway.
+    def banded(self, done: int) -> Columns:
+        """Return the columns of A that are read by bands of rows where some slabs are finished:
+        all, where the gaps between pieces of rows would be read anyway.
         """
-        middle = self.copies(done)[0].first
-        needed = Columns(self.slabs[done].first, middle, 0), Columns(middle, self.n, 0)
-        whole = Columns(0, self.n, 0)
-        return [whole if 0 < self.gap_bytes(part) <= GAP else part for part in needed]
+        needed = Columns(self.slabs[done].first, self.n, 0)
+        return Columns(0, self.n, 0) if self.gap_bytes(needed) <= GAP else needed
 
     def streamed_bytes(self) -> list[int]:
         """Return the bytes of the earlier columns that are read for each slab."""
@@ -231,7 +229,7 @@ class SlabPlan:
         """
         rest, copies = self.slabs[slab:], self.copies(slab)
         copied = sum(map(self.nbytes, copies))
-        read = self.bands(slab) if copies else rest
+        read = (self.banded(slab),) if copies else rest
         loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
         stored = copied + sum(map(self.nbytes, rest)) if self.stores else 0

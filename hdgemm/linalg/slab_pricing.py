@@ -60,16 +60,13 @@ def priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
 
 
 def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:
-    """Return the seconds to load a slab; while the second one waits, others are copied."""
-    slab = plan.slabs[number]
+    """Return the seconds to load a slab; with the first one others are filled or copied."""
     if not plan.copied:
-        return _columns_seconds(plan, slab, machine)
-    seconds = plan.nbytes(slab) / machine.disk_read if number >= plan.slab_buffers else 0.0
-    if number <= 1:
-        copied = sum(map(plan.nbytes, plan.copies(0))) if number else 0
-        seconds += _columns_seconds(plan, plan.bands(0)[number], machine)
-        seconds += copied / machine.disk_write
-    return seconds
+        return _columns_seconds(plan, plan.slabs[number], machine)
+    if number == 0:
+        copied = sum(map(plan.nbytes, plan.copies(0)))
+        return _columns_seconds(plan, plan.banded(0), machine) + copied / machine.disk_write
+    return plan.nbytes(plan.slabs[number]) / machine.disk_read if number >= plan.slab_buffers else 0
 
 
 def _columns_seconds(plan: SlabPlan, columns: Columns, machine: Machine) -> float:

@@ -169,8 +169,8 @@ def test_bytes_of_copies_by_hand():
     assert plan.planned_bytes["load1"] - plain.planned_bytes["load1"] == gaps
     copying = replace(plan, copied=True, slab_buffers=2)
     assert copying.copies(0) == plan.slabs[2:]
-    # A is read a second time for the copies, and the copies are read.
-    assert copying.planned_bytes["load1"] == plain.planned_bytes["load1"] + 8 * n * n + 8 * n * 3
+    # A is read once, and the copies are read.
+    assert copying.planned_bytes["load1"] == plain.planned_bytes["load1"] + 8 * n * 3
     assert copying.planned_bytes["store2"] == plain.planned_bytes["store2"] + 8 * n * 3
     # After one slab the other two are filled in memory.
     assert copying.copies(1) == ()
