@@ -98,7 +98,7 @@ def plan(
         As the routine takes them.
     arguments
         Those of the routine that change its plan: `lower`, `assume_a`, `transposed`, `refine`,
-        `trans`, `mode`. The plan of ``refine="float32"`` has one step of refinement.
+        `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
 
     Raises
     ------

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 _MOST_STEPS: Final = 30
 #: A step that reduces the residual by less than this has stopped converging.
 _LEAST_GAIN: Final = 0.5
-#: Corrections that are planned: each gains about the digits of single precision.
+#: Part of the bound below which the residual that a correction will leave is expected, so that it
+#: is not computed: it would have to be so many times larger than that to exceed the bound.
+_EXPECTED: Final = 1e-3
+#: Solves that are planned, with a residual between two: each gains about the digits of single
+#: precision.
 STEPS: Final = 3
 #: Arrays of the size of X, in its precision: X, B, the residual, and two in single precision.
 COPIES: Final = 4
@@ -73,18 +77,25 @@ class Refinement:
         ) as solver:  # fmt: skip
             b, residual = x.copy(order="F"), x.copy(order="F")
             x[...] = 0
-            norm, worst = 0.0, np.inf
+            norm = worst = 0.0
+            ratios = np.full(x.shape[1], np.inf)
             for step in range(_MOST_STEPS + 1):
                 self._correct(solver, residual, x)
                 residual[...] = b
                 sums = None if step else RowSums(self.a)
                 self._subtract_product(x, residual, doubles, sums)
                 norm = sums.norm if sums else norm
-                before, worst = worst, _worst(residual, x, norm)
+                before, ratios = ratios, _ratios(residual, x, norm)
+                worst = float(ratios.max())
                 if worst <= 1:
                     return
-                if not worst <= _LEAST_GAIN * before:
+                if not worst <= _LEAST_GAIN * before.max():
                     break
+                # Each correction reduces the residual of a column by about the same factor.
+                done = (ratios <= 1) | (ratios * ratios <= _EXPECTED * before)
+                if step and done.all():
+                    self._correct(solver, residual, x)
+                    return
         raise NotConvergedError(
             f"refinement ended with a residual of {worst:.2g} times its bound", ratio=worst
         )
@@ -124,9 +135,10 @@ class Refinement:
         recorder.phase = None
 
 
-def _worst(residual: NDArray[Any], x: NDArray[Any], norm: float) -> float:
-    """Return the largest residual of a column in units of its bound; NaN for NaN."""
+def _ratios(residual: NDArray[Any], x: NDArray[Any], norm: float) -> NDArray[np.float64]:
+    """Return the residual of each column in units of its bound; NaN for NaN."""
     unit = np.sqrt(len(x)) * np.finfo(x.dtype).eps / 2 * norm
     with np.errstate(all="ignore"):
         size, bound = np.abs(residual).max(axis=0), unit * np.abs(x).max(axis=0)
-        return float(np.where(size == 0, 0, size / bound).max())
+        found: NDArray[np.float64] = np.where(size == 0, 0, size / bound)
+        return found

@@ -45,13 +45,13 @@ class ColumnSolver(NamedTuple):
     dtype
         Of the triangles as they are read; None for that of X.
     more
-        Bytes that are read beside the triangles for each group of columns.
+        Bytes that are read for each group of columns between two steps.
     copies
         Arrays of the size of X that `solve` holds, X itself among them.
     memory
         Bytes for the stream, them and transfers; None for those of the options.
     steps
-        How often `solve` is expected to read all of that.
+        How often `solve` is expected to read the triangles.
     """
 
     solve: Callable[[TriangleSolver, NDArray[Any]], None]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _BLOCK_BYTES: Final = 32 << 20
 #: Columns of a stream block at most: trsm, which is slower than gemm, takes their triangle.
 _MOST_COLUMNS: Final = 512
+#: Columns of a block of triangles in memory: with 16, or with 256, solves took twice as long.
+_IN_MEMORY: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Stream(NamedTuple):
     itemsize
         Bytes of their elements as they are read.
     more
-        Bytes that are read beside them for each group.
+        Bytes that are read for each group between two steps.
     copies
         Arrays of the size of X that the solve holds, X itself among them.
     whole
@@ -142,7 +144,7 @@ class Stream(NamedTuple):
     keeps_lower
         Two triangles are parts of one matrix: whether the second one is the lower one; else None.
     steps
-        How often all of that is expected to be read for each group.
+        How often the triangles are expected to be read for each group.
     """
 
     triangles: int
@@ -191,7 +193,9 @@ def plan_solve(
     _, width, block = tile or (None, None, None)
     given = in_array and stream.copies == 1
     column = 0 if given else max(1, n * dtype.itemsize * stream.copies)
-    if block is None:
+    if block is None and not stream.stored:
+        block = _IN_MEMORY
+    elif block is None:
         part = memory // 4 if stream.keeps_lower is None else memory // 8
         block = stream_columns(n, dtype.itemsize, part)
     block_bytes = min(block, n) * n * stream.itemsize
@@ -216,11 +220,12 @@ def plan_solve(
             n, block, stream.itemsize, memory - held, lower=stream.keeps_lower
         )
         streamed -= sum(min(block, n - first) for first in blocks) * n * stream.itemsize
+    more = stream.more * (stream.steps - 1)
     plan = SolvePlan(
         n, p, dtype.name, groups, block, stream.triangles,
-        (streamed + stream.more) * stream.steps, not in_array, held + kept, memory, kept=kept,
+        streamed * stream.steps + more, not in_array, held + kept, memory, kept=kept,
     )  # fmt: skip
-    return _priced(plan, machine, stream.more * stream.steps * len(groups))
+    return _priced(plan, machine, more * len(groups))
 
 
 def solve_bytes(shape: tuple[int, int], itemsize: int, copies: int) -> int:

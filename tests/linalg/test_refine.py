@@ -12,7 +12,7 @@ import pytest
 
 import hdgemm
 from hdgemm.fortran import gemm
-from hdgemm.linalg import lu_elimination, plan, solve
+from hdgemm.linalg import lu_elimination, plan, refinement, solve
 from hdgemm.linalg.refinement import NotConvergedError
 from hdgemm.linalg.run import row_bytes
 from hdgemm.linalg.slabs import SlabPipeline
@@ -311,3 +311,33 @@ def test_a_strip_that_cannot_be_used_ends_the_factorisation(tmp_path, monkeypatc
 
 def refuse_reads(*_):
     raise hdgemm.MatrixIOError("broken", path="A.npy", offset=0, length=0)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "solves", "double"),
+    [
+        ([1.0], 1, False),
+        ([1e7, 0.9], 2, False),
+        ([1e7, 50.0], 3, False),  # the last correction is expected to leave 2.5e-4 of the bound
+        ([1e7, 9e4, 900.0, 0.5], 4, False),
+        ([1e7, 9e4, 9.0], 4, False),
+        ([1e7, 6e6], 2, True),
+        ([np.nan], 1, True),
+        ([1e7, np.nan], 2, True),
+    ],
+)  # fmt: skip
+def test_steps_of_refinement(monkeypatch, caplog, ratios, solves, double):
+    found, corrections, left = refinement.Refinement._correct, [], iter(ratios)
+
+    def counted(*args):
+        corrections.append(1)
+        found(*args)
+
+    monkeypatch.setattr(refinement.Refinement, "_correct", counted)
+    monkeypatch.setattr(refinement, "_ratios", lambda *_: np.array([0.25, next(left)]))
+    with caplog.at_level(logging.WARNING):
+        x = solve(np.eye(5) * 3, np.ones((5, 2)), refine="float32", options=SLABS)
+    np.testing.assert_allclose(x, 1 / 3)
+    assert len(corrections) == solves
+    assert next(left, None) is None
+    assert ("double precision" in caplog.text) == double
