@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import weakref
 from functools import partial
 
 import h5py
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
+from hdgemm.linalg import triangle_update
+from hdgemm.linalg.diagonal_block import DiagonalBlock
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op
@@ -393,3 +396,28 @@ def test_rectangles_beside_the_diagonal_run_on_the_device(monkeypatch):
     assert device.buffers == 0
     np.testing.assert_allclose(c, np.tril(a @ a.T), atol=1e-12)
     device.close()
+
+
+def test_products_beside_the_diagonal_find_the_memory_of_the_stream_free(tmp_path, monkeypatch):
+    """The last diagonal block's stream was held beside the products: a fifth more than allowed."""
+    held, found = [], []
+    make, run = DiagonalBlock._buffer, triangle_update.run_blocks
+
+    def buffer(block, key, *how):
+        array = make(block, key, *how)
+        held.append(weakref.ref(block._buffers[key]))
+        return array
+
+    def run_blocks(products, *how):
+        found.append(len(products))
+        assert held
+        assert not any(reference() is not None for reference in held)
+        run(products, *how)
+
+    monkeypatch.setattr(DiagonalBlock, "_buffer", buffer)
+    monkeypatch.setattr(triangle_update, "run_blocks", run_blocks)
+    np.save(tmp_path / "A.npy", np.random.default_rng(0).random((40, 30)))
+    options = hdgemm.Options(host_memory="20MB", tile=(1, 16, 8), devices="host")
+    hdgemm.syr2k(1.0, tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "C.npy",
+                 options=options)  # fmt: skip
+    assert found[0] > 0
