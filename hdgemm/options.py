@@ -75,7 +75,8 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "tile": parse_tile,
     "verify": _parse_verify,
 }
-_BUILT_IN: Final[Mapping[str, Any]] = {
+#: Defaults of `Options`.
+BUILT_IN: Final[Mapping[str, Any]] = {
     "devices": "auto", "host_memory": None, "device_memory": None, "threads": None,
     "strategy": "data-placement", "tile": None, "verify": False, "split": None,
 }  # fmt: skip
@@ -96,7 +97,7 @@ def _default(name: str, **how: Any) -> Any:
     def current() -> Any:
         text = os.environ.get(f"HDGEMM_{name.upper()}", "")
         if name in _chosen or not text:
-            return _chosen.get(name, _BUILT_IN[name])
+            return _chosen.get(name, BUILT_IN[name])
         try:
             return _PARSERS.get(name, str)(text)
         except ValueError as error:
@@ -237,7 +238,7 @@ def _check_split(split: Any) -> None:
 
 def built_in_options(**given: Any) -> Options:
     """Return options whose other fields have the built-in defaults, whatever a user has set."""
-    return Options(**{**_BUILT_IN, **given})
+    return Options(**{**BUILT_IN, **given})
 
 
 class set_options:  # noqa: N801 - used like a function

@@ -6,6 +6,7 @@ import io
 import logging
 import signal
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -124,6 +125,7 @@ def main() -> None:
             # File names need not be text in the terminal's encoding.
             stream.reconfigure(errors="backslashreplace")
     log_to_stderr(logging.WARNING)
+    warnings.showwarning = _warn
     try:
         exit_code = app(prog_name="hdgemm", standalone_mode=False)
     except _Stopped as stopped:
@@ -162,6 +164,11 @@ def log_to_stderr(level: int) -> None:
     handler.setFormatter(logging.Formatter(f"{text} %(message)s"))
     logger.handlers = [handler]
     logger.setLevel(level)
+
+
+def _warn(message: Warning | str, *_rest: object, **_named: object) -> None:
+    """Print a warning without the line of the program that it came from."""
+    _say(f"warning: {message}")
 
 
 def _say(text: str) -> None:

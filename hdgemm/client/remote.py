@@ -13,7 +13,7 @@ from hdgemm.client.connection import Connection
 from hdgemm.client.jobs import RemoteJob
 from hdgemm.client.transfer import RemoteMatrix, upload
 from hdgemm.errors import InputError
-from hdgemm.options import Options
+from hdgemm.options import BUILT_IN, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,7 +145,7 @@ class Client:
         b: Operand | None = None,
         *,
         output: str | Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Options | Mapping[str, Any] | None = None,
         transfer: Callable[[int, int], None] | None = None,
         **inputs: Any,
     ) -> RemoteJob:
@@ -160,7 +160,7 @@ class Client:
         output, transfer
             As in `submit`.
         options
-            host_memory, threads, tile.
+            As in `submit`: host_memory, threads, tile.
         **inputs
             priority, name, and what the process takes of lower, mode, assume_a, transposed, refine.
         """
@@ -264,12 +264,8 @@ class Client:
 
 
 def _values(options: Options) -> dict[str, Any]:
-    """Return options as the service's JSON."""
-    values = {key: value for key, value in asdict(options).items() if value is not None}
-    if not isinstance(values["devices"], str):
-        values["devices"] = list(values["devices"])
-    elif values["devices"] != "auto":
-        values["devices"] = [values["devices"]]
-    if "tile" in values:
-        values["tile"] = list(values["tile"])
+    """Return the options that differ from the built-in defaults as the service's JSON."""
+    values = {key: value for key, value in asdict(options).items() if value != BUILT_IN[key]}
+    if isinstance(devices := values.get("devices"), str):
+        values["devices"] = [devices]
     return values

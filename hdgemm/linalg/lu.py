@@ -127,7 +127,7 @@ def lu_factor(
     )  # fmt: skip
     if zero:
         warnings.warn(
-            f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=2
+            f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=3
         )
     return LUFactors(lu, pivots)
 

@@ -126,7 +126,7 @@ def plan_slabs(
     ]
     if not plans:
         narrowest = shape(block or 1, 1, width)
-        what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of {narrowest.least_width} columns"
+        what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of width {narrowest.least_width}"
         raise DoesNotFitError.within(what, narrowest.least_bytes, memory)
     return min((priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -169,6 +170,16 @@ def test_what_does_not_fit_exits_with_3(files, hdgemm):
     failed(result, 3, "missing")
     assert not (folder / "D.npy").exists()
     failed(hdgemm("plan", 10**6, 10**6, 10**6, "--host-memory", "2KB", cwd=folder), 3, "missing")
+
+
+def test_a_warning_is_one_line(tmp_path, hdgemm):
+    np.save(tmp_path / "Z.npy", np.diag([1.0, 0, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = hdgemm("lu", "Z.npy", "--out", "LU.npy", "--quiet", cwd=tmp_path)
+    assert result.returncode == 0
+    text = "hdgemm: warning: Diagonal number 2 is exactly zero. Singular matrix.\n"
+    assert result.stderr == text
 
 
 def test_a_truncated_file_is_named(files, hdgemm):

@@ -126,8 +126,9 @@ def test_a_zero_pivot_warns_and_goes_on(tmp_path, column):
     a = random_matrix(23, 23, "float64")
     a[:, column] = 0
     for out in (None, tmp_path / "LU.npy"):
-        with pytest.warns(scipy.linalg.LinAlgWarning, match=f"number {column + 1} is"):
+        with pytest.warns(scipy.linalg.LinAlgWarning, match=f"number {column + 1} is") as caught:
             lu, pivots = lu_factor(a, out=out, options=SLABS)
+        assert [warning.filename for warning in caught] == [__file__]
         assert_factors(lu, pivots, a)
 
 
