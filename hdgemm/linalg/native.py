@@ -18,7 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.native_matrix import NativeMatrix
 from hdgemm.linalg.native_qr import ReflectorMatrix
-from hdgemm.pipeline.devices.interchanges import moves_of
+from hdgemm.pipeline.devices.interchanges import Moves, moves_of, permutation_of
 from hdgemm.pipeline.devices.protocol import Triangle
 from hdgemm.tasks.kernels import not_positive_definite
 
@@ -69,14 +69,15 @@ def factor_native(
         return NativeFactors(np.empty(0, np.int64))
     if name == "qr":
         with ReflectorMatrix(device, array, recorder, panel) as reflectors:
-            reflectors.upload()
+            reflectors.upload(lower=False)
             triangles = reflectors.factor()
             reflectors.download(lower=False)
         return NativeFactors(np.empty(0, np.int64), triangles=tuple(triangles))
     with _Elimination(device, array, recorder, panel) as matrix:
-        matrix.upload()
-        found = matrix.cholesky() if name == "cholesky" else matrix.lu()
-        matrix.download(lower=name == "cholesky")
+        lower = name == "cholesky"
+        matrix.upload(lower=lower)
+        found = matrix.cholesky() if lower else matrix.lu()
+        matrix.download(lower=lower)
     return found
 
 
@@ -98,10 +99,18 @@ class _Elimination(NativeMatrix):
             with self.step(number, pairs):
                 self._lu_panel(first, last)
                 self._update((first, last), (last, n))
-        for first, last in self.panels(count):
-            self._permute((last, count), (first, last))
+        self._permute_left(self.panels(count))
         self.finish()
         return NativeFactors(self._pivots, tuple(self._zeros))
+
+    def _permute_left(self, panels: list[tuple[int, int]]) -> None:
+        """Permute the rows of each panel once, by the interchanges of all panels right of it."""
+        rows = len(self.array)
+        later = np.arange(rows)
+        for first, last in reversed(panels):
+            places = np.flatnonzero(later != np.arange(rows))
+            self._move(Moves(places, later[places]), (first, last))
+            later = permutation_of(self._pivots[first:last], rows, first)[later]
 
     def _lu_panel(self, first: int, last: int) -> None:
         """Factor columns from their diagonal on: halves recursively, narrow ones by a kernel."""
@@ -135,7 +144,9 @@ class _Elimination(NativeMatrix):
     def _permute(self, panel: tuple[int, int], cols: tuple[int, int]) -> None:
         """Permute the rows of some columns by the interchanges of a panel, each row once."""
         first, last = panel
-        moves = moves_of(self._pivots[first:last], first)
+        self._move(moves_of(self._pivots[first:last], first), cols)
+
+    def _move(self, moves: Moves, cols: tuple[int, int]) -> None:
         if len(moves.places) and cols[0] < cols[1]:
             whole = self.block((0, self.array.shape[0]), cols)
             self.done(self.device.permute(whole, moves, ()))

@@ -5,26 +5,31 @@ It lies row-major, where rows are permuted by copies of contiguous memory.
 
 from __future__ import annotations
 
+import math
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.matrices.transfer import copy_transposed
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.workspace import Workspace
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.pipeline.devices.protocol import Completion, NativeDevice
+    from hdgemm.pipeline.plan import Stage
 
-#: Bytes of staging through which rows pass to and from the device.
+#: Bytes of a piece of staging through which the matrix passes to and from the device. There are
+#: two: the host copies one while the other is transferred.
 _STAGING: Final = 16 << 20
+#: Rows of a piece: strips of few rows are copied in less time than Python takes to start a copy.
+_ROWS: Final = 1024
 
 
 class NativeMatrix:
@@ -49,11 +54,13 @@ class NativeMatrix:
                 f"its workspace take {format_size(needed)}: choose strategy='hybrid'",
                 requested=needed, available=limit, missing=needed - limit,
             )  # fmt: skip
-        self._rows = max(1, min(m, _STAGING // max(1, n * dtype.itemsize)))
+        rows = min(m, _ROWS)
+        self._piece = rows, min(n, max(1, _STAGING // (rows * dtype.itemsize)))
         try:
             self._buffers.append(device.allocate(nbytes))
-            staged = max(self._rows * n, min(self.width, m, n) ** 2)
-            self._buffers.append(device.allocate_staging(staged * dtype.itemsize))
+            staged = max(math.prod(self._piece), min(self.width, m, n) ** 2)
+            for _ in range(2):
+                self._buffers.append(device.allocate_staging(staged * dtype.itemsize))
         except BaseException:
             self.__exit__()
             raise
@@ -70,37 +77,48 @@ class NativeMatrix:
         """Return a rectangle of the matrix."""
         return Block(self._tile, rows[0], cols[0], rows[1] - rows[0], cols[1] - cols[0])
 
-    def _staged(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """Yield the first row of each piece, the row behind it, and its place in staging."""
-        m, n = self.array.shape
-        for first in range(0, m, self._rows):
-            last = min(first + self._rows, m)
-            yield first, last, self.staged((last - first, n))
+    def staged(self, shape: tuple[int, int], piece: int = 0) -> NDArray[Any]:
+        """Return an array in a piece of staging, which the next one there overwrites."""
+        return np.ndarray(shape, self.array.dtype, self._buffers[1 + piece % 2].array)
 
-    def staged(self, shape: tuple[int, int]) -> NDArray[Any]:
-        """Return an array in staging, which the next one overwrites."""
-        return np.ndarray(shape, self.array.dtype, self._buffers[1].array)
+    def _pieces(self, stage: Stage, *, lower: bool) -> list[tuple[Block, NDArray[Any]]]:
+        """Cut the matrix into pieces that alternate in staging; of a triangle none right of it."""
+        (m, n), (height, width) = self.array.shape, self._piece
+        pieces: list[tuple[Block, NDArray[Any]]] = []
+        for row, col in product(range(0, m, height), range(0, n, width)):
+            block = self.block((row, min(row + height, m)), (col, min(col + width, n)))
+            if not lower or col < row + block.rows:
+                pieces.append((block, self.staged((block.rows, block.cols), len(pieces))))
+        self._recorder.expect(stage, sum(staged.nbytes for _, staged in pieces))
+        return pieces
 
-    def upload(self) -> None:
-        """Copy the array to the device, row by row."""
-        for first, last, staged in self._staged():
+    def upload(self, *, lower: bool) -> None:
+        """Copy the array to the device; of a lower triangle no piece that is right of it."""
+        sent: list[Completion] = []
+        for block, staged in self._pieces("load2", lower=lower):
             with self._recorder.operation("load2", 0, nbytes=staged.nbytes):
-                np.copyto(staged, self.array[first:last])
-                block = self.block((first, last), (0, staged.shape[1]))
-                self.device.upload(staged, block, ()).wait()
+                if len(sent) > 1:
+                    sent[-2].wait()
+                copy_transposed(staged, self._part(block))
+                sent.append(self.device.upload(staged, block, ()))
+        for completion in sent[-2:]:
+            completion.wait()
 
     def download(self, *, lower: bool) -> None:
         """Copy the factors to the array; of a lower triangle nothing above the diagonal."""
-        for first, last, staged in self._staged():
+        pieces = self._pieces("store1", lower=lower)
+        coming = self.device.download(*pieces[0], ())
+        for number, (block, staged) in enumerate(pieces, start=1):
             with self._recorder.operation("store1", 0, nbytes=staged.nbytes):
-                block = self.block((first, last), (0, staged.shape[1]))
-                self.device.download(block, staged, ()).wait()
-                if not lower:
-                    self.array[first:last] = staged
-                    continue
-                self.array[first:last, :first] = staged[:, :first]
-                own = np.tril_indices(last - first)
-                self.array[first:last, first:last][own] = staged[:, first:last][own]
+                coming.wait()
+                if number < len(pieces):
+                    coming = self.device.download(*pieces[number], ())
+                copy_transposed(self._part(block), staged, block.row - block.col if lower else None)
+
+    def _part(self, block: Block) -> NDArray[Any]:
+        """Return the part of the array that a block holds."""
+        rows = self.array[block.row : block.row + block.rows]
+        return rows[:, block.col : block.col + block.cols]
 
     def panels(self, count: int) -> list[tuple[int, int]]:
         """Cut columns into panels."""

@@ -208,6 +208,10 @@ class Recorder:
             for event in report.timeline.events
         ]
 
+    def expect(self, stage: Stage, nbytes: int) -> None:
+        """Add to the bytes that a stage is planned to move."""
+        self._planned[stage] += nbytes
+
     def add_product(self, report: Report, slab: int, block: int) -> None:
         """Take the transfers and kernels of a product that has just ended as those of an update.
 
@@ -216,7 +220,7 @@ class Recorder:
         first = time.perf_counter() - self._began - report.seconds
         for stage in _ON_DEVICES:
             if stage in report.stages:
-                self._planned[stage] += report.stages[stage].planned_bytes
+                self.expect(stage, report.stages[stage].planned_bytes)
         for event in report.timeline.events:
             if event.stage in _ON_DEVICES:
                 times = {"start": event.start + first, "end": event.end + first}

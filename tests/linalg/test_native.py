@@ -1,6 +1,7 @@
 """Native mode: factorisations of which every operation runs on one device."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import hdgemm
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, InputError
 from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg import native_matrix
 from hdgemm.linalg.native import factor_native
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.pipeline.devices.cuda import driven_by
@@ -110,6 +112,29 @@ def test_a_minor_that_is_not_positive_is_named(device):
     with pytest.raises(SingularMatrixError, match="order 42") as caught:
         factor("cholesky", device, a)
     assert caught.value.order == 42
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu", "qr"])
+def test_matrices_pass_through_staging_in_pieces(device, monkeypatch, name):
+    """Nothing above the diagonal of a triangle is read or written."""
+    monkeypatch.setattr(native_matrix, "_ROWS", 16)
+    monkeypatch.setattr(native_matrix, "_STAGING", 16 * 24 * 8)
+    reports, above = [], np.triu_indices(75, 1)
+    a = positive_definite(75, "float64")
+    expected, _ = factor(name, device, a)
+    recorder = Recorder(Watch(report=reports.append), 0)
+    array, stages = np.array(a, order="F"), ("load2", "store1")
+    if name == "cholesky":
+        array[above] = np.nan
+    factor_native(name, device, array, recorder, panel=20)
+    recorder.finish(SimpleNamespace(planned_bytes={}, summary=dict))
+    if name == "cholesky":
+        assert np.isnan(array[above]).all()
+        array[above] = expected[above]
+    np.testing.assert_allclose(array, expected, rtol=1e-9)
+    for stage in (reports[0].stages[each] for each in stages):
+        assert stage.nbytes == stage.planned_bytes
+        assert (stage.nbytes < a.nbytes) == (name == "cholesky")
 
 
 def test_all_memory_is_freed(device):

@@ -49,9 +49,11 @@ if child == 0:
     session.close()
     assert hdgemm.open(f"{out}.h5::A").shape == (3, 3)
     sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-over.set()
-worker.join()
+try:
+    assert os.waitpid(child, 0)[1] == 0
+finally:
+    over.set()
+    worker.join()
 session.close()
 """
 

@@ -8,8 +8,6 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.pipeline.devices.protocol import extents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from hdgemm.pipeline.devices.protocol import Block, Triangle
@@ -141,25 +139,6 @@ def trsm_call(one: int, a: Block, b: Block, form: Triangle, addresses: tuple[int
     )  # fmt: skip
     _check_extents(call, ("m", "n", "lda", "ldb"))
     return call
-
-
-class Run(NamedTuple):
-    """`length` consecutive rows from `row` on; their places in the list begin at `place`."""
-
-    place: int
-    row: int
-    length: int
-
-
-def runs(rows: Sequence[int]) -> list[Run]:
-    """Cut a list of rows into the fewest runs of consecutive ones."""
-    found: list[Run] = []
-    for place, row in enumerate(rows):
-        if found and row == found[-1].row + found[-1].length:
-            found[-1] = found[-1]._replace(length=found[-1].length + 1)
-        else:
-            found.append(Run(place, row, 1))
-    return found
 
 
 def _check_extents(call: GemmCall | TrsmCall, names: tuple[str, ...]) -> None:

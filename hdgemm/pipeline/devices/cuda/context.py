@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -23,6 +24,12 @@ _OUT_OF_MEMORY: Final = {
 #: leak, unknown.
 _CONTEXT_LOST: Final = frozenset(
     {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999}
+)
+#: cudaErrorInitializationError and CUDA_ERROR_NOT_INITIALIZED: what a forked child gets.
+_NOT_INITIALIZED: Final = 3
+AFTER_FORK: Final = (
+    "CUDA cannot be used after fork() by a child of a process that used it: start worker processes "
+    "with multiprocessing's 'spawn' method, and open the device in each of them"
 )
 #: EXECUTION_FAILED and INTERNAL_ERROR: what cuBLAS and cuSOLVER return where a kernel could not be
 #: launched, on a lost context above all.
@@ -46,6 +53,7 @@ class CudaApi(NamedTuple):
     `cupy.cuda.cusolver`, which need not be installed. `stream` makes a
     non-blocking stream with a `ptr`, current within a ``with`` block. `address_range` returns the
     start and bytes of the allocation that an address lies in, None where the driver knows none.
+    `kernel` is `cupy.RawKernel`: it takes source and a name, and returns a function with `compile`.
     """
 
     name: str
@@ -55,6 +63,7 @@ class CudaApi(NamedTuple):
     stream: Callable[[], Any]
     contexts: Contexts
     address_range: Callable[[int], tuple[int, int] | None]
+    kernel: Callable[[str, str], Any]
 
 
 class Context:
@@ -68,12 +77,20 @@ class Context:
     def __init__(self, api: CudaApi, index: int = 0) -> None:
         self.api = api
         self.index = index
+        self._process = os.getpid()
         #: The error after which no call to this GPU succeeds; None while there was none.
         self.lost: DeviceError | None = None
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this GPU's context the thread's current one within a ``with`` block."""
+        if os.getpid() != self._process:
+            self.lost = DeviceError(
+                f"cuda:{self.index} was opened by process {self._process}, and this is its fork "
+                f"{os.getpid()}: {AFTER_FORK}",
+                opened_by=self._process, process=os.getpid(),
+            )  # fmt: skip
+            raise self.lost
         self.checked("cuCtxPushCurrent", self.api.contexts.push, self.index)
         try:
             yield
@@ -101,6 +118,8 @@ class Context:
         if _OUT_OF_MEMORY.get(kind) == status:
             return self._out_of_memory(call, requested)
         message = f"cuda:{self.index}: {call} failed: {error} (status {status})"
+        if is_after_fork(error):
+            message += f"; {AFTER_FORK}"
         if self._is_lost(kind, status):
             message += "; this process cannot use the GPU any more, start it again"
             self.lost = DeviceError(message, call=call, status=status)
@@ -148,6 +167,12 @@ class Context:
         except RuntimeError:
             return None
         return int(free), int(total)
+
+
+def is_after_fork(error: RuntimeError) -> bool:
+    """Say whether an error is the one of every call in a forked child."""
+    kinds = ("CUDARuntimeError", "CUDADriverError")
+    return type(error).__name__ in kinds and getattr(error, "status", None) == _NOT_INITIALIZED
 
 
 def _host_memory_left() -> tuple[int, int] | None:

@@ -59,8 +59,8 @@ class DeviceFacts:
 class Driver(Context):
     """One GPU; every method is one or two driver calls.
 
-    `record`, `wait_event`, `copy`, `copy_all`, `blas_call` and `solver_call` enqueue work
-    and must be called within `current`; the others make the GPU current themselves.
+    `record`, `wait_event`, `copy`, `copy_all`, `blas_call`, `solver_call` and `launch` enqueue
+    work and must be called within `current`; the others make the GPU current themselves.
     """
 
     def facts(self) -> DeviceFacts:
@@ -206,6 +206,27 @@ class Driver(Context):
         """Call a routine of cuSOLVER on a stream; see `blas_call`."""
         with stream:
             return self.checked(name, getattr(self.api.solver(), name), handle, *arguments)
+
+    def kernel(self, source: str, name: str) -> Any:
+        """Compile a kernel for this GPU; raise `DeviceUnavailableError` where NVRTC cannot."""
+        with self.current():
+            kernel = self.api.kernel(source, name)
+            try:
+                kernel.compile()
+            except Exception as error:  # a missing NVRTC or headers raise whatever they like
+                raise DeviceUnavailableError(
+                    f"cuda:{self.index}: NVRTC cannot compile the kernel {name}: {error}; NVRTC "
+                    "and CUDA's headers come with hdgemm[cuda13] and hdgemm[cuda12]"
+                ) from error
+            return kernel
+
+    def launch(
+        self, kernel: Any, grid: tuple[int, int], threads: int, arguments: Sequence[int],
+        stream: Any,
+    ) -> None:  # fmt: skip
+        """Enqueue a kernel; CuPy passes each number as 64 bits, on the thread's current stream."""
+        with stream:
+            self.checked("launchKernel", kernel, grid, (threads, 1), tuple(arguments))
 
     def release(self, name: str, handle: int) -> None:
         """Call `free`, `freeHost`, ... on a handle; a lost context holds nothing any more."""

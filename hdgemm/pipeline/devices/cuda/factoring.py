@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,14 +11,13 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.pipeline.devices.cuda.calls import (
     INT32_MAX,
-    Rows,
     copy_calls,
     routine,
-    runs,
     trsm_call,
 )
 from hdgemm.pipeline.devices.cuda.device import CudaDevice
-from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_DEVICE, DEVICE_TO_HOST
+from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE
+from hdgemm.pipeline.devices.cuda.kernels import NAMES, SOURCE, THREADS, grid_of
 from hdgemm.pipeline.devices.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 COLUMNS: Final = 256
 #: Offset of pivots and tau in page-locked memory, behind the routine's info.
 _RESULTS: Final = 16
+#: Permutations of which the lists wait in page-locked memory, and the least bytes of one.
+_LISTS: Final = 16
+_LIST_BYTES: Final = 1 << 14
 _INT32: Final = np.dtype(np.int32)
 #: cuBLAS's and cuSOLVER's constants.
 _NO_TRANSPOSE, _TRANSPOSE, _UPPER = 0, 1, 1
@@ -77,34 +80,51 @@ class CudaNativeDevice(CudaDevice):
         )
 
     def permute(self, block: Block, moves: Moves, after: After, axis: int = 0) -> Completion:
-        """Enqueue a gather of rows or columns into workspace, and the way back.
-
-        Consecutive rows are one copy: those of a panel's own block mostly are.
-        """
-        rows, dtype, count = self._rows(block), block.tile.dtype, len(moves.places)
+        """Enqueue a gather of rows or columns into workspace, and the way back: two kernels."""
+        dtype, count = block.tile.dtype, len(moves.places)
         across = block.cols if axis == 0 else block.rows
         if count * across == 0:
             return self._compute.enqueue(lambda _: None, after)
-        pitch = (across if axis == 0 else count) * dtype.itemsize
-        held = Rows(self._space("lines", count * across, dtype), pitch)
-
-        def move(target: Rows, source: Rows, lines: tuple[int, int], count: int, to: Any) -> None:
-            steps = [dtype.itemsize if axis else each.pitch for each in (target, source)]
-            ends = [
-                Rows(each.address + line * step, each.pitch)
-                for each, line, step in zip((target, source), lines, steps, strict=True)
-            ]
-            shape = (count, block.rows) if axis else (block.cols, count)
-            calls = copy_calls(ends[0], ends[1], shape[0] * dtype.itemsize, shape[1])
-            self.driver.copy_all(calls, DEVICE_TO_DEVICE, to)
+        kernel, listed = self._movers[dtype.itemsize], np.concatenate([moves.sources, moves.places])
+        held = self._space("lines", count * across, dtype)
+        lines = self._space("moves", len(listed), listed.dtype)
+        staged = self._staged_list(listed)
+        width, height = (count, across) if axis else (across, count)
+        address, ld = self._address(block), block.tile.ld
 
         def work(stream: Any) -> None:
-            for index, line, count in runs(moves.sources.tolist()):
-                move(held, rows, (index, line), count, stream)
-            for index, line, count in runs(moves.places.tolist()):
-                move(rows, held, (line, index), count, stream)
+            self.driver.copy(lines, staged.ctypes.data, listed.nbytes, HOST_TO_DEVICE, stream)
+            for back, at in enumerate((lines, lines + listed.nbytes // 2)):
+                arguments = (address, held, at, ld, width, height, axis, back)
+                self.driver.launch(kernel, grid_of(width, height), THREADS, arguments, stream)
 
-        return self._compute.enqueue(work, after)
+        done = self._compute.enqueue(work, after)
+        self._lists[-1] = (self._lists[-1][0], done)
+        return done
+
+    def _staged_list(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Copy a list to page-locked memory, once the permutation that used it last is done."""
+        buffer, used = self._lists.popleft() if len(self._lists) == _LISTS else (None, None)
+        if used is not None:
+            used.wait()
+        if buffer is not None and buffer.nbytes < values.nbytes:
+            self.free(buffer)
+            buffer = None
+        if buffer is None:
+            buffer = self.allocate_staging(max(values.nbytes, _LIST_BYTES))
+        self._lists.append((buffer, None))
+        staged: NDArray[np.int64] = np.ndarray(values.shape, values.dtype, buffer.array)
+        staged[...] = values
+        return staged
+
+    @cached_property
+    def _lists(self) -> deque[tuple[HostBuffer, Completion | None]]:
+        """The page-locked lists of the last permutations."""
+        return deque()
+
+    @cached_property
+    def _movers(self) -> dict[int, Any]:
+        return {size: self.driver.kernel(SOURCE, name) for size, name in NAMES.items()}
 
     def conjugate(self, block: Block, after: After) -> Completion:
         """Enqueue a scaling of each row's imaginary parts by -1; of a dense block in one call."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.matrices.cuda_driver import DriverLibrary
-from hdgemm.pipeline.devices.cuda.context import CudaApi
+from hdgemm.pipeline.devices.cuda.context import AFTER_FORK, CudaApi, is_after_fork
 from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
 from hdgemm.pipeline.devices.cuda.factoring import CudaNativeDevice
 from hdgemm.pipeline.devices.registry import DeviceInfo
@@ -52,7 +53,8 @@ def _why_no_device(api: CudaApi, error: RuntimeError) -> str:
         )
     if status == _NO_DEVICE:
         return "the NVIDIA driver sees no GPU; see CUDA_VISIBLE_DEVICES"
-    return f"the NVIDIA driver refused: {error}"
+    said = f"the NVIDIA driver refused: {error}"
+    return f"{said}; {AFTER_FORK}" if is_after_fork(error) else said
 
 
 def _version(number: int) -> str:
@@ -83,7 +85,19 @@ def _load_cupy() -> CudaApi:
         functools.partial(cupy.cuda.Stream, non_blocking=True),
         library,
         library.address_range,
+        _raw_kernel,
     )
+
+
+@functools.cache
+def _raw_kernel(source: str, name: str) -> Any:
+    """Return a kernel, which CuPy compiles once for each GPU, for the life of the process."""
+    import cupy
+
+    kernel = cupy.RawKernel(source, name)
+    # To unload its modules at exit fails where no context is current any more.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kernel))
+    return kernel
 
 
 #: The functions of CuPy and the driver that are in use; empty until the first use.

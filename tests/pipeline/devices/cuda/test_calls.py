@@ -12,7 +12,6 @@ from hdgemm.pipeline.devices.cuda.calls import (
     copy_calls,
     gemm_call,
     routine,
-    runs,
     trsm_call,
 )
 from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
@@ -131,12 +130,3 @@ def test_a_row_major_solve_is_the_transposed_column_major_one():
     assert right[:7] == ("dtrsm", 0, 0, 2, 0, 5, 3)
     with pytest.raises(InputError, match="cannot solve with 3×3 for 3×5 on side R"):
         trsm_call(1, a, b, Triangle("R", lower=True, trans="N", unit=True), (10, 20))
-
-
-@given(st.lists(st.integers(0, 9), max_size=12))
-def test_runs_are_consecutive_rows(rows):
-    found = runs(rows)
-    assert [row + i for _, row, count in found for i in range(count)] == rows
-    assert [place for place, _, _ in found] == [
-        sum(run.length for run in found[:i]) for i in range(len(found))
-    ]

@@ -1,19 +1,22 @@
 """The CUDA device on a stand-in for the driver: the calls it makes, and what they compute."""
 
 import gc
+import os
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from hdgemm.errors import DeviceError, DoesNotFitError, InputError
+from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
 from hdgemm.pipeline.devices.cuda.calls import GemmCall
+from hdgemm.pipeline.devices.cuda.kernels import SOURCE
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
 from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
 from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
+from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
 from tests.pipeline.devices.device_contract import DeviceContract
@@ -512,3 +515,70 @@ def test_three_threads_enqueue_at_once():
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+@pytest.mark.parametrize("order", ["lazy", "ahead:2"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_permutation_is_one_copy_and_two_kernels(order, axis):
+    """Lists of permutations that have not run yet are not overwritten."""
+    bench, rng = Bench(order=order), np.random.default_rng(3)
+    x = random((9, 7), "complex128", 1)
+    tile = bench.tile("C", 9, 7, "complex128")
+    device = bench.device
+    device.upload(bench.staged(x), whole(tile), []).wait()
+    before = [bench.standin.count(name) for name in ("launchKernel", "memcpyAsync")]
+    for _ in range(40):
+        pivots = rng.integers(0, 5, 5)
+        moves = moves_of(np.array([row + pivot % (5 - row) for row, pivot in enumerate(pivots)]))
+        moved = len(moves.places) > 0
+        done = device.permute(Block(tile, 1, 1, 7, 6), moves, [], axis)
+        part = x[1:8, 1:7] if axis == 0 else x[1:8, 1:7].T
+        part[moves.places] = part[moves.sources]
+        after = [bench.standin.count(name) for name in ("launchKernel", "memcpyAsync")]
+        assert after == [before[0] + 2 * moved, before[1] + moved]
+        before = after
+    out = bench.staged(np.zeros_like(x))
+    device.download(whole(tile), out, [done]).wait()
+    np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 2), (4, 4, 9), (4, 3, 9)])
+def test_the_stand_in_refuses_kernels_that_leave_their_memory(shape):
+    """Of workspace, rows, and the longest line; a 4×4 matrix in the middle of an allocation."""
+    bench = Bench()
+    driver = bench.device.driver
+    held, rows, line = shape
+    tiles = [bench.tile("C", 1, count, "float64") for count in (held * 4, 16, rows)]
+    held_at, matrix_at, lines_at = (bench.device._address(whole(tile)) for tile in tiles)
+    lines = np.full((1, rows), line).astype(np.int64).view(np.float64)
+    bench.device.upload(bench.staged(lines), whole(tiles[2]), []).wait()
+    kernel = driver.kernel(SOURCE, "move_8")
+    arguments = (matrix_at, held_at, lines_at, 4, 4, 4, 0, 0)
+    with driver.current():
+        driver.launch(kernel, (1, 4), 256, arguments, bench.device._compute.stream)
+    with pytest.raises(DeviceError, match="status 700"):
+        driver.synchronize()
+    bench.device.close()
+
+
+def test_a_kernel_that_cannot_be_compiled_names_what_is_missing():
+    bench = Bench(faults=[Fault("compile", 0, 6)])
+    tile = bench.tile("C", 4, 4)
+    with pytest.raises(DeviceUnavailableError, match=r"NVRTC.*come with hdgemm\[cuda13\]"):
+        bench.device.permute(whole(tile), moves_of(np.array([3, 2])), [])
+
+
+def test_a_forked_child_is_told_to_spawn(monkeypatch):
+    bench = Bench()
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    with pytest.raises(DeviceError, match=rf"opened by process {own}.*fork.*'spawn'"):
+        bench.device.allocate(100)
+    with (
+        driven_by(bench.standin.api()),
+        pytest.raises(DeviceUnavailableError, match=r"status 3.*fork.*'spawn'"),
+    ):
+        open_device("cuda:0")
+    bench.device.close()  # leaves the parent's objects alone
+    monkeypatch.undo()
+    assert bench.standin.leaks()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hdgemm.pipeline.devices.cuda.context import CudaApi
 from hdgemm.pipeline.devices.cuda.standin.blas import Blas
+from hdgemm.pipeline.devices.cuda.standin.kernels import Kernel
 from hdgemm.pipeline.devices.cuda.standin.memory import Memory
 from hdgemm.pipeline.devices.cuda.standin.runtime import Runtime
 from hdgemm.pipeline.devices.cuda.standin.solver import Solver
@@ -30,6 +32,9 @@ _WITHOUT_CONTEXT: Final = frozenset(
         "getDeviceProperties", "deviceGetAttribute", "deviceGetPCIBusId", "cuCtxPushCurrent",
     }
 )  # fmt: skip
+#: Calls that answer in a forked child, and the status of all others there.
+_AFTER_FORK: Final = frozenset({"getDeviceCount", "driverGetVersion", "runtimeGetVersion"})
+_NOT_INITIALIZED: Final = 3
 #: EXECUTION_FAILED: what cuBLAS and cuSOLVER return on a lost context.
 _LIBRARY_FAILED: Final[dict[type[Any], int]] = {CUBLASError: 13, CUSOLVERError: 6}
 #: Device memory that a context takes.
@@ -107,6 +112,7 @@ class StandIn:
         faults: Sequence[Fault] = (),
         pageable: bool = False,
     ) -> None:
+        self._process = os.getpid()
         self.calls: list[Call] = []
         self.memory = Memory(devices, device_bytes, host_bytes)
         self.properties = properties
@@ -137,8 +143,11 @@ class StandIn:
         solver = self._named(self._solver.names(), CUSOLVERError)
         return CudaApi(
             "a stand-in", runtime, blas, lambda: solver, stream, contexts,
-            self.memory.address_range,
+            self.memory.address_range, self._kernel,
         )  # fmt: skip
+
+    def _kernel(self, _source: str, name: str) -> StandInKernel:
+        return StandInKernel(self._named(Kernel(self, name).names(), CUDADriverError))
 
     def _pop(self) -> None:
         self.current.contexts.pop()
@@ -205,6 +214,8 @@ class StandIn:
         return call
 
     def _call(self, name: str, function: Callable[..., Any], error: type[Any], *args: Any) -> Any:
+        if os.getpid() != self._process and name not in _AFTER_FORK:
+            raise error(_NOT_INITIALIZED, "initialization error")
         with self._lock:
             number = self._counts[name] = self._counts.get(name, -1) + 1
             self.calls.append(Call(name, args))
@@ -227,6 +238,19 @@ class StandIn:
         if failed is not None:
             status = _LIBRARY_FAILED.get(error)
             raise failed if status is None else error(status, "execution failed")
+
+
+class StandInKernel:
+    """As `cupy.RawKernel`."""
+
+    def __init__(self, names: SimpleNamespace) -> None:
+        self.compile, self._launch = names.compile, names.launchKernel
+
+    def __call__(
+        self, grid: tuple[int, int], block: tuple[int, int], args: tuple[int, ...]
+    ) -> None:
+        """Enqueue the kernel on the thread's current stream."""
+        self._launch(grid, block, args)
 
 
 class StandInStream:
