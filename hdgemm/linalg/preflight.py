@@ -234,36 +234,37 @@ class _Preflight:
         triangles = (Triangle(self.matrix, lower=True),)
         return ColumnSolver(lambda _solver, _x: None, triangles).stream(self.dtype)
 
+    def factors(self, kind: Kind, pitch: int, beside: int | None) -> SlabPlan:
+        """Return the plan of factors for a solve: in memory beside so many bytes (None: not there),
+        in an array where A is one, or in a scratch file.
+        """
+        n, folder = self.shape[0], self.folder
+        if beside is not None and not self.checkpoint:
+            plan = plan_in_memory(n, self.dtype, folder, beside, self.run)
+            if plan is not None:
+                return plan
+        if folder is None:
+            return SlabPlan.of_array(kind, n, n, self.dtype.name, host_bytes(self.run.options))
+        return self.slabs(kind, Storage(True, pitch, True, True))
+
     def system(self, routine: str, arguments: Mapping[str, Any]) -> JointPlan:
         """Return the plan of a factorisation into a scratch file, and of the solution with it."""
         kind: Kind = "cholesky" if arguments.get("assume_a") == "pos" else "lu"
         upper = kind == "cholesky" and not arguments.get("lower", False)
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
-        dtype, n, stored = single or self.dtype, self.shape[0], 2
+        dtype, n = single or self.dtype, self.shape[0]
         columns = n if routine == "inv" else self.columns
-        factors = replace(self, dtype=dtype, out=None)
         # Of a row-major matrix, refinement factors the transpose.
         turned = kind == "lu" and bool(single and self.matrix and self.matrix.order == "C")
-        memory, reserved = host_bytes(self.run.options), 0
-        copies = 1 if single is None else COPIES
+        copies, reserved, beside = 1, 0, None
         if single is not None:
-            reserved = min(memory // 4, STREAM_BYTES)
-        slabs = None
-        if (
-            routine == "solve"
-            and kind == "lu"
-            and not (self.checkpoint or arguments.get("overwrite_a"))
-        ):
-            beside = reserved + solve_bytes((n, self.columns), self.dtype.itemsize, copies)
-            slabs = plan_in_memory(n, dtype, self.folder, beside, self.run)
-        if slabs is not None:
-            stored, reserved = 0, reserved + slabs.bytes_held
-        elif self.folder is None:
-            stored = 0
-            slabs = SlabPlan.of_array(kind, n, n, dtype.name, memory)
-        else:
-            pitch = self.row_bytes(upper or turned, dtype.itemsize)
-            slabs = factors.slabs(kind, Storage(True, pitch, True, True))
+            copies, reserved = COPIES, min(host_bytes(self.run.options) // 4, STREAM_BYTES)
+        if routine == "solve" and kind == "lu" and not arguments.get("overwrite_a"):
+            beside = reserved + solve_bytes((n, columns), self.dtype.itemsize, copies)
+        pitch = self.row_bytes(upper or turned, dtype.itemsize)
+        slabs = replace(self, dtype=dtype, out=None).factors(kind, pitch, beside)
+        stored = 2 if slabs.stores else 0
+        reserved += 0 if slabs.stores else slabs.bytes_held
         whole = bool(stored) and n * dtype.itemsize < SHORT
         # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
         second_lower = kind == "cholesky" or bool(arguments.get("transposed")) != turned
