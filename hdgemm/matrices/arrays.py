@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.matrices.base import Matrix
-from hdgemm.matrices.transfer import Bounce, copy_pool
+from hdgemm.matrices.transfer import copy_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-#: Bytes that one thread copies at a time; less than two of them are copied by the caller. Of a
-#: tile of 16 MiB, 8 threads of 16 cores copied 34 GB/s in slabs of this size, 20 in larger ones
-#: (4 MiB) and 15 in smaller ones (256 KiB).
-SLAB_BYTES: Final = 1 << 20
+    from hdgemm.matrices.transfer import Bounce, Transfer
+
+#: Bytes that one thread copies at a time; less than two of them are copied by the caller. On a
+#: machine of 16 cores products on a GPU were as fast with 4 MiB, and 10 % slower with 1 MiB, where
+#: the interpreter's lock is taken more often.
+SLAB_BYTES: Final = 2 << 20
 
 
 class ArrayMatrix(Matrix):
@@ -34,20 +36,29 @@ class ArrayMatrix(Matrix):
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
-        rows, cols = out.shape
-        _copy(out, self._array[row : row + rows, col : col + cols])
+        _wait(self.begin_read(row, col, out))
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``, converting to the array's dtype."""
+        _wait(self.begin_write(row, col, tile))
+
+    def begin_read(self, row: int, col: int, out: NDArray[Any]) -> Transfer | None:
+        """Begin to read; None where it is done at the return."""
+        rows, cols = out.shape
+        return _by_slabs(_copy, out, self._array[row : row + rows, col : col + cols])
+
+    def begin_write(self, row: int, col: int, tile: NDArray[Any]) -> Transfer | None:
+        """Begin to write; None where it is done at the return."""
         rows, cols = tile.shape
-        _copy(self._array[row : row + rows, col : col + cols], tile)
+        return _by_slabs(_copy, self._array[row : row + rows, col : col + cols], tile)
 
     def add_to(
         self, row: int, col: int, factor: np.generic, out: NDArray[Any], _scratch: NDArray[np.uint8]
     ) -> None:
         """Add `factor` times the rectangle at ``[row, col]`` to `out`, by several threads."""
         rows, cols = out.shape
-        _by_slabs(partial(_add, factor), out, self._array[row : row + rows, col : col + cols])
+        old = self._array[row : row + rows, col : col + cols]
+        _wait(_by_slabs(partial(_add, factor), out, old))
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> ArrayMatrix:
         """Return the rectangle as a view of the array."""
@@ -55,26 +66,30 @@ class ArrayMatrix(Matrix):
         return ArrayMatrix(self._array[row : row + rows, col : col + cols])
 
 
-def _copy(target: NDArray[Any], source: NDArray[Any]) -> None:
-    _by_slabs(_copy_slab, target, source)
-
-
 def _by_slabs(
     work: Callable[[NDArray[Any], NDArray[Any]], None], target: NDArray[Any], source: NDArray[Any]
-) -> None:
-    """Do `work` on slabs of rows of two matrices of one shape, by the threads that copy."""
+) -> Transfer | None:
+    """Begin to do `work` on slabs of rows of two matrices of one shape, by the threads that copy.
+
+    Small matrices are done at the return; None says so.
+    """
     height = max(1, SLAB_BYTES // max(1, target.shape[1] * target.itemsize))
     if len(target) < 2 * height:
         work(target, source)
-        return
+        return None
 
     def piece(top: int, _bounce: Bounce) -> None:
         work(target[top : top + height], source[top : top + height])
 
-    copy_pool().run([partial(piece, top) for top in range(0, len(target), height)])
+    return copy_pool().begin([partial(piece, top) for top in range(0, len(target), height)])
 
 
-def _copy_slab(target: NDArray[Any], source: NDArray[Any]) -> None:
+def _wait(transfer: Transfer | None) -> None:
+    if transfer is not None:
+        transfer.wait()
+
+
+def _copy(target: NDArray[Any], source: NDArray[Any]) -> None:
     np.copyto(target, source, casting="same_kind")
 
 

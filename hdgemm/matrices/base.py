@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.matrices.transfer import Transfer
+
 #: Bytes that `Transposed` reads at a time.
 _BLOCK: Final = 1 << 20
 
@@ -80,6 +82,16 @@ class Matrix:
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Store `tile` at ``[row, col]``; disjoint rectangles may be written at once."""
         raise NotImplementedError
+
+    def begin_read(self, row: int, col: int, out: NDArray[Any]) -> Transfer | None:
+        """Begin to read as `read` does; None where it is done at the return."""
+        self.read(row, col, out)
+        return None
+
+    def begin_write(self, row: int, col: int, tile: NDArray[Any]) -> Transfer | None:
+        """Begin to write as `write` does; None where it is done at the return."""
+        self.write(row, col, tile)
+        return None
 
     def add_to(
         self, row: int, col: int, factor: np.generic, out: NDArray[Any], scratch: NDArray[np.uint8]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -120,14 +121,46 @@ def address(memory: NDArray[Any]) -> int:
     return start
 
 
-class _Transfer:
-    """The pieces of one call: those that wait, the number that run, and the first error."""
+class Transfer:
+    """The pieces of one call that a pool runs; it can be waited for.
 
-    def __init__(self, pieces: Iterable[Callable[[Bounce], None]]) -> None:
+    `pieces` are those that wait, `running` the number that run; `error` is the first. Who waits
+    for it waits for `previous`, too: then transfers of one lane end in their order.
+    """
+
+    previous: Transfer | None = None
+
+    def __init__(self, pool: Pool, pieces: Iterable[Callable[[Bounce], None]]) -> None:
+        self._pool = pool
         self.pieces: Iterator[Callable[[Bounce], None]] = iter(pieces)
         self.running = 0
         self.error: BaseException | None = None
         self.done = threading.Event()
+        self._start = self.end = time.perf_counter()
+
+    def wait(self) -> None:
+        """Return when no piece runs any more; raise the first error.
+
+        An interrupt drops the pieces not yet begun, so that no thread touches the caller's memory
+        after the call.
+        """
+        try:
+            if (previous := self.previous) is not None:
+                previous.wait()
+                self.previous = None
+            # An untimed wait can miss an interrupt that comes as it begins.
+            while not self.done.wait(_INTERRUPTIBLE):
+                continue
+        except BaseException:
+            self._pool.drop(self)
+            self.done.wait()
+            raise
+        if self.error is not None:
+            raise self.error
+
+    def interval(self) -> tuple[float, float]:
+        """Return when it was begun and when it ended, on `time.perf_counter`'s clock."""
+        return self._start, self.end
 
 
 class Pool:
@@ -135,7 +168,7 @@ class Pool:
 
     def __init__(self, threads: int, name: str) -> None:
         self._wake = threading.Condition()
-        self._transfers: deque[_Transfer] = deque()
+        self._transfers: deque[Transfer] = deque()
         self.threads = 0
         for number in range(threads):
             thread = threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
@@ -147,29 +180,25 @@ class Pool:
                 return
             self.threads += 1
 
-    def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
-        """Run all pieces, in any order; return when none runs any more.
-
-        The first error drops the pieces not yet begun and is raised here; so does an interrupt
-        of the caller, so that no thread touches the caller's memory after the call.
-        """
+    def begin(self, pieces: list[Callable[[Bounce], None]]) -> Transfer:
+        """Begin to run all pieces, in any order; the first error drops those not yet begun."""
+        transfer = Transfer(self, pieces)
         if not pieces:
-            return
-        transfer = _Transfer(pieces)
+            transfer.done.set()
+            return transfer
         with self._wake:
             self._transfers.append(transfer)
             self._wake.notify(min(len(pieces), self.threads))
-        try:
-            # An untimed wait can miss an interrupt that comes as it begins.
-            while not transfer.done.wait(_INTERRUPTIBLE):
-                continue
-        except BaseException:
-            with self._wake:
-                self._end(transfer)
-            transfer.done.wait()
-            raise
-        if transfer.error is not None:
-            raise transfer.error
+        return transfer
+
+    def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
+        """Run all pieces, and return when none runs any more; see `Transfer.wait`."""
+        self.begin(pieces).wait()
+
+    def drop(self, transfer: Transfer) -> None:
+        """Start no more pieces of a transfer."""
+        with self._wake:
+            self._end(transfer)
 
     def _work(self) -> None:
         bounce = Bounce()
@@ -199,12 +228,13 @@ class Pool:
             # An idle thread must not keep the caller's memory alive.
             del piece, transfer, error
 
-    def _end(self, transfer: _Transfer) -> None:
+    def _end(self, transfer: Transfer) -> None:
         """Start no more pieces of this transfer; called with the lock held."""
         transfer.pieces = iter(())
         if transfer in self._transfers:
             self._transfers.remove(transfer)
-        if transfer.running == 0:
+        if transfer.running == 0 and not transfer.done.is_set():
+            transfer.end = time.perf_counter()
             transfer.done.set()
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.matrices.transfer import Transfer
 from hdgemm.pipeline.abft.device import DeviceCheckedStages
 from hdgemm.pipeline.abft.host import HostCheckedStages
 from hdgemm.pipeline.devices.protocol import DONE
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 #: The most unfinished operations that a lane leaves enqueued on a device: one that is executed and
 #: two that wait, so that the device does not wait for the host.
 DEPTH: Final = 3
+#: The same of a lane that copies on the host: while the threads of one copy end, others begin the
+#: next one.
+_HOST_DEPTH: Final = 1
 
 
 class EventLog:
@@ -87,6 +91,8 @@ class Lane:
         self._enqueued: deque[tuple[Op, Completion, float]] = deque()
         # The host reads and writes memory that the device uses: it waits for the device first.
         self._on_host = stage in ("load1", "store2")
+        self._depth = _HOST_DEPTH if self._on_host else DEPTH
+        self._end = 0.0
 
     def run(self) -> None:
         """Execute all operations; an error stops all lanes."""
@@ -97,25 +103,36 @@ class Lane:
                 pass
         except BaseException as error:  # noqa: BLE001  (raised by the executor)
             self._stop(error)
+            # Copies use the slots, which are freed when all lanes have ended.
+            for _, completion, _ in self._enqueued:
+                if isinstance(completion, Transfer):
+                    with suppress(BaseException):
+                        completion.wait()
 
     def _execute(self, op: Op) -> None:
         after = self._progress.wait(op.needs)
-        if self._on_host:
-            for completion in after:
+        for completion in after:
+            if self._on_host or isinstance(completion, Transfer):
                 completion.wait()
+        if self._on_host:
             if self.stage == "store2":
                 self._progress.confirm(op.step)
             self._progress.check()
         start = time.perf_counter()
-        completion = self._function(op, after)
+        completion = self._function(op, [x for x in after if not isinstance(x, Transfer)])
         if completion is DONE:
+            while self._finish():  # what is before it is done, too
+                pass
             self._log.record(op, start, time.perf_counter())
             self._progress.issue(op, None)
             self._source.finished(op)
             return
+        if isinstance(completion, Transfer) and self._enqueued:
+            previous = self._enqueued[-1][1]
+            completion.previous = previous if isinstance(previous, Transfer) else None
         self._progress.issue(op, completion)
         self._enqueued.append((op, completion, start))
-        if len(self._enqueued) > DEPTH:
+        if len(self._enqueued) > self._depth:
             self._finish()
 
     def _finish(self) -> bool:
@@ -125,6 +142,8 @@ class Lane:
         op, completion, start = self._enqueued.popleft()
         completion.wait()
         start, end = completion.interval() or (start, time.perf_counter())
+        if self._on_host:  # two copies at once are shown one after the other
+            start, self._end = max(start, self._end), end
         self._log.record(op, start, end)
         self._progress.retire(op)
         self._source.finished(op)

@@ -47,10 +47,12 @@ class Stages:
             else self._memory.staging(op.operand, op.ring, op.rect)
         )
         row, col = self._stored_corner(op.operand, op.rect)
-        self._operands.matrix(op.operand).read(row, col, target)
+        matrix = self._operands.matrix(op.operand)
         if self._operands.conj(op.operand):
+            matrix.read(row, col, target)
             np.conjugate(target, out=target)
-        return DONE
+            return DONE
+        return matrix.begin_read(row, col, target) or DONE
 
     def load2(self, op: Op, after: After) -> Completion:
         """Upload from staging, or from the caller's pinned memory, to the device."""
@@ -98,8 +100,7 @@ class Stages:
         )
         if self._plan.problem.reads_c:
             self._add_old(op.rect, tile)
-        self._operands.c.write(op.rect.row, op.rect.col, tile)
-        return DONE
+        return self._operands.c.begin_write(op.rect.row, op.rect.col, tile) or DONE
 
     def _add_old(self, rect: Rect, tile: NDArray[Any]) -> None:
         scratch = self._memory.scratch

@@ -107,7 +107,11 @@ class Progress:
         input does not. This check precedes each store to the application.
         """
         with self._lock:
-            earlier = [done for done, of_step in self._unfinished.values() if of_step <= step]
+            earlier = [
+                done
+                for (stage, _), (done, of_step) in self._unfinished.items()
+                if of_step <= step and stage != "store2"
+            ]
         for completion in earlier:
             completion.wait()
 

@@ -2,7 +2,9 @@
 
 import gc
 import threading
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import CancelledRunError, DeviceError, HdgemmError
+from hdgemm.matrices import arrays
 from hdgemm.matrices.arrays import ArrayMatrix
+from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.dynamic_schedule import Batch
@@ -84,11 +88,14 @@ tiles = st.tuples(*[st.integers(1, 5)] * 3)
     depths=st.tuples(*[st.integers(1, 4)] * 2),
     bars=st.sampled_from(["rows", "columns"]),
     unified=st.booleans(),
+    slab=st.sampled_from([16, arrays.SLAB_BYTES]),
 )
-def test_every_plan_computes_the_product_without_a_race(extents, tile, unified, **plan):
+def test_every_plan_computes_the_product_without_a_race(extents, tile, unified, slab, **plan):
     case = Case(extents, tile, unified=unified, **plan)
     device = HostDevice() if unified else RecordingDevice()
-    timeline = case.run(device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "SLAB_BYTES", slab)
+        timeline = case.run(device)
     case.check()
     moved = {stage: stats.nbytes for stage, stats in timeline.stages().items()}
     assert {s: n for s, n in planned_bytes(case.plan).items() if n} == {
@@ -107,6 +114,51 @@ def test_no_race_whatever_is_slow(strategy, slow):
     device = RecordingDevice(pace=lambda kind, amount: 0.002 if kind == slow else 0.0)
     case.run(device)
     case.check()
+    device.close()
+
+
+def slow_copies(monkeypatch, fails=lambda _: False):
+    """Let copies of slabs take their time, each another, and some of them fail; return them."""
+    monkeypatch.setattr(arrays, "SLAB_BYTES", 16)
+    right, seen, lock = arrays._copy, [], threading.Lock()
+
+    def copy(target, source):
+        with lock:
+            seen.append(target.nbytes)
+            number = len(seen)
+        time.sleep((number * 7 % 5) * 1e-4)
+        if fails(number):
+            raise MemoryError("no memory for a copy")
+        right(target, source)
+
+    monkeypatch.setattr(arrays, "_copy", copy)
+    return seen
+
+
+@pytest.mark.parametrize("strategy", LADDER)
+@pytest.mark.parametrize("unified", [False, True])
+def test_copies_that_overlap_give_the_product(monkeypatch, strategy, unified):
+    slow_copies(monkeypatch)
+    case = Case((13, 11, 8), (5, 4, 3), strategy=strategy, beta=2.0, unified=unified)
+    device = HostDevice() if unified else RecordingDevice()
+    timeline = case.run(device)
+    case.check()
+    for stage in ("load1", "store2"):  # one row of a picture
+        events = [event for event in timeline.events if event.stage == stage]
+        assert all(a.end <= b.start for a, b in pairwise(events))
+    device.close()
+
+
+@pytest.mark.parametrize("at", [1, 2, 30, 90])
+def test_no_copy_runs_after_one_that_failed(monkeypatch, at):
+    seen = slow_copies(monkeypatch, fails=lambda number: number == at)
+    case, device = Case((13, 11, 8), (5, 4, 3)), RecordingDevice()
+    with pytest.raises(MemoryError, match="no memory for a copy"):
+        case.run(device)
+    assert device.buffers == 0
+    count = len(seen)
+    time.sleep(0.01)
+    assert len(seen) == count
     device.close()
 
 
@@ -142,11 +194,11 @@ def test_a_fault_at_any_call_surfaces_once_and_frees_everything(strategy, late):
     assert not [thread for thread in threading.enumerate() if thread.name in lanes]
 
 
-class FailingMatrix(ArrayMatrix):
+class FailingMatrix(Wrapper):
     """Fails at the n-th read or write."""
 
-    def __init__(self, array, at):
-        super().__init__(array)
+    def __init__(self, matrix, at):
+        super().__init__(matrix)
         self.left = at
 
     def count(self):
@@ -169,7 +221,7 @@ def test_a_failing_host_stage_surfaces_and_frees_everything(operand, at):
     case = Case((8, 6, 4), (2, 3, 2))
     out = np.zeros((8, 6))
     stores = {"a": ArrayMatrix(case.a), "c": ArrayMatrix(out)}
-    stores[operand] = FailingMatrix(stores[operand].array, at)
+    stores[operand] = FailingMatrix(stores[operand], at)
     device = RecordingDevice()
     with pytest.raises(OSError, match="the disk went away"):
         run_plan(
