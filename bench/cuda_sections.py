@@ -39,8 +39,8 @@ def measure_all(run: Run) -> None:
             run, "ladder", f"{strategy}, m=n={n}, k={k}", (n, n, k), strategy=strategy
         ),
     )  # fmt: skip
-    run.attempt("cuBLASXt", lambda: measure_cublasxt(run))
     run.each("CuPy", sizes.peers, 20, lambda n: measure_cupy(run, n))
+    run.attempt("cuBLASXt", lambda: measure_cublasxt(run))
 
 
 def measure_device(run: Run) -> None:
@@ -141,7 +141,9 @@ def kernel_gaps(report: Report) -> dict[str, float]:
 
 
 def measure_cublasxt(run: Run) -> None:
-    """Run cuBLASXt, default and tuned, on plain and on page-locked arrays."""
+    """Run cuBLASXt on plain and on page-locked arrays: the smallest with its default and other
+    blocks, the larger ones with the block that was the fastest there (others take minutes).
+    """
     invoke = PretendXt() if run.dry else load_cublas()
     index = int(run.device.partition(":")[2] or 0)
 
@@ -163,7 +165,13 @@ def measure_cublasxt(run: Run) -> None:
             if locked:
                 device = stack.enter_context(closing(open_device(run.device)))
                 stack.enter_context(page_locked(device, a, b, c))
-            run.each(f"cuBLASXt n={n}", run.sizes.blocks, 20, one)
+            blocks = run.sizes.blocks if n == run.sizes.peers[0] else (fastest(locked),)
+            run.each(f"cuBLASXt n={n}", blocks, 20, one)
+
+    def fastest(locked: bool) -> int | None:
+        found = [one for one in run.results.get("cublasxt", []) if one["locked"] == locked]
+        block: int | None = max(found, key=lambda one: one["tflops"])["block"]
+        return block
 
     cases = [(n, locked) for n in run.sizes.peers for locked in (False, True)]
     run.each("cuBLASXt", cases, 30, case)
