@@ -22,6 +22,7 @@ HEADLINES: Final = (
     (("file_to_file", "file_to_file_16384"), "files, n ="),
     (("linalg", "linalg_16384"), "lu_factor"),
     (("in_ram",), "n = 8192 |"),
+    (("cuda",), "hdgemm: n=32768, page-locked"),
     (("durable_overhead",), "a journal"),
 )
 
@@ -385,6 +386,26 @@ def neighbour(result: dict[str, Any]) -> list[str]:
 
 
 #: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
+def cuda(result: dict[str, Any]) -> list[str]:
+    """Return the rows of an NVIDIA GPU: its kernels and link, the pipeline, and peers."""
+    rows = [f"| GPU | {result['device']['description']} |"]
+    link = result["link"]
+    rows.append(
+        f"| link, page-locked memory | {link['pinned_up_gbs']:.0f} GB/s up,"
+        f" {link['pinned_down_gbs']:.0f} GB/s down, {link['pinned_both_gbs']:.0f} GB/s each way"
+        " at once |"
+    )
+    for section, who in (
+        ("ceiling", "cuBLAS"), ("pipeline", "hdgemm"), ("paper_shapes", "hdgemm"),
+        ("ladder", "hdgemm"), ("cublasxt", "cuBLASXt"), ("cupy", "CuPy"),
+    ):  # fmt: skip
+        for one in result.get(section, []):
+            share = one.get("share_of_ceiling")
+            of = f", {share:.3f} of cuBLAS on resident data" if share else ""
+            rows.append(f"| {who}: {one['label']} | {one['tflops']:.2f} Tflop/s{of} |")
+    return rows
+
+
 SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
     "file_to_file": ("Products from file to file", file_to_file),
     "file_to_file_16384": ("Products from file to file, n = 16384", file_to_file),
@@ -413,6 +434,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "cluster_virtual": ("Cluster of 1,000 workers, simulated", cluster_virtual),
     "formats": ("File formats", formats),
     "formats_large": ("File formats, larger matrices", formats),
+    "cuda": ("Products on an NVIDIA GPU", cuda),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
     "split": ("Several devices", split),
