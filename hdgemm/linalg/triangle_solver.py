@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead, array_in
+from hdgemm.linalg.run import check_finite_slab
+from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import kept_blocks
 from hdgemm.linalg.storage import in_memory
 from hdgemm.matrices.filematrix import FileMatrix
@@ -132,7 +134,7 @@ class TriangleSolver:
             self._parts(matrix, starts if forward else starts[::-1], lower), 1
         ):
             if checked:
-                _check(part, lower=lower, unit=unit)
+                _check(part, lower=lower, unit=unit, transposed=lower != triangle.lower)
             rows = slice(part.last, None) if lower else slice(0, part.first)
             inner, outer = x[part.first : part.last], x[rows]
             flops = (
@@ -206,17 +208,18 @@ def _cut(array: NDArray[Any], first: int, last: int, *, lower: bool) -> _Part:
     return _Part(first, last, array[first:], array[:first])
 
 
-def _check(part: _Part, *, lower: bool, unit: bool) -> None:
-    """Raise for a zero on the diagonal, and for NaN and Inf in the triangle."""
+def _check(part: _Part, *, lower: bool, unit: bool, transposed: bool) -> None:
+    """Raise for a zero on the diagonal, and for NaN and Inf in the triangle of a matrix, which is
+    the transpose of the caller's where it is `transposed`.
+    """
     zeros = np.flatnonzero(np.diagonal(part.diagonal) == 0)
     if zeros.size and not unit:
         order = part.first + int(zeros[0]) + 1
         raise SingularMatrixError(
             f"a is singular: number {order} of its diagonal is exactly zero", order=order
         )
-    triangle = np.tril(part.diagonal) if lower else np.triu(part.diagonal)
-    if not (np.isfinite(triangle).all() and np.isfinite(part.rest).all()):
-        raise InputError(
-            f"columns {part.first} to {part.last} of a's triangle contain infs or NaNs",
-            first=part.first, last=part.last,
-        )  # fmt: skip
+    triangle = np.tril(part.diagonal, -int(unit)) if lower else np.triu(part.diagonal, int(unit))
+    for top, array in ((part.first, triangle), (part.last if lower else 0, part.rest)):
+        if not np.isfinite(array).all():
+            slab = Slab(0, Columns(part.first, part.last, top), array)
+            check_finite_slab(slab, transposed=transposed)

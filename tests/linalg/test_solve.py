@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -206,6 +208,27 @@ def test_a_solve_in_an_array_holds_no_more_than_the_memory(tmp_path, lower):
     # Nothing is held beside the caller's arrays.
     solve_triangular(a, b, options=hdgemm.Options(host_memory="10kB"), report=reports.append)
     assert reports[-1].plan["host_bytes"] == 0
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize(("row", "col"), [(20, 3), (20, 19), (20, 20)])
+def test_the_first_nan_of_a_triangle_is_named(tmp_path, in_file, order, trans, row, col):
+    a = np.array(random_matrix(31, 31, "float64"), order=order)
+    a[row, col] = np.nan
+    b, options = np.ones(31), hdgemm.Options(host_memory="30MB", tile=(1, 2, 7))
+    for lower, matrix, place in ((True, a, (row, col)), (False, a.T, (col, row))):
+        source = matrix
+        if in_file:
+            np.save(tmp_path / "A.npy", matrix)
+            source = tmp_path / "A.npy"
+        call = partial(solve_triangular, source, b, trans, lower, options=options)
+        with pytest.raises(hdgemm.InputError, match=f"a has nan at row {place[0]},") as caught:
+            call()
+        assert (caught.value.row, caught.value.col) == place
+        if row == col:
+            call(unit_diagonal=True)  # the diagonal is not read
 
 
 def test_wrong_arguments_are_refused():
