@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
-from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.matrices.transfer import BOUNCE_BYTES, copy_pool
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
 
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.machine.rates import Machine
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.matrices.transfer import Bounce
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Files that a folder of a Zarr store has.
 _OF_ZARR: Final = ("zarr.json", ".zarray", ".zgroup")
+#: Bytes that a thread looks through for NaN and Inf at a time.
+_CHECKED_BYTES: Final = 1 << 20
 
 
 class Run(NamedTuple):
@@ -271,17 +277,28 @@ def check_finite_slab(
     name
         Of the matrix.
     """
-    for index in range(slab.place.width):
-        first = slab.place.first + index - slab.place.top if triangle else 0
-        column = slab.array[first:, index]
-        finite = np.isfinite(column)
-        if finite.all():
-            continue
-        offset = int(np.argmin(finite))
-        row, col = slab.place.top + first + offset, slab.place.first + index
+    above = slab.place.first - slab.place.top
+
+    def column(index: int) -> NDArray[Any]:
+        return slab.array[above + index if triangle else 0 :, index]
+
+    def look(block: range, _bounce: Bounce) -> None:
+        for index in block:
+            if not np.isfinite(column(index)).all():
+                found.append(index)
+                return
+
+    found: list[int] = []
+    width = max(1, _CHECKED_BYTES // max(1, len(slab.array) * slab.array.itemsize))
+    columns = range(slab.place.width)
+    copy_pool().run([partial(look, columns[first : first + width]) for first in columns[::width]])
+    if found:
+        index = min(found)
+        offset = int(np.argmin(np.isfinite(column(index))))
+        value, offset = column(index)[offset], offset + (above + index if triangle else 0)
+        row, col = slab.place.top + offset, slab.place.first + index
         row, col = (col, row) if transposed else (row, col)
         raise InputError(
-            f"{name} has {column[offset]} at row {row}, column {col}: it must not contain infs or "
-            "NaNs",
+            f"{name} has {value} at row {row}, column {col}: it must not contain infs or NaNs",
             row=row, col=col,
         )  # fmt: skip

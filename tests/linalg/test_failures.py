@@ -11,7 +11,7 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import cho_factor, cholesky, lu_factor
+from hdgemm.linalg import cho_factor, cholesky, lu_factor, run
 from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -104,6 +104,19 @@ def test_a_failed_call_keeps_no_file_open(tmp_path, call):
     # The error, which `caught` holds, refers to the frames of the call.
     held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert not [path for path in held if path.is_relative_to(tmp_path)], caught.value
+
+
+@pytest.mark.parametrize("call", [linalg.lu_factor, linalg.cholesky])
+def test_the_first_of_many_nans_is_named(monkeypatch, call):
+    monkeypatch.setattr(run, "_CHECKED_BYTES", 1)  # each column is a piece of the copy pool
+    a = np.asfortranarray(positive_definite(N, "float64"))
+    rows = np.random.default_rng(4).permutation(N)
+    a[rows, np.arange(N)] = np.nan
+    lower = rows >= np.arange(N) if call is linalg.cholesky else rows >= 0
+    with pytest.raises(hdgemm.InputError, match="infs or NaNs") as caught:
+        call(a, **({"lower": True} if call is linalg.cholesky else {}))
+    first = np.flatnonzero(lower)[0]
+    assert (caught.value.row, caught.value.col) == (rows[first], first)
 
 
 @pytest.mark.parametrize(("stage", "slab"), [("mult1", 3), ("load1", 0)])
