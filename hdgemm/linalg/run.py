@@ -266,16 +266,9 @@ def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
 def check_finite_slab(
     slab: Slab, *, triangle: bool = False, transposed: bool = False, name: str = "a"
 ) -> None:
-    """Raise `InputError` with the position of the first NaN or Inf of a slab.
+    """Raise `InputError` with the position of the first NaN or Inf of a slab of matrix `name`.
 
-    Parameters
-    ----------
-    triangle
-        Look at the lower triangle only.
-    transposed
-        The slab is one of the transpose of the caller's matrix.
-    name
-        Of the matrix.
+    With `triangle`, of its lower triangle; `transposed`, the matrix is the slab's transpose.
     """
     above = slab.place.first - slab.place.top
 
