@@ -87,26 +87,26 @@ class SlabCopies:
         return copy
 
     def _pass(self, number: int) -> None:
-        """Read A by bands of rows, the first slab being slab `number`; move each band."""
+        """Move A by bands of rows, each in one of two threads; the first slab is slab `number`."""
         m, columns = self._plan.m, self._plan.banded(number)
         whole = self._plan.loaded_bytes(columns)
         rows = (self._buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
         bands = [(top, min(top + rows, m)) for top in range(0, m, rows)]
         copies = [(place, self._copy_of(place)) for place in self._plan.copies(number)]
 
-        def read(band: tuple[int, int], buffer: int) -> tuple[int, NDArray[Any]]:
+        def move(band: tuple[int, int], buffer: int) -> None:
+            if self._stopped.is_set():
+                raise CancelledRunError("the factorisation was stopped")
             top, bottom = band
             array = self._band(top, bottom - top, columns, self._buffers[buffer])
             nbytes = whole * bottom // m - whole * top // m
             with self._recorder.operation("load1", number, nbytes=nbytes):
                 self._a[top:bottom, columns.first : columns.last].read(array)
-            return top, array
+            self._move(top, columns.first, array, copies)
 
-        with ReadAhead() as reads:
-            for top, array in reads.blocks(bands, read):
-                if self._stopped.is_set():
-                    raise CancelledRunError("the factorisation was stopped")
-                self._move(top, columns.first, array, copies)
+        with ReadAhead() as moves:
+            for _ in moves.blocks(bands, move):
+                pass
 
     def _move(
         self, top: int, left: int, band: NDArray[Any], copies: Sequence[tuple[Columns, FileMatrix]]
