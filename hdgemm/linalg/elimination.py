@@ -4,18 +4,20 @@ On the host a chunk is updated by each block of earlier columns, then by the chu
 its slab, and then factored. Chunks depend on each other through their factors only, so that the
 panel of one slab is factored while other cores begin to update the next slab (lookahead).
 
-On other devices each block of earlier columns updates the whole slab by one product, and so does
-each block of the slab's own columns, when it is factored, all columns right of it.
+On other devices each block of earlier columns updates the whole slab by one product. Each product
+moves the columns that it updates, so that those of the slab are factored recursively: the left
+half, which updates the right half by one product, and then the right half.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Block
+from hdgemm.linalg.updates import panel_width
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
@@ -79,10 +81,11 @@ class Method(Protocol):
 
 
 def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
-    """Queue the updates and the factorisation of a slab; return its chunks."""
+    """Queue the updates and the factorisation of a slab; return its chunks, none on devices."""
     plan = pipeline.plan
     if plan.devices:
-        return _run_slab(pipeline, slab, method)
+        _run_slab(pipeline, slab, method)
+        return []
     own, rest = _spans(plan, slab.place)
     chunks = [Chunk(pipeline.team, slab, *span) for span in (*own, *rest)]
     wide = _joined(pipeline.team, slab, chunks)
@@ -113,21 +116,48 @@ def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
     return [Chunk(team, slab, group[0].place.first, group[-1].place.last) for group in groups]
 
 
-def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
-    """Update a slab by products on devices, and factor it; return the chunks that are factored."""
+def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
+    """Update a slab by products on devices, and factor it."""
     plan, place = pipeline.plan, slab.place
     whole = Chunk(None, slab, place.first, place.last)
     for number, block in enumerate(pipeline.earlier(slab), 1):
         method.update(whole, block, number)
-    own = () if plan.kind in ("form q", "apply q") else plan.parts(place)
-    chunks = [Chunk(None, slab, part.first, part.last) for part in own]
-    for chunk in chunks:
-        method.factor(chunk)
-        right = Chunk(None, slab, chunk.place.last, place.last)
-        top = place.top if plan.kind == "cholesky" else chunk.place.first
-        if right.place.width:
-            method.update(right, chunk.block(top), 0)
-    return chunks
+    if plan.kind in ("form q", "apply q"):
+        return
+    # Each block of reflectors has a T of its own, and updates the columns right of it by itself.
+    parts = list(plan.parts(place)) if plan.kind == "qr" else [plan.eliminated(place)]
+    panels = _Panels(slab, method, panel_width(plan), plan.kind == "cholesky")
+    for first, last, _ in parts:
+        if first < last:
+            panels.factor(first, last)
+            panels.update(first, last, place.last)
+
+
+class _Panels(NamedTuple):
+    """Factorisation of a slab by panels of so many columns at most, in the calling thread."""
+
+    slab: Slab
+    method: Method
+    widest: int
+    trapezoids: bool
+
+    def factor(self, first: int, last: int) -> None:
+        """Factor columns that all columns left of them have updated: recursively, by halves."""
+        panels = -(-(last - first) // self.widest)
+        if panels == 1:
+            self.method.factor(Chunk(None, self.slab, first, last))
+            return
+        middle = first + panels // 2 * self.widest
+        self.factor(first, middle)
+        self.update(first, middle, last)
+        self.factor(middle, last)
+
+    def update(self, first: int, middle: int, last: int) -> None:
+        """Update the columns from `middle` to `last` by the factored ones left of them."""
+        if middle < last:
+            top = self.slab.place.top if self.trapezoids else first
+            block = Chunk(None, self.slab, first, middle).block(top)
+            self.method.update(Chunk(None, self.slab, middle, last), block, 0)
 
 
 def _spans(plan: SlabPlan, place: Columns) -> tuple[list[_Span], list[_Span]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.slabs import Block, Slab, SlabPipeline
 
+#: Order of the triangular systems that the host solves, where devices compute the products.
+_TRIANGLE: Final = 512
 #: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
 Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
 
@@ -68,20 +70,31 @@ class _ByColumns:
         """
         array = chunk.array
         first, last, _ = block.place
-        width = last - first
-        flops = flops_per_multiply_add(array.dtype.name) * chunk.place.width * width**2 // 2
-        with self._pipeline.recorder.operation(
-            "mult1", chunk.slab.number, flops=flops, block=number
-        ):
-            # Rows of a stored slab are in the order in which the whole slab was factored.
-            start, stop = self._slabs[block.slab][:2] if number else (first, last)
-            if start == first:
+        width, place = last - first, (chunk.slab.number, number)
+        # Rows of a stored slab are in the order in which the whole slab was factored.
+        start, stop = self._slabs[block.slab][:2] if number else (first, last)
+        if start == first:
+            with self._pipeline.recorder.operation("mult1", place[0], block=number):
                 laswp(array, self.pivots[start:stop], start)
-            trsm(block.array[:width], array[first:last], unit=True)
-        place = chunk.slab.number, number
+        self._solve(place, block.array[:width], array[first:last])
         self._pipeline.products.add(
             place, -1.0, block.array[width:], array[first:last], array[last:]
         )
+
+    def _solve(self, place: tuple[int, int], triangle: NDArray[Any], rows: NDArray[Any]) -> None:
+        """Overwrite rows of a chunk by those of U; by halves, where devices compute products."""
+        width = len(triangle)
+        if self._pipeline.plan.devices and width > _TRIANGLE:
+            half = width // 2
+            self._solve(place, triangle[:half, :half], rows[:half])
+            self._pipeline.products.add(
+                place, -1.0, triangle[half:, :half], rows[:half], rows[half:]
+            )
+            self._solve(place, triangle[half:, half:], rows[half:])
+            return
+        flops = flops_per_multiply_add(rows.dtype.name) * rows.shape[1] * width**2 // 2
+        with self._pipeline.recorder.operation("mult1", place[0], flops=flops, block=place[1]):
+            trsm(triangle, rows, unit=True)
 
     def factor(self, chunk: Chunk) -> None:
         """Factor the rows of a chunk from its diagonal on."""
@@ -90,6 +103,9 @@ class _ByColumns:
             chunk.array[first:], chunk.slab.number, self._pipeline.recorder, self._eliminate
         )
         self.pivots[first:last] = found + first
+        if self._pipeline.plan.devices:
+            left = chunk.slab.array[:, : first - chunk.slab.place.first]
+            laswp(left, self.pivots[first:last], first)
         self.zero = self.zero or (info and info + first)
         chunk.slab.notes["zero"][...] = self.zero
 

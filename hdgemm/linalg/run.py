@@ -17,7 +17,7 @@ from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_pricing import priced
 from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices
+from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_best_blocks
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
@@ -154,12 +154,15 @@ def slabs_for(
     """Return the slabs for a factorisation of a matrix of this shape under the run's options."""
     options = run.options
     _, width, block = options.tile or (None, None, None)
-    plan = plan_slabs(
-        kind, shape[1], dtype, host_bytes(options), machine,
-        rows=shape[0], width=width, block=block, storage=storage,
-        reserved=reserved + staging_bytes(options),
-    )  # fmt: skip
-    return with_devices(plan, machine.flop_rate(dtype), run)
+
+    def planned(block: int | None) -> SlabPlan:
+        return plan_slabs(
+            kind, shape[1], dtype, host_bytes(options), machine,
+            rows=shape[0], width=width, block=block, storage=storage,
+            reserved=reserved + staging_bytes(options),
+        )  # fmt: skip
+
+    return with_best_blocks(planned, block, machine.flop_rate(dtype), run)
 
 
 def machine_of(

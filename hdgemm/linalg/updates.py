@@ -6,12 +6,13 @@ work is C := C + alpha·op(A)·op(B) with A in a stream block, and B and C in th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from hdgemm.errors import CancelledRunError
+from hdgemm.errors import CancelledRunError, DoesNotFitError
 from hdgemm.fortran import gemm
 from hdgemm.linalg.device_run import device_names
 from hdgemm.machine.limits import default_host_bytes
@@ -23,6 +24,8 @@ from hdgemm.run.engine import run_product
 from hdgemm.run.members import names_for, plan_members
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path
 
+#: Columns of a stream block that are tried where devices compute the updates.
+_DEPTHS: Final = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+#: Columns that the host factors at once where devices compute the updates.
+_PANEL: Final = 256
 #: The part of the host memory that products on devices may take for staging: one in `_PART`.
 _PART: Final = 4
 
@@ -123,6 +130,14 @@ def update_devices(options: Options) -> tuple[str, ...]:
     return names_for(options, 0) if device_names(options) else ()
 
 
+def panel_width(plan: SlabPlan) -> int:
+    """Return the columns that the host factors at once where devices compute the updates.
+
+    A block of reflectors has one T, and is factored whole.
+    """
+    return plan.block if plan.kind == "qr" else min(plan.block, _PANEL)
+
+
 def host_bytes(options: Options) -> int:
     """Return the host memory that one computation may take."""
     return options.host_bytes or default_host_bytes()
@@ -153,13 +168,17 @@ def with_devices(plan: SlabPlan, host_rate: float, run: OpenRun) -> SlabPlan:
     if not names or not plan.slabs:
         return plan
     width = max(slab.width for slab in plan.slabs)
+    depth = plan.block
+    if plan.kind in ("lu", "cholesky"):  # the halves of a slab that is alone update each other
+        blocks = sum(-(-slab.width // plan.block) for slab in plan.slabs)
+        depth = -(-plan.n // (blocks if len(plan.slabs) > 1 else 2))
     itemsize = np.dtype(plan.dtype).itemsize
 
     def problem_for(device: Device) -> Problem:
         path: Path = "resident" if device.spec.unified else "staged"
         spec = OperandSpec(True, "memory", path, itemsize)
         c = replace(spec, trans=False)
-        return Problem(width, max(1, plan.m), plan.block, plan.dtype, spec, spec, c, reads_c=True)
+        return Problem(width, max(1, plan.m), depth, plan.dtype, spec, spec, c, reads_c=True)
 
     forced = None
     if options.tile is not None:
@@ -173,15 +192,48 @@ def with_devices(plan: SlabPlan, host_rate: float, run: OpenRun) -> SlabPlan:
     return _repriced(replace(plan, devices=names, tile=tile), member.flops, seconds, host_rate)
 
 
+def with_best_blocks(
+    planned: Callable[[int | None], SlabPlan], block: int | None, host_rate: float, run: OpenRun
+) -> SlabPlan:
+    """Return the plan of a factorisation with the stream blocks that suit the devices.
+
+    Each block moves the slab that it updates from a device to the host: deep ones move less.
+
+    Parameters
+    ----------
+    planned
+        Plans slabs with stream blocks of so many columns; None for the best ones of the host.
+    block
+        Forced columns of a block.
+    host_rate
+        See `with_devices`.
+    """
+    plan = with_devices(planned(block), host_rate, run)
+    few = block is not None or len(plan.slabs) < 2
+    if few or not plan.devices or plan.kind not in ("lu", "cholesky"):
+        return plan
+    plans = [plan]
+    with suppress(DoesNotFitError):
+        for columns in _DEPTHS:
+            if plan.block < columns <= plan.n:
+                plans.append(with_devices(planned(columns), host_rate, run))
+                if columns >= max(slab.width for slab in plans[-1].slabs):
+                    break
+    # Disk and kernel overlap in part: compare by the mean of full overlap and none.
+    return min(plans, key=lambda each: each.seconds + sum(each.phase_seconds.values()))
+
+
 def _repriced(plan: SlabPlan, flops: int, seconds: float, host_rate: float) -> SlabPlan:
     """Expect of all updates the rate that devices reach in one product of some flop."""
     phases = dict(plan.phase_seconds)
     if not phases or seconds <= 0:
         return plan
-    update = phases["update"] * host_rate * seconds / flops
-    kernel = update + phases["panel"]
+    before = phases["update"] + phases["panel"]
+    if plan.kind in ("lu", "cholesky"):  # of the columns of a slab the host factors panels
+        phases["panel"] *= min(1.0, panel_width(plan) * len(plan.slabs) / plan.n)
+    phases["update"] = (before - phases["panel"]) * host_rate * seconds / flops
+    kernel = phases["update"] + phases["panel"]
     disk = phases["load"] + phases["store"] + phases["interchange"]
-    total = max(plan.seconds + update - phases["update"], disk, kernel)
-    phases["update"] = update
+    total = max(plan.seconds + kernel - before, disk, kernel)
     limit = "disk" if disk > kernel else "kernel"
     return replace(plan, seconds=total, phase_seconds=phases, limit=limit)

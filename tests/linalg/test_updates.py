@@ -1,5 +1,6 @@
 """Slabs of which the updates run on other devices: results, bytes, memory, checkpoints."""
 
+import dataclasses
 import gc
 import threading
 
@@ -16,6 +17,7 @@ from hdgemm.errors import (
     InputError,
 )
 from hdgemm.linalg import SingularMatrixError, cholesky, lu_factor, qr, qr_multiply, updates
+from hdgemm.machine.rates import Machine
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
@@ -75,6 +77,13 @@ def cuda():
 def names_energy(report, device):
     """Say whether the energy of a device was measured, or why not: GPUs have their own counters."""
     return device in {*report.energy.joules, *report.energy.missing}
+
+
+@pytest.fixture(autouse=True)
+def _narrow_panels(monkeypatch):
+    """Slabs of 18 columns are factored in panels of 8, and triangles of 9 are halved."""
+    monkeypatch.setattr(updates, "_PANEL", 8)
+    monkeypatch.setattr("hdgemm.linalg.lu_elimination._TRIANGLE", 5)
 
 
 def saved(path, a):
@@ -248,3 +257,41 @@ def test_errors_are_those_of_the_host(cuda, tmp_path):
     with pytest.raises(DeviceError):
         lu_factor(path, out=tmp_path / "F.npy", options=options)
     assert not (tmp_path / "F.npy").exists()
+
+
+def test_a_slab_comes_back_once_for_each_block_and_half(cuda, tmp_path):
+    path, reports = saved(tmp_path / "A.npy", random_matrix(N, N, "float64")), []
+    options = dataclasses.replace(cuda[0], tile=(13, 18, 18))
+    lu_factor(path, out=tmp_path / "LU.npy", options=options, report=reports.append)
+    # Panels of 8, 8 and 2 columns: the first updates 10 columns, the second 2, and each solves
+    # with a triangle of order 8 in two halves.
+    first = (4 + 28) * 10 + (4 + 20) * 2
+    second = (4 + 10) * 10 + (4 + 2) * 2
+    # The earlier slab solves with a triangle of order 18 in four parts, and updates 18 rows.
+    block = (4 + 1 + 9 + 4 + 1 + 18) * 18
+    stage = reports[0].stages["store1"]
+    assert stage.nbytes == stage.planned_bytes == 8 * (first + block + second)
+
+
+@pytest.mark.parametrize("routine", ["lu", "cholesky"])
+def test_blocks_are_deeper_where_transfers_of_slabs_take_the_time(cuda, monkeypatch, routine):
+    slow = Machine(gemm={"float64": 1e12}, copy=2e9, pcie_up=2e9, pcie_down=2e9, disk_read=1e9)
+    monkeypatch.setattr(hdgemm.Session, "machine", lambda *_arguments: slow)
+    options = dataclasses.replace(cuda[0], tile=None, host_memory="96MB")
+    deep = hdgemm.linalg.plan(routine, 4096, options=options)
+    monkeypatch.setattr(updates, "_DEPTHS", ())
+    shallow = hdgemm.linalg.plan(routine, 4096, options=options)
+
+    def moved(plan):
+        """Return the elements that blocks of earlier columns update."""
+        return sum(
+            (plan.m - max(block.last, slab.top)) * slab.width
+            for number, slab in enumerate(plan.slabs)
+            for _, block in plan.blocks(number)
+        )
+
+    assert deep.block > shallow.block
+    assert moved(deep) < moved(shallow)
+    assert deep.bytes_held <= 96_000_000
+    forced = dataclasses.replace(options, tile=(256, 512, 64))
+    assert hdgemm.linalg.plan(routine, 4096, options=forced).block == 64
