@@ -99,8 +99,9 @@ class _Elimination(NativeMatrix):
             with self.step(number, pairs):
                 self._lu_panel(first, last)
                 self._update((first, last), (last, n))
-        self._permute_left(self.panels(count))
-        self.finish()
+        panels = self.panels(count)
+        with self.step(len(panels), 0):
+            self._permute_left(panels)
         return NativeFactors(self._pivots, tuple(self._zeros))
 
     def _permute_left(self, panels: list[tuple[int, int]]) -> None:
@@ -165,7 +166,6 @@ class _Elimination(NativeMatrix):
                     )  # fmt: skip
                 self._cholesky_block(first, last)
                 self._solve_below((first, last), (last, n))
-        self.finish()
         return NativeFactors(self._pivots)
 
     def _cholesky_block(self, first: int, last: int) -> None:

@@ -6,6 +6,7 @@ It lies row-major, where rows are permuted by copies of contiguous memory.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,6 +20,8 @@ from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
@@ -96,7 +99,7 @@ class NativeMatrix:
         """Copy the array to the device; of a lower triangle no piece that is right of it."""
         sent: list[Completion] = []
         for block, staged in self._pieces("load2", lower=lower):
-            with self._recorder.operation("load2", 0, nbytes=staged.nbytes):
+            with self._operation("load2", nbytes=staged.nbytes):
                 if len(sent) > 1:
                     sent[-2].wait()
                 copy_transposed(staged, self._part(block))
@@ -109,7 +112,7 @@ class NativeMatrix:
         pieces = self._pieces("store1", lower=lower)
         coming = self.device.download(*pieces[0], ())
         for number, (block, staged) in enumerate(pieces, start=1):
-            with self._recorder.operation("store1", 0, nbytes=staged.nbytes):
+            with self._operation("store1", nbytes=staged.nbytes):
                 coming.wait()
                 if number < len(pieces):
                     coming = self.device.download(*pieces[number], ())
@@ -129,11 +132,16 @@ class NativeMatrix:
         narrow = self.device.panel_columns
         return first + max(narrow, (last - first) // 2 // narrow * narrow)
 
-    def step(self, number: int, pairs: float) -> Any:
-        """Return the context of one step, which is recorded with its multiply-adds."""
-        self.finish()
+    @contextmanager
+    def step(self, number: int, pairs: float) -> Iterator[None]:
+        """Record a step with its multiply-adds, until all its operations are done."""
         flops = int(flops_per_multiply_add(self.array.dtype.name) * pairs)
-        return self._recorder.operation("mult1", number, flops=flops)
+        with self._operation("mult1", number, flops=flops):
+            yield
+            self.finish()
+
+    def _operation(self, stage: Stage, number: int = 0, **numbers: int) -> Any:
+        return self._recorder.operation(stage, number, device=self.device.spec.name, **numbers)
 
     def done(self, completion: Completion) -> None:
         """Keep the completion of an operation until `finish`."""

@@ -42,7 +42,6 @@ class ReflectorMatrix(NativeMatrix):
                 self._factor_columns(first, last)
                 self._apply((first, last), (last, n))
                 triangles.append(self._fetched(self._of_t((first, last), (first, last))))
-        self.finish()
         return triangles
 
     def _factor_columns(self, first: int, last: int) -> None:

@@ -97,8 +97,9 @@ class Recorder:
 
     @contextmanager
     def operation(
-        self, stage: Stage, slab: int, *, nbytes: int = 0, flops: int = 0, block: int = 0
-    ) -> Iterator[None]:
+        self, stage: Stage, slab: int, *, nbytes: int = 0, flops: int = 0, block: int = 0,
+        device: str = "host",
+    ) -> Iterator[None]:  # fmt: skip
         """Time one operation; stages are load1 (reads), mult1 (computes) and store2 (writes)."""
         self.check_cancel()
         start = time.perf_counter()
@@ -106,7 +107,7 @@ class Recorder:
         end = time.perf_counter()
         began = self._began
         self.record(
-            Event("host", stage, -1, slab, block, start - began, end - began, nbytes, flops),
+            Event(device, stage, -1, slab, block, start - began, end - began, nbytes, flops),
             self.phase or _phase(stage, block),
         )
 

@@ -9,6 +9,7 @@ from hdgemm.device_check import check_device
 from hdgemm.matrices.dlpack import LEGACY_STREAM
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
+from hdgemm.pipeline.devices.cuda.kernels import NAMES, SOURCE
 from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES, SOLVES
 from tests.pipeline.devices.device_contract import DeviceContract
@@ -92,6 +93,18 @@ def test_cusolver_has_the_arguments_that_are_passed():
         )
     for letter in "sd":
         assert parameters(getattr(blas, letter + "scal")) == ["handle", "n", "alpha", "x", "incx"]
+
+
+def test_nvrtc_compiles_the_kernels():
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed")
+    try:
+        program = nvrtc.createProgram(SOURCE, "kernels.cu", (), ())
+    except RuntimeError as error:
+        pytest.skip(f"NVRTC is not installed: {error}")
+    nvrtc.compileProgram(program, ("-arch=compute_75", "--std=c++17"))
+    compiled = nvrtc.getPTX(program)
+    assert all(name.encode() in compiled for name in NAMES.values())
+    nvrtc.destroyProgram(program)
 
 
 def test_cupys_constants_are_the_ones_used():
