@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import Counter
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.energy import EnergyMeter
@@ -67,7 +68,7 @@ class Recorder:
         self._flops = flops
         self._before = self._done = done
         self.phase: str | None = None
-        self._events: list[tuple[str, Event]] = []
+        self._events: list[Event] = []
         self._counts: dict[str, int] = {}
         self._planned: Counter[Stage] = Counter()
         self._busy: dict[Stage, float] = {}
@@ -126,9 +127,9 @@ class Recorder:
             number = self._counts[stage] = self._counts.get(stage, -1) + 1
             if event.number < 0:
                 event = event._replace(number=number)
+            event = event._replace(phase=phase or _phase(stage, int(event.step != event.unit)))
             if self._watch.report is not None:
-                phase = phase or _phase(stage, int(event.step != event.unit))
-                self._events.append((phase, event))
+                self._events.append(event)
             self._done += event.flops
             self._busy[stage] = self._busy.get(stage, 0.0) + event.end - event.start
             now = time.perf_counter()
@@ -173,6 +174,7 @@ class Recorder:
             What a durable run found of an earlier one.
         """
         seconds = time.perf_counter() - self._began
+        timeline = Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
         here = self._done - self._before if self._before else self._flops
         if self._watch.progress is not None:
             self._done = self._flops
@@ -185,7 +187,9 @@ class Recorder:
                 seconds=seconds,
                 gflops=here / seconds / 1e9 if seconds > 0 else 0.0,
                 stages=stage_reports(
-                    timeline := Timeline(tuple(self._ordered()), seconds),
+                    timeline := Timeline(
+                        tuple(sorted(self._events, key=attrgetter("start"))), seconds
+                    ),
                     {**(plan.planned_bytes if planned is None else planned), **self._planned},
                 ),
                 peak_memory_bytes=self._peak.nbytes,
@@ -205,7 +209,7 @@ class Recorder:
             return
         first = time.perf_counter() - self._began - report.seconds
         self._events += [
-            (phase, event._replace(start=event.start + first, end=event.end + first))
+            event._replace(start=event.start + first, end=event.end + first, phase=phase)
             for event in report.timeline.events
         ]
 
@@ -230,14 +234,11 @@ class Recorder:
                     "update",
                 )
 
-    def _ordered(self) -> list[Event]:
-        return sorted((event for _, event in self._events), key=lambda event: event.start)
-
     def _phase_seconds(self) -> dict[str, float]:
         """Return for each phase the time in which at least one of its operations ran."""
         found: dict[str, list[Event]] = {}
-        for phase, event in self._events:
-            found.setdefault(phase, []).append(event)
+        for event in self._events:
+            found.setdefault(event.phase, []).append(event)
         return {phase: busy_seconds(events) for phase, events in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Gantt chart of a timeline: a row for each stage, a group of rows for each device."""
+"""Gantt chart of a timeline: a row for each stage or phase, a group of rows for each device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 from hdgemm.pictures.figure import DPI, new_figure
-from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,17 +13,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from hdgemm.pictures.figure import Target
-    from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Event, Timeline
 
 #: Okabe and Ito's colours, which colour-blind readers can tell apart. Odd work units have the
-#: second, lighter shade.
-_SHADES: Final[dict[Stage, tuple[str, str]]] = {
+#: second, lighter shade. Rows are in this order: stages of products, phases of factorisations.
+_SHADES: Final[dict[str, tuple[str, str]]] = {
     "load1": ("#0072b2", "#66aad1"),
     "load2": ("#56b4e9", "#9ad2f2"),
     "mult1": ("#d55e00", "#e69e66"),
     "store1": ("#cc79a7", "#e0afca"),
     "store2": ("#009e73", "#66c5ab"),
+    "load": ("#0072b2", "#66aad1"),
+    "update": ("#d55e00", "#e69e66"),
+    "panel": ("#cc79a7", "#e0afca"),
+    "store": ("#009e73", "#66c5ab"),
+    "interchange": ("#56b4e9", "#9ad2f2"),
+    "residual": ("#e69f00", "#f0c566"),
 }
 _INCHES_WIDE: Final = 11.0
 #: Half a pixel, as a fraction of the run's length. Bars closer than it are drawn as one, and no
@@ -50,17 +54,19 @@ def save_gantt(timeline: Timeline, path: Target, *, title: str | None = None) ->
     figure.savefig(path, format="png", dpi=DPI)
 
 
-def _rows(events: Sequence[Event]) -> dict[tuple[str, Stage], list[Event]]:
+def _rows(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
     devices = dict.fromkeys(event.device for event in events)
-    rows: dict[tuple[str, Stage], list[Event]] = {
-        (device, stage): [] for device in devices for stage in STAGES
+    rows: dict[tuple[str, str], list[Event]] = {
+        (device, row): [] for device in devices for row in _SHADES
     }
     for event in events:
-        rows[event.device, event.stage].append(event)
+        # On a device, which copies while it multiplies, stages say more than phases.
+        by_phase = event.device == "host" and event.phase in _SHADES
+        rows[event.device, event.phase if by_phase else event.stage].append(event)
     return {row: found for row, found in rows.items() if found}
 
 
-def _draw(axes: Axes, rows: dict[tuple[str, Stage], list[Event]], seconds: float) -> None:
+def _draw(axes: Axes, rows: dict[tuple[str, str], list[Event]], seconds: float) -> None:
     devices = list(dict.fromkeys(device for device, _ in rows))
     ticks: list[float] = []
     for place, ((device, stage), events) in enumerate(rows.items()):

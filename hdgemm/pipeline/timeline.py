@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """One operation of one stage: `start` and `end` in seconds since the run began."""
+    """One operation of one stage: `start` and `end` in seconds since the run began.
+
+    `phase` is what it does in a factorisation or a solve, such as ``"panel"``.
+    """
 
     device: str
     stage: Stage
@@ -23,6 +26,7 @@ class Event(NamedTuple):
     end: float
     nbytes: int
     flops: int
+    phase: str = ""
 
 
 class Observer(Protocol):

@@ -4,9 +4,12 @@ import itertools
 import json
 import sys
 
+import numpy as np
 import pytest
 
+import hdgemm
 from hdgemm.errors import InputError
+from hdgemm.pictures import gantt
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.trace import chrome_trace, save_trace
 from hdgemm.pipeline.timeline import Event, Timeline
@@ -29,6 +32,22 @@ TWO = Timeline(
     ),
     3.0,
 )
+
+
+def test_a_factorisation_has_a_row_for_each_phase(tmp_path):
+    reports = []
+    hdgemm.linalg.lu_factor(
+        np.eye(40) + 1, out=tmp_path / "LU.npy", report=reports.append,
+        options=hdgemm.Options(tile=(1, 7, 3), host_memory="20MB"),
+    )  # fmt: skip
+    [report] = reports
+    rows = ["load", "update", "panel", "store", "interchange"]
+    assert list(gantt._rows(report.timeline.events)) == [("host", row) for row in rows]
+    save_gantt(report.timeline, tmp_path / "gantt.png")
+    on_device = [event._replace(device="opencl:0") for event in report.timeline.events]
+    assert list(gantt._rows(on_device)) == [
+        ("opencl:0", stage) for stage in ("load1", "mult1", "store2")
+    ]
 
 
 def slices(trace):
