@@ -187,9 +187,7 @@ class Recorder:
                 seconds=seconds,
                 gflops=here / seconds / 1e9 if seconds > 0 else 0.0,
                 stages=stage_reports(
-                    timeline := Timeline(
-                        tuple(sorted(self._events, key=attrgetter("start"))), seconds
-                    ),
+                    timeline,
                     {**(plan.planned_bytes if planned is None else planned), **self._planned},
                 ),
                 peak_memory_bytes=self._peak.nbytes,

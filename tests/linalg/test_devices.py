@@ -28,7 +28,7 @@ def session(monkeypatch):
     """A session whose OpenCL device is a recording one, with rates that are not measured."""
     monkeypatch.setattr(
         "hdgemm.tasks.measured_rates.measured",
-        lambda machine, name, dtype: replace(machine, dealing="proportional", leaf=10),
+        lambda machine, *_: replace(machine, dealing="proportional", leaf=10),
     )
     device = RecordingDevice(10**7, name="opencl:0")
     with Session(OPTIONS) as session:
@@ -124,13 +124,11 @@ def test_complex_elements(session):
     np.testing.assert_allclose(cholesky(b, session=session), scipy.linalg.cholesky(b), atol=1e-9)
 
 
-def test_capabilities_are_measured(monkeypatch):
-    for size in ("_PROBE", "_PROBE_WIDTH", "_LAPACK_PROBE"):
-        monkeypatch.setattr(measured_rates, size, 24 if size == "_PROBE_WIDTH" else 96)
+def test_capabilities_are_measured():
     devices = {"d": RecordingDevice(10**8)}
     for name in ("cholesky", "lu", "calu", "qr"):
         machine = measured(
-            TaskMachine.of(devices, threads=2, lanes=True), name, np.dtype("float64")
+            TaskMachine.of(devices, threads=2, lanes=True), name, np.dtype("float64"), 96
         )
         host, device = machine.capabilities
         update = "larfb" if name == "qr" else "gemm"
@@ -141,15 +139,13 @@ def test_capabilities_are_measured(monkeypatch):
     devices["d"].close()
 
 
-def test_a_device_that_is_too_small_to_be_measured_is_left_out(monkeypatch):
-    monkeypatch.setattr(measured_rates, "_PROBE", 96)
-    monkeypatch.setattr(measured_rates, "_PROBE_WIDTH", 24)
-    monkeypatch.setattr(measured_rates, "_LAPACK_PROBE", 96)
+def test_a_device_that_is_too_small_to_be_measured_is_left_out():
     devices = {"small": RecordingDevice(1000), "large": RecordingDevice(10**8)}
-    machine = measured(TaskMachine.of(devices), "lu", np.dtype("float64"))
+    machine = measured(TaskMachine.of(devices), "lu", np.dtype("float64"), 96)
     assert tuple(machine.devices) == ("large",)
     assert [each.name for each in machine.capabilities] == ["host", "large"]
-    machine = measured(TaskMachine.of({"small": devices["small"]}), "lu", np.dtype("float64"))
+    alone = TaskMachine.of({"small": devices["small"]})
+    machine = measured(alone, "lu", np.dtype("float64"), 96)
     a = random_matrix(N, N, "float64")
     found = factor(machine, "lu", array := np.array(a, order="F"))
     assert ratio_of(array, found.pivots, a) < SOUND
