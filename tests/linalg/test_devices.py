@@ -12,7 +12,6 @@ from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.linalg import SingularMatrixError, cho_factor, cholesky, lu_factor, qr
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.run.session import Session
-from hdgemm.tasks import measured_rates
 from hdgemm.tasks.factorise import factor
 from hdgemm.tasks.machine import TaskMachine
 from hdgemm.tasks.measured_rates import measured
