@@ -160,6 +160,11 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
+def _complete(part: Path) -> Path:
+    """Return the name that a file of such a name gets when it is complete."""
+    return part.with_name(part.name.removeprefix(".").rsplit(".", 2)[0])
+
+
 def reserve(
     path: Path, header: bytes, nbytes: int, part: Path | None = None, *, sparse: bool = False
 ) -> BlockFile:
@@ -237,7 +242,7 @@ def allocate_rectangles(matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
             for row in range(top, top + rows):
                 allocate(fd, matrix.offset + row * matrix.pitch + col * itemsize, cols * itemsize)
     except OSError as error:
-        raise no_space(matrix.path, total, error) from error
+        raise no_space(_complete(matrix.path), total, error) from error
 
 
 def require_space(path: Path, nbytes: int) -> None:
