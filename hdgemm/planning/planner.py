@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: The most operations of a plan: the executor's schedule takes a few hundred bytes for each.
 MOST_OPERATIONS: Final = 2_000_000
+#: Bytes of tiles up to which the `host_memory` is found that has room for them.
+_MOST_TILES: Final = 1 << 50
 #: Simulations may take this part of the run that they shorten, and at most so many seconds, at
 #: so many seconds for each operation of a plan that is built and simulated.
 _WORTH: Final = 0.01
@@ -115,6 +117,8 @@ def _in_host_memory(
     error: DoesNotFitError, given: int, room: Callable[[int], int]
 ) -> DoesNotFitError:
     """Return an error of tiles with the bytes of `host_memory`, of which tiles get some `room`."""
+    if error.requested > _MOST_TILES:
+        return error
     most = given
     while room(most) < error.requested:
         most *= 2

@@ -195,6 +195,13 @@ def test_the_device_s_limit_is_named():
     assert (caught.value.requested, caught.value.missing) == (24, 4)
 
 
+@pytest.mark.parametrize("n", [10**6, 10**9, 10**12])
+def test_tiles_beyond_any_memory_do_not_fit(n):
+    with pytest.raises(DoesNotFitError, match="for tiles on host") as caught:
+        plan_for(Problem(n, n, n), Options(tile=(n, n, n)), DeviceSpec(), HOST)
+    assert caught.value.requested >= 3 * 8 * n * n
+
+
 def test_rows_of_files_stay_whole():
     files = [OperandSpec(place="file")] * 3
     problem = Problem(16384, 16384, 16384, "float64", *files)
