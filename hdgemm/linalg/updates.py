@@ -106,7 +106,7 @@ class DeviceProducts:
         options = replace(asked, host_memory=staging_bytes(asked), tile=tile, verify=False)
         watch = Watch(cancel=self.recorder.cancel)
         try:
-            report = run_product(product, options, session, watch)
+            report = run_product(product, options, session, watch, energy=False)
         except CancelledRunError:
             self.recorder.check_cancel()  # raises what the factorisation says
             raise

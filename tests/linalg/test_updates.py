@@ -9,6 +9,7 @@ import pytest
 import scipy.linalg
 
 import hdgemm
+from hdgemm.energy import EnergyMeter
 from hdgemm.errors import (
     CancelledRunError,
     DeviceError,
@@ -230,14 +231,23 @@ def test_solves_factor_on_the_device(cuda, tmp_path):
 def test_a_run_that_is_cancelled_during_a_product(cuda, tmp_path, monkeypatch):
     path, cancel = saved(tmp_path / "A.npy", random_matrix(N, N, "float64")), threading.Event()
 
-    def cancelled(*arguments):
+    def cancelled(*arguments, **keywords):
         cancel.set()
-        return run_product(*arguments)
+        return run_product(*arguments, **keywords)
 
     monkeypatch.setattr(updates, "run_product", cancelled)
     with pytest.raises(CancelledRunError, match="the factorisation was cancelled"):
         lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], cancel=cancel)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["A.npy"]
+
+
+def test_counters_of_energy_are_read_for_the_run_alone(cuda, tmp_path, monkeypatch):
+    path, starts, reports = saved(tmp_path / "A.npy", random_matrix(N, N, "float64")), [], []
+    start = EnergyMeter.start
+    monkeypatch.setattr(EnergyMeter, "start", lambda meter: starts.append(1) or start(meter))
+    lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], report=reports.append)
+    assert len(starts) == 1
+    assert names_energy(reports[0], "cuda:0")
 
 
 def test_errors_are_those_of_the_host(cuda, tmp_path):
