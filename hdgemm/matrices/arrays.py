@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.transfer import Bounce, Transfer
 
-#: Bytes that one thread copies at a time; less than two of them are copied by the caller. On a
-#: machine of 16 cores products on a GPU were as fast with 4 MiB, and 10 % slower with 1 MiB, where
-#: the interpreter's lock is taken more often.
-SLAB_BYTES: Final = 2 << 20
+#: Bytes that one thread copies at a time; less than two of them are copied by the caller. With
+#: 2 MiB products on a GPU were 6 % slower: the interpreter's lock is taken more often.
+SLAB_BYTES: Final = 4 << 20
 
 
 class ArrayMatrix(Matrix):
