@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
@@ -60,6 +61,27 @@ def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, 
     case = case_for(problem, options, device, HOST, members)
     assert (case.limits.host, case.limits.device) == (host, on_device)
     assert case.machine.host_bytes == LIMIT // members
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("verify", [False, "tiles"])
+@pytest.mark.parametrize("tile", [None, (5, 6, 4)])
+@pytest.mark.parametrize("limit", [1, 5_000])
+def test_the_memory_that_is_asked_for_is_enough(members, verify, tile, limit):
+    """Half of a small limit is not for tiles: half of what is missing was asked for."""
+    problem = replace(IN_FILES, m=12, n=10, k=9)
+
+    def plan(memory):
+        options = Options(host_memory=memory, verify=verify, tile=tile)
+        return plan_for(problem, options, DeviceSpec(), HOST, members=members)
+
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(limit)
+    assert (caught.value.limit, caught.value.available) == ("host_memory", limit)
+    assert caught.value.requested == limit + caught.value.missing
+    plan(caught.value.requested)
+    with pytest.raises(DoesNotFitError):
+        plan(caught.value.requested - 1)
 
 
 def test_large_limits_leave_at_most_the_buffers_themselves():

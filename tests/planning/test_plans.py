@@ -34,12 +34,6 @@ def plan_or_none(problem, options, device, members=1):
         error = refusal
     assert error.missing == error.requested - error.available > 0
     assert error.limit in str(error)
-    if error.limit == "host_memory":
-        try:
-            enough = replace(options, host_memory=error.available + error.missing)
-            plan_for(problem, enough, device, HOST, members=members)
-        except DoesNotFitError as other:
-            assert other.limit == "device_memory"  # noqa: PT017
     return None
 
 
