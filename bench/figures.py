@@ -435,6 +435,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "formats": ("File formats", formats),
     "formats_large": ("File formats, larger matrices", formats),
     "cuda": ("Products on an NVIDIA GPU", cuda),
+    "cuda_cublasxt": ("Products on an NVIDIA GPU and by cuBLASXt, n = 16384", cuda),
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
     "split": ("Several devices", split),
