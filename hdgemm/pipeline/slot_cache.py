@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hdgemm.pipeline.plan import NO_SLOTS, Slots
 
@@ -13,30 +12,44 @@ if TYPE_CHECKING:
 
 #: Where a slot's memory lies.
 Kind = Literal["device", "staging"]
+#: A kept slot; and what is asked for, with the kept slot that serves it.
+_Kept: TypeAlias = "tuple[Kind, Buffer]"
+_Choice: TypeAlias = "tuple[tuple[Kind, int], Buffer | None]"
 
 
 class SlotCache:
-    """Allocator of one device that reuses slots of exactly the same size.
+    """Allocator of one device that reuses slots of finished runs.
 
-    Invariant: slots in use and slots kept never exceed the memory of the plan that runs, since
+    To page-lock 16 MiB took 10 ms on a GPU's host: as long as a small product. So a slot is reused
+    for a smaller one, too.
+
+    Invariant: slots in use and slots kept never exceed the limits of the plan that runs, since
     `retain` frees all others before the plan allocates.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        #: By kind and the bytes that are asked for; those of a slot may be more.
         self._kept: dict[tuple[Kind, int], list[Buffer]] = {}
 
     def retain(self, plan: Plan) -> None:
-        """Free the kept slots that a plan does not use."""
-        wanted: Counter[tuple[Kind, int]] = Counter()
-        for kind, slots in slot_groups(plan).values():
-            wanted[kind, slots.nbytes] += slots.count
-        for key, buffers in self._kept.items():
-            while len(buffers) > wanted[key]:
-                self._device.free(buffers.pop())
+        """Choose kept slots for those of a plan, and free the others.
+
+        Larger ones are chosen where the limits of the plan allow it, else those of the same size.
+        """
+        kept = [(kind, buffer) for (kind, _), found in self._kept.items() for buffer in found]
+        chosen, left = _chosen(plan, kept, larger=True)
+        if not _within_limits(plan, chosen):
+            chosen, left = _chosen(plan, kept, larger=False)
+        for _, buffer in left:
+            self._device.free(buffer)
+        self._kept.clear()
+        for asked, slot in chosen:
+            if slot is not None:
+                self._kept.setdefault(asked, []).append(slot)
 
     def allocate(self, kind: Kind, nbytes: int) -> Buffer:
-        """Return memory of `nbytes`; its content is undefined."""
+        """Return memory of `nbytes` or more; its content is undefined."""
         if kept := self._kept.get((kind, nbytes)):
             return kept.pop()
         if kind == "device":
@@ -65,3 +78,35 @@ def slot_groups(plan: Plan) -> dict[str, tuple[Kind, Slots]]:
         "down": ("staging", plan.down),
         "scratch": ("staging", scratch),
     }
+
+
+def _chosen(plan: Plan, kept: list[_Kept], *, larger: bool) -> tuple[list[_Choice], list[_Kept]]:
+    """Return the smallest kept slot, or None, for each slot of a plan, and those that are left."""
+    left = sorted(kept, key=lambda each: each[1].nbytes)
+    wanted = [
+        (kind, slots.nbytes)
+        for kind, slots in slot_groups(plan).values()
+        for _ in range(slots.count)
+    ]
+    chosen: list[_Choice] = []
+    for kind, nbytes in sorted(wanted, key=lambda each: each[1], reverse=True):
+        found = next(
+            (
+                at
+                for at, (of_kind, buffer) in enumerate(left)
+                if of_kind == kind
+                and (buffer.nbytes == nbytes or (larger and buffer.nbytes > nbytes))
+            ),
+            None,
+        )
+        chosen.append(((kind, nbytes), None if found is None else left.pop(found)[1]))
+    return chosen, left
+
+
+def _within_limits(plan: Plan, chosen: list[_Choice]) -> bool:
+    held = {"device": 0, "staging": 0}
+    for (kind, nbytes), buffer in chosen:
+        held[kind] += nbytes if buffer is None else buffer.nbytes
+    if plan.device.unified:
+        return sum(held.values()) <= plan.host_limit
+    return held["device"] <= plan.device_limit and held["staging"] <= plan.host_limit

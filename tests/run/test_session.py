@@ -1,6 +1,7 @@
 """Sessions: devices opened once, slots reused within the limits, everything freed."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ def allocations(device):
     return sum(call.kind in {"allocate", "allocate_staging"} for call in device.calls)
 
 
+def staging(session, device):
+    """Bytes of staging that a session keeps for a device."""
+    kept = session.slots(device)._kept.items()
+    return sum(buffer.nbytes for (kind, _), found in kept if kind == "staging" for buffer in found)
+
+
 def test_a_second_product_opens_and_allocates_nothing(opened):
     with hdgemm.Session(OPTIONS) as session:
         first = hdgemm.matmul(A, B, session=session)
@@ -58,6 +65,22 @@ def test_slots_of_another_shape_are_freed_first(opened):
         for n in (60, 20, 45, 60):
             a, b = RNG.standard_normal((n, n)), RNG.standard_normal((n, n))
             assert_close_in_eps(hdgemm.matmul(a, b, session=session), a, b)
+    assert opened[0].buffers == 0
+
+
+def test_a_smaller_product_takes_the_slots_of_a_larger_one_within_its_limits(opened):
+    a, b = A[:10, :20], B[:20, :15]
+    with hdgemm.Session(OPTIONS) as session:
+        hdgemm.matmul(A, B, session=session)
+        before = allocations(opened[0])
+        assert_close_in_eps(hdgemm.matmul(a, b, session=session), a, b)
+        assert allocations(opened[0]) == before
+
+        assert staging(session, opened[0]) > 50_000
+        small = replace(OPTIONS, host_memory="50kB")
+        assert_close_in_eps(hdgemm.matmul(a, b, session=session, options=small), a, b)
+        assert len(opened) == 1
+        assert 0 < staging(session, opened[0]) <= 50_000
     assert opened[0].buffers == 0
 
 
