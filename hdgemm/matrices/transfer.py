@@ -124,8 +124,8 @@ def address(memory: NDArray[Any]) -> int:
 class Transfer:
     """The pieces of one call that a pool runs; it can be waited for.
 
-    `pieces` are those that wait, `running` the number that run; `error` is the first. Who waits
-    for it waits for `previous`, too: then transfers of one lane end in their order.
+    `pieces` are those that wait, `running` the number that run; `error` is the first. `wait` waits
+    for the transfer `previous` first, so that transfers of one lane end in their order.
     """
 
     previous: Transfer | None = None
