@@ -64,7 +64,7 @@ class CoreTeam:
         return future
 
     def wake(self) -> None:
-        """Look for tasks that can begin: something else than a task, which they follow, is done."""
+        """Look for tasks that can begin: a future that no task of the team sets is done."""
         with self._changed:
             self._changed.notify_all()
 

@@ -196,7 +196,10 @@ class _Shape(NamedTuple):
 
 
 def _fitting(shape: _Shape, memory: int) -> Iterator[SlabPlan]:
-    """Yield plans whose slabs fill the memory, or a part of it: narrower slabs overlap more."""
+    """Yield a plan for each part of the memory that slabs may fill.
+
+    With narrower slabs less of the first load and of the last store lies outside the kernel's time.
+    """
     for part in _PARTS if shape.width is None and shape.buffers > 1 else (1.0,):
         plan = _fit(shape, memory, part)
         if plan is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.durable.fingerprint import as_stored, checksum, stored_checksum
 from hdgemm.durable.pieces import begins_otherwise, sample
-from hdgemm.matrices.draft import allocate_rectangles
+from hdgemm.matrices.draft import allocate_rectangles, real_path
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.pipeline.plan import Rect
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.redo_log import RedoLog
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
+    from hdgemm.matrices.location import Location
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Bytes of a piece of a slab: what is copied and summed at once. A column may be longer.
@@ -109,13 +110,16 @@ class SlabStore:
         return not begins_otherwise(self._matrix, samples, rects)
 
 
-def allocate_slabs(out: StoredMatrix, plan: SlabPlan) -> None:
-    """Take disk space for the slabs of a new file, and leave a hole for the other triangle."""
+def allocate_slabs(location: Location | None, out: StoredMatrix, plan: SlabPlan) -> None:
+    """Take disk space for the slabs of a new matrix, and leave a hole for the other triangle.
+
+    `location` is where it gets its name; an array, which has none, is left as it is.
+    """
     matrix = out.operand.matrix
-    if not isinstance(matrix, FileMatrix):
+    if location is None or not isinstance(matrix, FileMatrix):
         return
     if out.order == "F":
         rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
     else:
         rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
-    allocate_rectangles(matrix, rects)
+    allocate_rectangles(real_path(location.path), matrix, rects)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     Prepared: TypeAlias = AbstractContextManager[tuple[ColumnSolver, Watch]]
 
 
-#: SciPy's names of what is known of a matrix, short and long. SciPy looks for a structure where
-#: none is named; LU suits each.
+#: The short name of each value of SciPy's `assume_a`. For None SciPy detects the structure; here it
+#: means a general matrix, since LU solves any.
 _STRUCTURES: Final[Mapping[str | None, str]] = {
     None: "gen", "gen": "gen", "general": "gen", "sym": "sym", "symmetric": "sym",
     "her": "her", "hermitian": "her", "pos": "pos", "positive definite": "pos",

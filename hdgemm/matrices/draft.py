@@ -160,11 +160,6 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def _complete(part: Path) -> Path:
-    """Return the name that a file of such a name gets when it is complete."""
-    return part.with_name(part.name.removeprefix(".").rsplit(".", 2)[0])
-
-
 def reserve(
     path: Path, header: bytes, nbytes: int, part: Path | None = None, *, sparse: bool = False
 ) -> BlockFile:
@@ -232,8 +227,11 @@ def _check_free(fd: int, nbytes: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def allocate_rectangles(matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
-    """Take disk space for rectangles of a sparse file, row by row; raises `no_space`."""
+def allocate_rectangles(path: Path, matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
+    """Take disk space for rectangles of a sparse file, row by row; raises `no_space`.
+
+    `path` is the name that the file gets when it is complete.
+    """
     itemsize, fd = matrix.dtype.itemsize, matrix.file.fileno()
     total = sum(rows * cols for _, _, rows, cols in rects) * itemsize
     try:
@@ -242,7 +240,7 @@ def allocate_rectangles(matrix: FileMatrix, rects: Sequence[Rectangle]) -> None:
             for row in range(top, top + rows):
                 allocate(fd, matrix.offset + row * matrix.pitch + col * itemsize, cols * itemsize)
     except OSError as error:
-        raise no_space(_complete(matrix.path), total, error) from error
+        raise no_space(path, total, error) from error
 
 
 def require_space(path: Path, nbytes: int) -> None:

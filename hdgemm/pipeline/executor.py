@@ -110,18 +110,20 @@ class Lane:
                         completion.wait()
 
     def _execute(self, op: Op) -> None:
-        after = self._progress.wait(op.needs)
-        for completion in after:
-            if self._on_host or isinstance(completion, Transfer):
-                completion.wait()
+        after = []
+        for needed in self._progress.wait(op.needs):
+            if self._on_host or isinstance(needed, Transfer):
+                needed.wait()
+            else:
+                after.append(needed)
         if self._on_host:
             if self.stage == "store2":
                 self._progress.confirm(op.step)
             self._progress.check()
         start = time.perf_counter()
-        completion = self._function(op, [x for x in after if not isinstance(x, Transfer)])
+        completion = self._function(op, after)
         if completion is DONE:
-            while self._finish():  # what is before it is done, too
+            while self._finish():  # operations of a lane end in their order
                 pass
             self._log.record(op, start, time.perf_counter())
             self._progress.issue(op, None)

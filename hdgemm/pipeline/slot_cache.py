@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 #: Where a slot's memory lies.
 Kind = Literal["device", "staging"]
-#: A kept slot; and what is asked for, with the kept slot that serves it.
+#: A slot of a finished run.
 _Kept: TypeAlias = "tuple[Kind, Buffer]"
+#: The kind and bytes of a slot of the next plan, and the kept slot that it takes; None for none.
 _Choice: TypeAlias = "tuple[tuple[Kind, int], Buffer | None]"
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Event(NamedTuple):
     """One operation of one stage: `start` and `end` in seconds since the run began.
 
-    `phase` is what it does in a factorisation or a solve, such as ``"panel"``.
+    `phase` is the phase of a factorisation or a solve that it belongs to, such as ``"panel"``;
+    empty in products.
     """
 
     device: str

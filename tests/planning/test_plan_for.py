@@ -68,7 +68,7 @@ def test_the_limits_of_a_case_are_exact(device, problem, verify, members, host, 
 @pytest.mark.parametrize("tile", [None, (5, 6, 4)])
 @pytest.mark.parametrize("limit", [1, 5_000])
 def test_the_memory_that_is_asked_for_is_enough(members, verify, tile, limit):
-    """Half of a small limit is not for tiles: half of what is missing was asked for."""
+    """Tiles get half of a small limit: twice the bytes that they lack are missing."""
     problem = replace(IN_FILES, m=12, n=10, k=9)
 
     def plan(memory):
