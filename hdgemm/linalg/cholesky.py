@@ -10,17 +10,12 @@ import numpy as np
 from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
 from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import (
-    Run,
-    check_finite_slab,
-    input_unchanged,
-    open_run,
-    say_state,
-    slab_run,
-)
+from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slab_run import say_state, slab_run
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors

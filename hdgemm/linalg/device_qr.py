@@ -9,8 +9,8 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import gemm
 from hdgemm.linalg.device_run import device_names
+from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.stored_factors import QRFactors

@@ -11,13 +11,15 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
 from hdgemm.linalg.device_run import device_names, strategy_of
+from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
-from hdgemm.linalg.run import Run, check_finite_slab, input_unchanged, open_run, slab_run
+from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slab_run import slab_run
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.factor_plan import plan_in_memory, row_bytes, slabs_for
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.planning import Storage
@@ -14,16 +15,7 @@ from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
-from hdgemm.linalg.run import (
-    OpenRun,
-    Run,
-    folder_of,
-    machine_of,
-    open_run,
-    plan_in_memory,
-    row_bytes,
-    slabs_for,
-)
+from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver

@@ -11,11 +11,12 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.durable_qr import DurableQr, checkpoint_of, copy_r
+from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import Run, check_finite_slab, open_run
+from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.linalg.factor_plan import plan_for
 from hdgemm.linalg.householder import Reflectors
+from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import (
-    check_finite_slab,
-    folder_of,
-    input_unchanged,
-    machine_of,
-    plan_for,
-    slab_run,
-)
+from hdgemm.linalg.run import folder_of, machine_of
 from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.slab_run import slab_run
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import check_apart, destination, scratch_matrix
 from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices

@@ -14,8 +14,8 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import elimination_pairs, gemm, trsm
 from hdgemm.linalg.recorder import Recorder
-from hdgemm.linalg.run import say_state
 from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.slab_run import say_state
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.transfer import BOUNCE_BYTES

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import OpenRun, Run, check_finite_slab, folder_of, machine_of, open_run
+from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import destination, in_memory, open_columns

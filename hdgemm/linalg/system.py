@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cho_factor
+from hdgemm.linalg.factor_plan import plan_in_memory
 from hdgemm.linalg.factored_solve import by_cholesky
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS, NotConvergedError, Refinement
-from hdgemm.linalg.run import folder_of, plan_in_memory
+from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored

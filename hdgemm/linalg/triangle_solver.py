@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import numpy as np
 
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
+from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead, array_in
-from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.solve_plan import kept_blocks

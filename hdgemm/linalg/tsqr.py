@@ -15,11 +15,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.fortran import tpmqrt, tpqrt
+from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.row_plan import REFLECTORS
-from hdgemm.linalg.run import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Slab
 from hdgemm.pipeline.plan import flops_per_multiply_add

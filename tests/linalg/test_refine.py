@@ -14,8 +14,8 @@ import pytest
 import hdgemm
 from hdgemm.fortran import gemm
 from hdgemm.linalg import lu_elimination, plan, refinement, solve
+from hdgemm.linalg.factor_plan import row_bytes
 from hdgemm.linalg.refinement import NotConvergedError
-from hdgemm.linalg.run import row_bytes
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.files import BlockFile

@@ -1,0 +1,82 @@
+"""The run of one factorisation by slabs: planned, durable or not, reported."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hdgemm.errors import HdgemmError
+from hdgemm.linalg.factor_plan import plan_for
+from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
+from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.updates import products_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hdgemm.linalg.run import OpenRun
+    from hdgemm.linalg.slab_plan import Kind
+    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+@contextmanager
+def slab_run(
+    kind: Kind,
+    a: StoredMatrix,
+    out: StoredMatrix,
+    target: Destination,
+    run: OpenRun,
+    check: Callable[[Slab], None] | None,
+    plan: SlabPlan | None = None,
+) -> Iterator[SlabPipeline]:
+    """Yield the pipeline of one factorisation, durable or not; report it on leaving.
+
+    Parameters
+    ----------
+    a, out
+        The matrix whose columns are factored, and where they are stored: `target`, or its
+        transpose.
+    check
+        Called with each slab that is loaded.
+    plan
+        Of factors that stay in the array that `out` is; None plans slabs.
+    """
+    checkpoint = target.checkpoint
+    if checkpoint is not None and isinstance(checkpoint.plan, SlabPlan):
+        plan = checkpoint.plan
+    if plan is None:
+        reserved = 0 if checkpoint is None else PIECE_BYTES
+        plan = plan_for(kind, a, out, run, new=target.new, reserved=reserved)
+    if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
+        allocate_slabs(target.location, out, plan)
+    if checkpoint is not None:
+        checkpoint.begin(plan, run.options)
+    factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
+    before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
+    recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
+    products = products_of(plan, run, recorder)
+    store = None if plan.stores else lambda _slab: None
+    pipeline = SlabPipeline(
+        a, out, plan, recorder, check, checkpoint, store=store, products=products
+    )
+    try:
+        with pipeline:
+            yield pipeline
+    except BaseException as error:
+        if not target.new:
+            say_state(error, pipeline.overwritten("columns" if out is target.stored else "rows"))
+        raise
+    resumption = None if checkpoint is None else checkpoint.resumption
+    recorder.finish(plan, plan.bytes_from(factored, final), resumption)
+
+
+def say_state(error: BaseException, state: str) -> None:
+    """Add to an error what a failed run has left of the matrix that it overwrote."""
+    if isinstance(error, HdgemmError):
+        error.args = (f"{error}; {state}",)
+    else:
+        error.add_note(state)
