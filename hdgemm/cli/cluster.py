@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group
@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.text import Text
 
 from hdgemm.cluster.connection import open_cluster
-from hdgemm.cluster.report import ClusterProgress
 from hdgemm.pictures.figure import COLOURS
 from hdgemm.progress_view import PlainLines, ProgressView, describe
 
@@ -20,14 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hdgemm.cli.output import Outputs
-    from hdgemm.pipeline.plan import Rect
-    from hdgemm.progress import Progress
-
-
-#: Rows and columns of the map on the terminal; a character is about twice as high as wide.
-_MAP_ROWS: Final = 16
-_MAP_COLS: Final = 48
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    from hdgemm.progress import Progress, TileGrid
 
 
 def multiply_on_cluster(
@@ -88,52 +80,23 @@ def _check_operands(what: Sequence[Any], product: dict[str, Any]) -> None:
     Product.of(*what, **{name: value for name, value in product.items() if name != "options"})
 
 
-class BlockMap:
-    """Map of C, of some `shape`, on a grid of characters: letter and colour name the worker."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self._shape = shape
-        self._cells: dict[tuple[int, int], str] = {}
-        self._elements: dict[str, int] = {}
-
-    def add(self, worker: str, block: Rect) -> None:
-        """Mark a finished block: the cells that begin in it, one at least."""
-        self._elements[worker] = self._elements.get(worker, 0) + block.rows * block.cols
-        rows = _cells(block.row, block.rows, self._shape[0], _MAP_ROWS)
-        cols = _cells(block.col, block.cols, self._shape[1], _MAP_COLS)
-        for row in rows:
-            for col in cols:
-                self._cells[row, col] = worker
-
-    def text(self) -> Text:
-        """Return the map and its legend."""
-        order = {worker: number for number, worker in enumerate(self._elements)}
-        text = Text()
-        for row in range(_MAP_ROWS):
-            text.append("  ")
-            for col in range(_MAP_COLS):
-                worker = self._cells.get((row, col))
-                text.append(*_mark(None if worker is None else order[worker]))
-            text.append("\n")
-        total = self._shape[0] * self._shape[1]
-        for worker, number in list(order.items())[: len(_LETTERS)]:
-            letter, colour = _mark(number)
-            share = 100 * self._elements[worker] / total
-            text.append(f"  {letter} ", style=colour)
-            text.append(f"{worker} {share:.1f} %")
-        return text
+def _map_of(tiles: TileGrid) -> Text:
+    """Return the map of C, in which letter and colour name the worker, and its legend."""
+    text, cells = Text(), "".join(tiles.rows)
+    for row in tiles.rows:
+        text.append("  ")
+        for cell in row:
+            text.append(*(("·", "dim") if cell == "." else _mark(ord(cell) - ord("a"))))
+        text.append("\n")
+    for number, worker in enumerate(tiles.devices[:26]):
+        letter, colour = _mark(number)
+        text.append(f"  {letter} ", style=colour)
+        text.append(f"{worker} {100 * cells.count(letter.lower()) / len(cells):.1f} %")
+    return text
 
 
-def _cells(first: int, extent: int, whole: int, count: int) -> range:
-    start = -(-first * count // whole)
-    stop = -(-(first + extent) * count // whole)
-    return range(start, stop) if start < stop else range(first * count // whole, start)
-
-
-def _mark(number: int | None) -> tuple[str, str]:
-    if number is None:
-        return "·", "dim"
-    return _LETTERS[number % len(_LETTERS)], COLOURS[number % len(COLOURS)]
+def _mark(number: int) -> tuple[str, str]:
+    return chr(ord("A") + number), COLOURS[number % len(COLOURS)]
 
 
 class LiveMap(ProgressView):
@@ -141,7 +104,6 @@ class LiveMap(ProgressView):
 
     def __init__(self, label: str, console: Console) -> None:
         self._label = label
-        self._map: BlockMap | None = None
         self._live = Live(console=console, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -154,17 +116,14 @@ class LiveMap(ProgressView):
 
     def __call__(self, progress: Progress, /) -> None:
         """Show one snapshot."""
-        if not isinstance(progress, ClusterProgress):
+        tiles = progress.tiles
+        if tiles is None:
             return
-        if self._map is None:
-            self._map = BlockMap(progress.shape)
-        for worker, block in progress.blocks:
-            self._map.add(worker, block)
         line = (
             f"{self._label} {progress.percent:5.1f} %  {describe(progress)} · "
-            f"{len(progress.workers)} workers, {progress.steps} blocks"
+            f"{len(tiles.devices)} workers, {progress.steps} blocks"
         )
-        self._live.update(Group(Text(line), self._map.text()))
+        self._live.update(Group(Text(line), _map_of(tiles)))
 
 
 def show_cluster_progress(label: str, console: Console | None = None) -> ProgressView:

@@ -83,8 +83,6 @@ class Coordinator:
         self._start = time.perf_counter()
         #: Elements of all pools so far.
         self.elements = 0
-        #: Rows and columns of C as it is stored.
-        self.shape = checkpoint.c.matrix.shape
         #: The part of all work that an earlier run had done.
         self.part_before = math.nan
         self._span = 0.0, 1.0
@@ -95,7 +93,7 @@ class Coordinator:
         self._flops_per_element = 1
         self._itemsize = itemsize
         self._measures_storage = bandwidth is None
-        self._shown = ProgressOf(watch)
+        self._shown = ProgressOf(watch, checkpoint.c.matrix.shape)
         self._tasks = Tasks(client, job)
         #: Workers whose queues may have room.
         self._idle: set[str] = set()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.energy import Energy
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.progress import Progress
 from hdgemm.report import Report, sum_stages, versions
+from hdgemm.run.regions import Cells
 from hdgemm.run.split_report import Share, SplitReport
 
 if TYPE_CHECKING:
@@ -20,28 +21,11 @@ if TYPE_CHECKING:
     from hdgemm.cluster.coordinator import Coordinator
     from hdgemm.cluster.job import WorkerInfo
     from hdgemm.cluster.receipts import Receipt
-    from hdgemm.pipeline.plan import Rect
     from hdgemm.pipeline.timeline import Event
     from hdgemm.progress import Watch
 
-
-@dataclass(frozen=True, slots=True)
-class ClusterProgress(Progress):
-    """A run of a cluster at one moment.
-
-    Parameters
-    ----------
-    shape
-        Rows and columns of C as it is stored.
-    workers
-        Labels of the workers that take part.
-    blocks
-        The finished blocks since the last snapshot: label of the worker, and rectangle of C.
-    """
-
-    shape: tuple[int, int] = (0, 0)
-    workers: tuple[str, ...] = ()
-    blocks: tuple[tuple[str, Rect], ...] = ()
+#: Rows and columns of the map of C; a character of a terminal is about twice as high as wide.
+_CELLS: Final = (16, 48)
 
 
 def label_of(address: str, workers: Mapping[str, WorkerInfo]) -> str:
@@ -54,29 +38,37 @@ def label_of(address: str, workers: Mapping[str, WorkerInfo]) -> str:
 
 
 class ProgressOf:
-    """Turns the state of a coordinator into snapshots, and events into calls of the observer."""
+    """Turns the state of a coordinator into snapshots, and events into calls of the observer.
 
-    def __init__(self, watch: Watch) -> None:
+    C has `shape` as it is stored.
+    """
+
+    def __init__(self, watch: Watch, shape: tuple[int, int]) -> None:
         self._watch = watch
         self._began = time.perf_counter()
         self._shown = self._flops = 0
+        self._cells = Cells(*shape, most=_CELLS)
+        #: The number of each worker in the map of C, by its label.
+        self._numbers: dict[str, int] = {}
 
     def __call__(self, coordinator: Coordinator) -> None:
         """Show what has been finished since the last call."""
         receipts = coordinator.receipts
         new, self._shown = receipts[self._shown :], len(receipts)
-        known = coordinator.workers.known
         if self._watch.observer is not None:
             for receipt in new:
                 for event in receipt.events:
                     self._watch.observer(event)
         if self._watch.progress is None:
             return
+        for receipt in new:
+            label = label_of(receipt.worker, coordinator.workers.known)
+            self._cells.mark(self._numbers.setdefault(label, len(self._numbers)), receipt.block)
         self._flops += sum(receipt.flops for receipt in new)
         elapsed, part = time.perf_counter() - self._began, coordinator.part_done
         own = part - coordinator.part_before
         self._watch.progress(
-            ClusterProgress(
+            Progress(
                 percent=100.0 * part,
                 gflops=self._flops / elapsed / 1e9 if elapsed else 0.0,
                 elapsed=elapsed,
@@ -84,9 +76,7 @@ class ProgressOf:
                 limit=None,
                 steps=len(receipts),
                 total_steps=len(receipts) + coordinator.on_the_way,
-                shape=coordinator.shape,
-                workers=tuple(label_of(address, known) for address in coordinator.pool.workers),
-                blocks=tuple((label_of(r.worker, known), r.block) for r in new),
+                tiles=self._cells.grid(self._numbers),
             )
         )
 

@@ -1,4 +1,4 @@
-"""Regions of C: their areas, the rest of a region, and the bars of a fixed split."""
+"""Regions of C: areas, the rest of a region, the bars of a fixed split, the map of stored parts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from hdgemm.errors import InputError
 from hdgemm.pipeline.plan import Rect
+from hdgemm.progress import TileGrid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def area(rect: Rect | None) -> int:
@@ -94,3 +95,31 @@ def joined_remainder(whole: Rect, done: Sequence[Rect]) -> list[Rect]:
         else:
             merged.append(rect)
     return merged
+
+
+class Cells:
+    """The cells of a `TileGrid` of an m×n matrix: at most `most` rows and columns."""
+
+    def __init__(self, m: int, n: int, most: tuple[int, int] = (24, 24)) -> None:
+        self._extents = m, n
+        self._rows = [bytearray(b"." * min(n, most[1])) for _ in range(min(m, most[0]))]
+
+    def mark(self, device: int, part: Rect) -> None:
+        """Mark the cells with their centre in a part that the device of this number has stored."""
+        m, n = self._extents
+        cols = _centres(part.col, part.cols, n, len(self._rows[0]) if m else 0)
+        for row in _centres(part.row, part.rows, m, len(self._rows)):
+            self._rows[row][cols.start : cols.stop] = bytes([ord("a") + device % 26]) * len(cols)
+
+    def grid(self, devices: Iterable[str]) -> TileGrid:
+        """Return the cells as they are now, with the names of the devices."""
+        return TileGrid(tuple(devices), tuple(row.decode() for row in self._rows))
+
+
+def _centres(first: int, extent: int, whole: int, count: int) -> range:
+    """Return which of the `count` cells of one dimension have their centre in `extent` elements
+    from `first` on.
+    """
+    return range(
+        *(-(-(2 * edge * count - whole) // (2 * whole)) for edge in (first, first + extent))
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
-from hdgemm.progress import TileGrid
 from hdgemm.run.balance import Wait
+from hdgemm.run.regions import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,38 +21,8 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.dynamic_schedule import Batch
     from hdgemm.pipeline.timeline import Event
     from hdgemm.planning.reuse import DrawnUnits
+    from hdgemm.progress import TileGrid
     from hdgemm.run.balance import Pool, Refusal
-
-
-#: Rows and columns of a `TileGrid`, at most.
-_GRID: Final = 24
-
-
-class _Cells:
-    """The cells of a `TileGrid` of an m×n matrix."""
-
-    def __init__(self, m: int, n: int) -> None:
-        self._extents = m, n
-        self._rows = [bytearray(b"." * min(n, _GRID)) for _ in range(min(m, _GRID))]
-
-    def mark(self, device: int, part: Rect) -> None:
-        """Mark the cells with their centre in a stored part."""
-        m, n = self._extents
-        cols = _centres(part.col, part.cols, n)
-        for row in _centres(part.row, part.rows, m):
-            self._rows[row][cols.start : cols.stop] = bytes([ord("a") + device % 26]) * len(cols)
-
-    def rows(self) -> tuple[str, ...]:
-        """Return each row as text."""
-        return tuple(row.decode() for row in self._rows)
-
-
-def _centres(first: int, extent: int, whole: int) -> range:
-    """Return the cells of one dimension with their centre in `extent` elements from `first` on."""
-    count = min(whole, _GRID)
-    return range(
-        *(-(-(2 * edge * count - whole) // (2 * whole)) for edge in (first, first + extent))
-    )
 
 
 @dataclass
@@ -89,7 +59,7 @@ class SharedPool:
         self.start = clock()
         self._drawn: dict[str, dict[Rect, _Drawn]] = {name: {} for name in pool.members}
         self.records = {name: _Record() for name in pool.members}
-        self._cells = _Cells(*pool.extents)
+        self._cells = Cells(*pool.extents)
 
     def draw(self, name: str, stopped: Callable[[], bool]) -> Rect | None:
         """Return the next tile; block while other devices may return tiles to the pool."""
@@ -132,7 +102,7 @@ class SharedPool:
     def tiles(self) -> TileGrid:
         """Return the parts of C that each device has stored so far."""
         with self._changed:
-            return TileGrid(tuple(self.records), self._cells.rows())
+            return self._cells.grid(self.records)
 
     def _measure(self, name: str, tile: Rect, drawn: float) -> None:
         record, now = self.records[name], self._clock()

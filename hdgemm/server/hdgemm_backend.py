@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hdgemm.hpl.settings import Settings as LinpackSettings
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
-    from hdgemm.progress import Progress
     from hdgemm.report import Report
     from hdgemm.server.backend import Call, Problem, Source, Watch
 
@@ -53,28 +52,20 @@ class HdgemmLibrary:
 def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
     product: dict[str, Any] = {
         **call.operands, **call.parameters, "out": call.out, "options": options,
+        "progress": lambda snapshot: watch.progress(asdict(snapshot)),
         "observer": watch.observer, "cancel": watch.cancel,
     }  # fmt: skip
     if not call.cluster:
         from hdgemm.blas import multiply
 
-        report = multiply(
-            **product, checkpoint=call.journal or False,
-            progress=lambda snapshot: watch.progress(asdict(snapshot)),
-        )  # fmt: skip
-        return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
-    from hdgemm import cluster
-    from hdgemm.cluster.connection import open_cluster
+        report = multiply(**product, checkpoint=call.journal or False)
+    else:
+        from hdgemm import cluster
+        from hdgemm.cluster.connection import open_cluster
 
-    def progress(snapshot: Progress) -> None:
-        shown = asdict(snapshot)
-        watch.progress(shown | {"workers": len(shown["workers"]), "blocks": len(shown["blocks"])})
-
-    with open_cluster(call.cluster) as client:
-        joint = cluster.multiply(
-            **product, checkpoint=call.journal or True, progress=progress, client=client
-        )
-    return Outcome(joint.to_dict(), lambda folder: _draw(joint, folder))
+        with open_cluster(call.cluster) as client:
+            report = cluster.multiply(**product, checkpoint=call.journal or True, client=client)
+    return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 
 def _run_routine(call: Call, options: Options, watch: Watch) -> Outcome:

@@ -145,11 +145,9 @@ def run_client(scheduler_file, folder, die_after):
     from hdgemm.cluster import blocks, multiply
 
     blocks.BlockPool._elements = lambda pool, _: max(1.0, pool.total / 8)
-    seen = []
 
     def progress(snapshot):
-        seen.extend(snapshot.blocks)
-        if len(seen) >= die_after:
+        if snapshot.steps >= die_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
     client = Client(scheduler_file=scheduler_file)

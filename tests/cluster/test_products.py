@@ -49,7 +49,9 @@ def test_files_and_one_report(client, case, many_blocks):
     assert len(report.devices) == 2
     assert {event.device for event in report.timeline.events} == set(report.devices)
     assert shown[-1].percent == pytest.approx(100)
-    assert sum(rect.rows * rect.cols for each in shown for _, rect in each.blocks) == 130 * 140
+    tiles = shown[-1].tiles
+    assert set("".join(tiles.rows)) == {"a", "b"}
+    assert set(tiles.devices) == set(report.devices)
     assert sum(event.flops for event in events) == 2 * 130 * 140 * 90
     found = audit(folder / "C.npy")
     assert found.passed
