@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.linalg.device_run import device_names
+from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.planning import Storage, plan_slabs
+from hdgemm.linalg.refinement import COPIES
 from hdgemm.linalg.run import folder_of, machine_of
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_pricing import priced
+from hdgemm.linalg.solve_plan import solve_bytes
 from hdgemm.linalg.updates import host_bytes, staging_bytes, with_best_blocks
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.matrices.triangles import SymmetricMatrix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
     from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.machine.rates import Machine
+    from hdgemm.matrices.base import Matrix
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
 
 
 def plan_for(
@@ -50,35 +56,84 @@ def plan_for(
         and out.order == "F"
         and stored.pitch == stored.shape[1] * stored.dtype.itemsize
     )
-    copies = new and contiguous and out.shape == a.shape
+    copies = new and contiguous and out.shape == a.shape and mirrored(a) is None
     storage = Storage(out.chunks is None, row_bytes(a), copies, contiguous)
     return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
 
 
-def plan_in_memory(
-    n: int, dtype: np.dtype[Any], folder: Path | None, beside: int, run: OpenRun
-) -> SlabPlan | None:
-    """Return the plan of LU factors of a file that stay in memory for the solve after them.
+class FactorsOfSolve(NamedTuple):
+    """The factors for one solve, which are no longer needed after it.
 
-    None where they and the bytes `beside` them do not fit, where a tile forces slabs, and where
-    devices compute the updates.
+    Parameters
+    ----------
+    kind
+        "lu" or "cholesky".
+    shape, dtype
+        Of X.
+    single
+        The dtype of the factors where X is refined; None for that of X.
+    in_place
+        They are stored over A.
+    durable
+        A run that goes on after a crash must find them.
     """
-    memory, held = host_bytes(run.options), n * n * dtype.itemsize + BOUNCE_BYTES
-    forced = run.options.tile is not None or device_names(run.options)
-    if folder is None or forced or held + beside > memory:
-        return None
-    plan = replace(SlabPlan.of_array("lu", n, n, dtype.name, memory), bytes_held=held)
-    return priced(plan, machine_of((n, n), dtype, folder, run))
+
+    kind: Kind
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    single: np.dtype[Any] | None
+    in_place: bool
+    durable: bool
+
+    @property
+    def copies(self) -> int:
+        """Arrays of the size of X that the solve holds, X itself among them."""
+        return 1 if self.single is None else COPIES
+
+    def residual_bytes(self, options: Options) -> int:
+        """Return the memory for the stream of A that residuals are computed from."""
+        return 0 if self.single is None else min(host_bytes(options) // 4, STREAM_BYTES)
+
+    def plan_in_memory(self, folder: Path | None, run: OpenRun) -> SlabPlan | None:
+        """Return the plan of factors of a file that stay in memory.
+
+        None where they are Cholesky's or in an array, stored over A or durable, where they do not
+        fit beside what the solve holds, where a tile forces slabs, and where devices compute the
+        updates.
+        """
+        n, dtype = self.shape[0], self.single or self.dtype
+        memory, held = host_bytes(run.options), n * n * dtype.itemsize + BOUNCE_BYTES
+        beside = solve_bytes(self.shape, self.dtype.itemsize, self.copies)
+        beside += self.residual_bytes(run.options)
+        forced = run.options.tile is not None or device_names(run.options)
+        stored = self.kind != "lu" or self.in_place or self.durable
+        if folder is None or stored or forced or held + beside > memory:
+            return None
+        plan = replace(SlabPlan.of_array("lu", n, n, dtype.name, memory), bytes_held=held)
+        return priced(plan, machine_of((n, n), dtype, folder, run))
+
+
+def mirrored(a: StoredMatrix) -> SymmetricMatrix | None:
+    """Return the matrix that is read from one triangle where `a` is one, converted or not."""
+    matrix = _unconverted(a)
+    return matrix if isinstance(matrix, SymmetricMatrix) else None
+
+
+def _unconverted(a: StoredMatrix) -> Matrix:
+    matrix = a.operand.matrix
+    return matrix.stored if isinstance(matrix, Converted) else matrix
 
 
 def row_bytes(a: StoredMatrix) -> int:
     """Return the bytes from one row to the next of a row-major matrix in a file, else 0.
 
-    They are those of A's elements, where these are converted while they are read.
+    They are those of A's elements, where these are converted while they are read. A matrix that is
+    read from one triangle counts as row-major: half of each slab are short pieces of rows, whatever
+    its order, and to load it took 0.5 to 1.5 times as long as from a row-major file.
     """
-    matrix = a.operand.matrix
-    stored = matrix.stored if isinstance(matrix, Converted) else matrix
-    if not isinstance(stored, FileMatrix) or a.order != "C":
+    matrix, mirror = a.operand.matrix, mirrored(a)
+    stored = _unconverted(a) if mirror is None else mirror.stored
+    if not isinstance(stored, FileMatrix) or (a.order != "C" and mirror is None):
         return 0
     return stored.pitch // stored.dtype.itemsize * matrix.dtype.itemsize
 

@@ -11,6 +11,7 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
 from hdgemm.linalg.device_run import device_names, strategy_of
+from hdgemm.linalg.factor_plan import mirrored
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
@@ -161,7 +162,10 @@ def factor(
         check_beside(target, "piv", source)
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         eliminate = _elimination(pivoting, run.options.tile)
-        check = check_finite_slab if check_finite else None
+        mirror = mirrored(source)
+        # Of the two places of an element, the first one that is found is in the lower triangle.
+        upper = mirror is not None and mirror.lower == source.operand.trans
+        check = partial(check_finite_slab, transposed=upper) if check_finite else None
         on_devices = strategy_of(strategy, run.options, in_memory=array is not None)
         if array is not None and plan is None:
             work = partial(_factor_on_host, eliminate)

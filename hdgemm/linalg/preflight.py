@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.factor_plan import plan_in_memory, row_bytes, slabs_for
+from hdgemm.linalg.factor_plan import FactorsOfSolve, row_bytes, slabs_for
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
-from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
-from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS
+from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
-from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve, solve_bytes
+from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import open_columns, open_matrix
-from hdgemm.linalg.system import structure_of
+from hdgemm.linalg.system import MIRRORED, structure_of, whole_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import memory_limit
@@ -118,7 +117,7 @@ def plan(
         if routine in _TRIANGULAR or "triangular" in arguments["assume_a"]:
             return preflight.solution(preflight.triangle())
         if routine in ("solve", "inv"):
-            return preflight.system(routine, arguments)
+            return preflight.completed(arguments).system(routine, arguments)
         if routine == "qr" and arguments.get("mode") == "r":
             tall = tall_plan(preflight.shape, preflight.dtype, preflight.folder, run)
             if tall is not None:
@@ -226,36 +225,43 @@ class _Preflight:
         triangles = (Triangle(self.matrix, lower=True),)
         return ColumnSolver(lambda _solver, _x: None, triangles).stream(self.dtype)
 
-    def factors(self, kind: Kind, pitch: int, beside: int | None) -> SlabPlan:
-        """Return the plan of factors for a solve: in memory beside so many bytes (None: not there),
-        in an array where A is one, or in a scratch file.
+    def factors(self, kind: Kind, transposed: bool, mirrors: bool) -> SlabPlan:
+        """Return the plan of factors, of A or of its transpose, for a solve: in an array where A is
+        one, or in a scratch file.
         """
-        n, folder = self.shape[0], self.folder
-        if beside is not None and not self.checkpoint:
-            plan = plan_in_memory(n, self.dtype, folder, beside, self.run)
-            if plan is not None:
-                return plan
-        if folder is None:
+        n, itemsize = self.shape[0], self.dtype.itemsize
+        if self.folder is None:
             return SlabPlan.of_array(kind, n, n, self.dtype.name, host_bytes(self.run.options))
-        return self.slabs(kind, Storage(True, pitch, True, True))
+        described = n * itemsize if mirrors and self.matrix is None else 0
+        pitch = described or self.row_bytes(transposed, itemsize)
+        return self.slabs(kind, Storage(True, pitch, copies=not mirrors, whole=True))
+
+    def completed(self, arguments: Mapping[str, Any]) -> _Preflight:
+        """Return the same with A read whole from the triangle that is stored."""
+        if self.matrix is None or arguments["assume_a"] not in MIRRORED:
+            return self
+        lower, hermitian = bool(arguments.get("lower")), arguments["assume_a"] == "her"
+        return replace(self, matrix=whole_of(self.matrix, lower=lower, hermitian=hermitian))
 
     def system(self, routine: str, arguments: Mapping[str, Any]) -> JointPlan:
         """Return the plan of a factorisation into a scratch file, and of the solution with it."""
-        kind: Kind = "cholesky" if arguments.get("assume_a") == "pos" else "lu"
+        kind: Kind = "cholesky" if arguments["assume_a"] == "pos" else "lu"
+        mirrors = arguments["assume_a"] in MIRRORED
         upper = kind == "cholesky" and not arguments.get("lower", False)
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
         dtype, n = single or self.dtype, self.shape[0]
         columns = n if routine == "inv" else self.columns
         # Of a row-major matrix, refinement factors the transpose.
         turned = kind == "lu" and bool(single and self.matrix and self.matrix.order == "C")
-        copies, reserved, beside = 1, 0, None
-        if single is not None:
-            copies, reserved = COPIES, min(host_bytes(self.run.options) // 4, STREAM_BYTES)
-        if routine == "solve" and kind == "lu" and not arguments.get("overwrite_a"):
-            beside = reserved + solve_bytes((n, columns), self.dtype.itemsize, copies)
-        pitch = self.row_bytes(upper or turned, dtype.itemsize)
-        slabs = replace(self, dtype=dtype, out=None).factors(kind, pitch, beside)
+        needed = FactorsOfSolve(
+            kind, (n, columns), self.dtype, single,
+            in_place=bool(arguments.get("overwrite_a")) and not mirrors, durable=self.checkpoint,
+        )  # fmt: skip
+        slabs = needed.plan_in_memory(self.folder, self.run) if routine == "solve" else None
+        if slabs is None:
+            slabs = replace(self, dtype=dtype, out=None).factors(kind, upper or turned, mirrors)
         stored = 2 if slabs.stores else 0
+        reserved = needed.residual_bytes(self.run.options)
         reserved += 0 if slabs.stores else slabs.bytes_held
         whole = bool(stored) and n * dtype.itemsize < SHORT
         # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
@@ -264,7 +270,7 @@ class _Preflight:
                         keeps_lower=second_lower if whole else None)  # fmt: skip
         if single is not None:
             residual = n * n * self.dtype.itemsize
-            stream = stream._replace(more=residual, copies=copies, steps=STEPS)
+            stream = stream._replace(more=residual, copies=needed.copies, steps=STEPS)
         facts = facts_of(routine, (n, columns), self.dtype.name, self.run.options)
         solution = replace(self, columns=columns).solution(stream, reserved)
         return JointPlan(facts, (slabs, solution))

@@ -15,7 +15,7 @@ from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import absolute, open_square
-from hdgemm.linalg.system import System, factored, refined, structure_of
+from hdgemm.linalg.system import MIRRORED, System, factored, refined, structure_of
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -64,12 +64,14 @@ def solve(
     a, b
         As in `lu_factor` and `solve_triangular`.
     lower
-        The triangle that is read for "pos".
+        The triangle that is read for "pos", "sym" and "her".
     overwrite_a
-        The factors may be stored in place of `a`; not with both `refine` and `checkpoint`.
+        The factors may be stored in place of `a`; not with both `refine` and `checkpoint`, and not
+        for "sym" and "her".
     assume_a
-        "gen", "sym" and "her": LU with partial pivoting of the whole matrix; "pos": Cholesky;
-        "upper triangular", "lower triangular": no factorisation. SciPy's long names "general",
+        "gen": LU with partial pivoting; "sym" and "her": the same of the symmetric or Hermitian
+        matrix whose triangle `lower` names, the other one is not read; "pos": Cholesky; "upper
+        triangular", "lower triangular": no factorisation. SciPy's long names "general",
         "symmetric", "hermitian" and "positive definite" mean the same; None means "gen".
     transposed
         Solve with the transpose of A.
@@ -120,8 +122,10 @@ def solve(
         solution = Solution.of(b, source.shape[0], source.dtype)
         stack.enter_context(solution.rhs)
         refines = refine is not None and solution.dtype.name in SINGLE
-        # A durable run that refines may need A again after it was factored in double precision.
-        overwrites = bool(overwrite_a) and not (refines and checkpoint is not False)
+        # A durable run that refines may need A again after it was factored in double precision,
+        # and a triangle is read for columns on both sides of the diagonal.
+        reread = assume_a in MIRRORED or (refines and checkpoint is not False)
+        overwrites = bool(overwrite_a) and not reread
         system = System(
             a, source, solution, assume_a, lower=bool(lower), transposed=bool(transposed),
             check_finite=bool(check_finite), overwrite_a=overwrites,

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cho_factor
-from hdgemm.linalg.factor_plan import plan_in_memory
+from hdgemm.linalg.factor_plan import FactorsOfSolve
 from hdgemm.linalg.factored_solve import by_cholesky
 from hdgemm.linalg.joint_plan import facts_of
-from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.refinement import COPIES, SINGLE, STEPS, NotConvergedError, Refinement
+from hdgemm.linalg.refinement import SINGLE, STEPS, NotConvergedError, Refinement
 from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
-from hdgemm.linalg.solve_plan import solve_bytes
 from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Converted
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.run import OpenRun, Run
     from hdgemm.linalg.slab_journal import Command
+    from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.base import Matrix
     from hdgemm.progress import Watch
@@ -58,6 +57,10 @@ def structure_of(assume_a: str | None) -> str:
         names = ", ".join(map(repr, _STRUCTURES))
         raise InputError(f"assume_a must be one of {names}, got {assume_a!r}")
     return _STRUCTURES[assume_a]
+
+
+#: Structures of matrices that are read from one triangle and factored whole.
+MIRRORED: Final = ("sym", "her")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,25 @@ class System:
         source = _with_matrix(self.source, Converted(self.source.operand.matrix, dtype))
         return replace(self, a=source, source=source, overwrite_a=False)
 
+    @property
+    def kind(self) -> Kind:
+        """The factorisation."""
+        return "cholesky" if self.assume_a == "pos" else "lu"
+
+    def needed(self, target: Destination, single: np.dtype[Any] | None = None) -> FactorsOfSolve:
+        """Return what decides where the factors go; `single` is their dtype where X is refined."""
+        solution, durable = self.solution, target.checkpoint is not None
+        return FactorsOfSolve(
+            self.kind, solution.rhs.shape, solution.dtype, single, self.overwrite_a, durable
+        )
+
+    def completed(self) -> System:
+        """Return the system whose matrix is read whole from the triangle that is stored."""
+        if self.assume_a not in MIRRORED:
+            return self
+        source = whole_of(self.source, lower=self.lower, hermitian=self.assume_a == "her")
+        return replace(self, a=source, source=source)
+
     @contextmanager
     def factors(
         self, run: OpenRun, checkpoint: SlabCheckpoint | None, name: str, plan: SlabPlan | None
@@ -145,24 +167,10 @@ class System:
             left = None if plan is None else plan.host_limit - plan.bytes_held
             yield solver._replace(memory=left)
 
-    def plan_in_memory(
-        self, run: OpenRun, target: Destination, copies: int = 1, stream: int = 0
-    ) -> SlabPlan | None:
-        """Return the plan of factors that stay in memory beside some copies of X and a stream; None
-        where they go into a file.
-        """
-        if self.assume_a == "pos" or self.overwrite_a or target.checkpoint is not None:
-            return None
-        solution = self.solution
-        beside = stream + solve_bytes(solution.rhs.shape, solution.dtype.itemsize, copies)
-        dtype = self.source.dtype.newbyteorder("=")
-        return plan_in_memory(len(self.source), dtype, folder_of(self.source), beside, run)
-
     def portions(self, run: OpenRun) -> tuple[Portions, int, int]:
         """Return the two parts of the computation, and the operations of each."""
         (n, p), dtype = self.solution.rhs.shape, self.solution.dtype.name
-        kind = "cholesky" if self.assume_a == "pos" else "lu"
-        factoring = SlabPlan.of_array(kind, n, n, dtype).flops  # type: ignore[arg-type]
+        factoring = SlabPlan.of_array(self.kind, n, n, dtype).flops
         solving = flops_per_multiply_add(dtype) * n * n * p
         return Portions(run.watch, factoring + solving), factoring, solving
 
@@ -177,9 +185,9 @@ def factored(
     system: System, run: OpenRun, target: Destination
 ) -> Iterator[tuple[ColumnSolver, Watch]]:
     """Yield what solves a system with factors in the precision of X."""
-    system = system.as_dtype(system.solution.dtype)
+    system = system.completed().as_dtype(system.solution.dtype)
     portions, factoring, solving = system.portions(run)
-    plan = system.plan_in_memory(run, target)
+    plan = system.needed(target).plan_in_memory(folder_of(system.source), run)
     with system.factors(
         run._replace(watch=portions.next(factoring)), target.checkpoint, "factors", plan
     ) as solver:
@@ -201,8 +209,9 @@ def refined(
     done = target.checkpoint
     if done is not None and done.destination.work(".factors.npy").exists():
         raise NotConvergedError("an earlier run has done so")
-    system = system.as_dtype(system.solution.dtype)
-    single = replace(system.as_dtype(SINGLE[system.solution.dtype.name]), overwrite_a=False)
+    system = system.completed().as_dtype(system.solution.dtype)
+    lower_precision = SINGLE[system.solution.dtype.name]
+    single = replace(system.as_dtype(lower_precision), overwrite_a=False)
     name = "single"
     if system.assume_a != "pos" and system.source.order == "C":
         # Columns of the transpose of a row-major matrix are contiguous, so that they load faster.
@@ -210,20 +219,18 @@ def refined(
         single = replace(single, a=columns, source=columns, transposed=not system.transposed)
         name = "transposed"
     portions, factoring, solving = system.portions(run)
-    memory = host_bytes(run.options)
-    residual = min(memory // 4, STREAM_BYTES)
-    plan = single.plan_in_memory(run, target, COPIES, residual)
+    memory, needed = host_bytes(run.options), single.needed(target, lower_precision)
+    residual = needed.residual_bytes(run.options)
+    plan = needed.plan_in_memory(folder_of(system.source), run)
     part = run._replace(watch=portions.next(factoring))
     with ExitStack() as stack:
         factors = _enter_single(stack, single.factors(part, target.checkpoint, name, plan))
         a = system.source
         if system.assume_a == "pos":
-            lower = system.lower != a.operand.trans
-            whole = SymmetricMatrix(a.operand.matrix, lower=lower, hermitian=True)
-            a = _with_matrix(a, whole)
+            a = whole_of(a, lower=system.lower, hermitian=True)
         yield factors._replace(
             solve=Refinement(a.T if system.transposed else a, factors, residual),
-            dtype=SINGLE[system.solution.dtype.name], more=a.nbytes, copies=COPIES,
+            dtype=lower_precision, more=a.nbytes, copies=needed.copies,
             memory=(memory if factors.memory is None else factors.memory) - residual, steps=STEPS,
         ), portions.next(solving)  # fmt: skip
     portions.finish(system.summary(run))
@@ -238,6 +245,13 @@ def _enter_single(stack: ExitStack, factors: AbstractContextManager[ColumnSolver
             raise
         # An element beyond the range of single precision, or one that is not finite in double.
         raise NotConvergedError(f"in single precision {error}") from error
+
+
+def whole_of(a: StoredMatrix, *, lower: bool, hermitian: bool) -> StoredMatrix:
+    """Return the symmetric or Hermitian matrix of which `a` holds one triangle."""
+    operand = a.operand
+    matrix = SymmetricMatrix(operand.matrix, lower=lower != operand.trans, hermitian=hermitian)
+    return _with_matrix(a, matrix)
 
 
 def _with_matrix(a: StoredMatrix, matrix: Matrix) -> StoredMatrix:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.matrices.base import Transposed, Wrapper
+from hdgemm.matrices.base import Wrapper
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class _FromTriangle(Wrapper):
         super().__init__(matrix)
         # What stands for the stored elements elsewhere does not stand for the whole matrix.
         self.array = self.source = self.opened_from = None
-        self._lower = lower
+        self.lower = lower
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]`` of the whole matrix."""
@@ -38,7 +38,7 @@ class _FromTriangle(Wrapper):
         if not out.size:
             return
         if first >= last:  # no element of the diagonal
-            if (row > col) == self._lower:
+            if (row > col) == self.lower:
                 self.stored.read(row, col, out)
             else:
                 self._read_other(row, col, out)
@@ -50,6 +50,10 @@ class _FromTriangle(Wrapper):
             for top, bottom in _intervals(row, first, middle, last, row + rows):
                 for left, right in _intervals(col, first, middle, last, col + cols):
                     self.read(top, left, out[top - row : bottom - row, left - col : right - col])
+
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> Matrix:
+        """Return a rectangle; the whole matrix is this one."""
+        return self if shape == self.shape else super().part(row, col, shape)
 
     def _read_other(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from a rectangle of the triangle that is not stored."""
@@ -68,16 +72,15 @@ class SymmetricMatrix(_FromTriangle):
 
     def __init__(self, matrix: Matrix, *, lower: bool, hermitian: bool = False) -> None:
         super().__init__(matrix, lower=lower)
-        self._mirror = Transposed(matrix)
         self._hermitian = hermitian and matrix.dtype.kind == "c"
 
     def _read_other(self, row: int, col: int, out: NDArray[Any]) -> None:
-        self._mirror.read(row, col, out)
+        self.stored.read(col, row, out.T)
         if self._hermitian:
             np.conjugate(out, out=out)
 
     def _complete(self, block: NDArray[Any]) -> None:
-        stored = np.tril_indices(len(block), -1) if self._lower else np.triu_indices(len(block), 1)
+        stored = np.tril_indices(len(block), -1) if self.lower else np.triu_indices(len(block), 1)
         block.T[stored] = block[stored].conj() if self._hermitian else block[stored]
         if self._hermitian:
             np.fill_diagonal(block.imag, 0)
@@ -97,7 +100,7 @@ class TriangularMatrix(_FromTriangle):
         out[...] = 0
 
     def _complete(self, block: NDArray[Any]) -> None:
-        other = np.triu_indices(len(block), 1) if self._lower else np.tril_indices(len(block), -1)
+        other = np.triu_indices(len(block), 1) if self.lower else np.tril_indices(len(block), -1)
         block[other] = 0
         if self._unit:
             np.fill_diagonal(block, 1)

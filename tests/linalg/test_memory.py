@@ -68,6 +68,7 @@ _CALLS = {
     "inv": "hdgemm.linalg.inv(a, out=out, options=options)",
     "lu": "hdgemm.linalg.lu(a, out=(out, out + '.U.npy'), options=options)",
     "cond": "hdgemm.linalg.cond(a, options=options)",
+    "sym": "hdgemm.linalg.solve(a, a, assume_a='sym', out=out, options=options)",
     "refine": "hdgemm.linalg.solve(a, a, refine='float32', out=out, options=options)",
 }
 
