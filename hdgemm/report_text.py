@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.tables import Table
-from hdgemm.units import format_duration, format_rate, format_size, format_speed
+from hdgemm.units import format_count, format_duration, format_rate, format_size, format_speed
 
 if TYPE_CHECKING:
     from hdgemm.report import Report, StageReport
@@ -62,8 +62,9 @@ def _idle(report: Report) -> str:
     found = report.resumption
     if found is None:
         return "nothing to multiply"
-    parts = "slabs" if "kind" in report.plan else "tiles of C"
-    return f"an earlier run had stored all {found.tiles} {parts} (journal {found.journal})"
+    noun, whole = ("slab", "") if "kind" in report.plan else ("tile", " of C")
+    parts = ("the " if found.tiles == 1 else "all ") + format_count(found.tiles, noun) + whole
+    return f"an earlier run had stored {parts} (journal {found.journal})"
 
 
 def _stage_table(report: Report) -> Table:
@@ -111,16 +112,17 @@ def _summary(report: Report) -> list[str]:
         ]
         lines.append(f"phases, and as expected: {', '.join(took)}")
     if (found := report.resumption) is not None:
-        parts = "slabs" if "kind" in report.plan else "tiles"
+        parts = format_count(found.tiles, "slab" if "kind" in report.plan else "tile")
         lines.append(
-            f"journal {found.journal}: {found.kept} of {found.tiles} {parts} were done already,"
-            f" {found.damaged} damaged pieces computed again"
+            f"journal {found.journal}: {found.kept} of {parts} done already,"
+            f" {format_count(found.damaged, 'damaged piece')} computed again"
         )
     if (checks := report.checks) is not None:
         lines.append(
-            f"{checks.tiles} tiles checked in {format_duration(checks.seconds)}:"
+            f"{format_count(checks.tiles, 'tile')} checked in {format_duration(checks.seconds)}:"
             f" {checks.recomputed} computed again, worst deviation {checks.worst:.2g} of its bound,"
-            f" {checks.unchecked_rows} rows and {checks.unchecked_cols} columns of tiles unchecked"
+            f" {format_count(checks.unchecked_rows, 'row')} and"
+            f" {format_count(checks.unchecked_cols, 'column')} of tiles unchecked"
         )
     if report.energy is not None:
         lines.append(report.energy.line(report.gflops))

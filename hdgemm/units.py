@@ -49,6 +49,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Write how many there are of something: ``"1 slab"``, ``"2 slabs"``, ``"0 slabs"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _prefixed(value: float, unit: str) -> str:
     for size, prefix in _PREFIXES:
         if value >= 0.9995 * size:

@@ -4,6 +4,7 @@ import pytest
 
 from hdgemm.tables import Table
 from hdgemm.units import (
+    format_count,
     format_duration,
     format_flops,
     format_rate,
@@ -76,3 +77,7 @@ def test_tables_align_numbers_right_and_words_left():
         "long  5   yy",
     ]
     assert Table(("a",), [("<x>",)], title="T").html().count("&lt;x&gt;") == 1
+
+
+def test_one_thing_is_singular():
+    assert [format_count(n, "slab") for n in (0, 1, 2)] == ["0 slabs", "1 slab", "2 slabs"]

@@ -12,6 +12,7 @@ from rich.text import Text
 from hdgemm.cluster.connection import open_cluster
 from hdgemm.pictures.figure import COLOURS
 from hdgemm.progress_view import PlainLines, ProgressView, describe
+from hdgemm.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ class LiveMap(ProgressView):
             return
         line = (
             f"{self._label} {progress.percent:5.1f} %  {describe(progress)} · "
-            f"{len(tiles.devices)} workers, {progress.steps} blocks"
+            f"{format_count(len(tiles.devices), 'worker')}, {format_count(progress.steps, 'block')}"
         )
         self._live.update(Group(Text(line), _map_of(tiles)))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.pipeline.plan_summary import planned_bytes, summarize_all
-from hdgemm.units import format_duration, format_size
+from hdgemm.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -112,7 +112,7 @@ class JointPlan:
         while len(shown) > 1 and "\n\n".join(shown).count("\n") > _MOST_LINES:
             shown.pop()
         if left := len(self.parts) - len(shown):
-            shown.append(f"and {left} more parts (--json, to_dict() have them all)")
+            shown.append(f"and {format_count(left, 'more part')} (--json, to_dict() have them all)")
         return "\n\n".join([*shown, f"{total}\nmemory held {held}{expected}"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.tables import Table
-from hdgemm.units import format_duration, format_flops, format_size, format_speed
+from hdgemm.units import format_count, format_duration, format_flops, format_size, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +20,10 @@ def slab_plan_text(plan: SlabPlan) -> str:
     moved = plan.planned_bytes
     widest = max((slab.width for slab in plan.slabs), default=0)
     slabs = (
-        f"{len(plan.slabs)} slabs of {widest} columns at most, {plan.slab_buffers} in memory; "
-        f"earlier columns stream in blocks of {plan.block}"
+        f"{len(plan.slabs)} slabs of {format_count(widest, 'column')} at most, {plan.slab_buffers} "
+        f"in memory; earlier columns stream in blocks of {plan.block}"
         if len(plan.slabs) > 1
-        else f"1 slab of {widest} columns"
+        else f"1 slab of {format_count(widest, 'column')}"
     )
     if plan.copied:
         slabs += "; slabs of the row-major A are copied to the output first"
@@ -53,13 +53,15 @@ def solve_plan_text(plan: SolvePlan) -> str:
     """Return what a solve with stored triangles does in a few lines."""
     moved = plan.planned_bytes
     widest = max((group.width for group in plan.slabs), default=0)
-    systems = f"{plan.triangles} triangular systems of order {plan.n}"
-    groups = f"{len(plan.slabs)} groups of {widest} columns of B at most"
+    systems = f"{format_count(plan.triangles, 'triangular system')} of order {plan.n}"
+    groups = f"{format_count(len(plan.slabs), 'group')} of {format_count(widest, 'column')} of B"
+    groups += " at most" if len(plan.slabs) > 1 else ""
+    sides = format_count(plan.p, "right-hand side")
     written = moved.get("store2", 0)
     return "\n".join(
         [
-            f"{systems}, {plan.p} right-hand sides, {plan.dtype}: {format_flops(plan.flops)}",
-            f"{groups}; the triangle streams in blocks of {plan.block} columns",
+            f"{systems}, {sides}, {plan.dtype}: {format_flops(plan.flops)}",
+            f"{groups}; the triangle streams in blocks of {format_count(plan.block, 'column')}",
             f"bytes read {format_size(moved['load1'])}, written {format_size(written)}",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             _expected(plan.flops, plan.seconds, plan.limit),
@@ -93,11 +95,11 @@ def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
 
 def row_plan_text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
-    shape = f"{plan.m} × {plan.n} {plan.dtype}"
+    shape, sides = f"{plan.m} × {plan.n} {plan.dtype}", format_count(plan.p, "right-hand side")
     return "\n".join(
         [
-            f"TSQR of a {shape} matrix, {plan.p} right-hand sides: {format_flops(plan.flops)}",
-            f"blocks of {plan.rows} rows on {plan.cores} cores",
+            f"TSQR of a {shape} matrix, {sides}: {format_flops(plan.flops)}",
+            f"blocks of {format_count(plan.rows, 'row')} on {format_count(plan.cores, 'core')}",
             f"bytes read {format_size(plan.planned_bytes['load1'])}, in one pass",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             *_phases(plan.expected_phase_seconds),

@@ -176,7 +176,7 @@ def test_the_command_line_says_what_it_found(tmp_path):
     runner = CliRunner()
     result = runner.invoke(app, [*command, "--checkpoint"])
     assert result.exit_code == 0
-    assert re.search(r"\d+ of 48 tiles were done already", result.output)
+    assert re.search(r"\d+ of 48 tiles done already", result.output)
     result = runner.invoke(app, [*command, "--checkpoint"])
     assert "an earlier run had stored all 48 tiles of C" in result.output
     result = runner.invoke(app, [*command, "--checkpoint", "--alpha", "2"])

@@ -118,3 +118,18 @@ def test_every_call_reports_what_it_moved_as_planned(tmp_path, name):
     assert json.loads(report.to_json())["gflops"] > 0
     assert str(report)
     save_gantt(report.timeline, tmp_path / "gantt.png")
+
+
+@pytest.mark.parametrize(
+    ("routine", "shape", "columns", "expected"),
+    [
+        ("lu", (1, 1), 1, "1 slab of 1 column\n"),
+        ("solve_triangular", (9, 9), 1, "1 triangular system of order 9, 1 right-hand side, float"),
+        ("solve_triangular", (9, 9), 1, "1 group of 1 column of B; "),
+        ("solve_triangular", (9, 9), 5, "1 group of 5 columns of B; "),
+        ("lstsq", (9, 1), 1, "TSQR of a 9 × 1 float64 matrix, 1 right-hand side: "),
+    ],
+)
+def test_numbers_and_nouns_of_plans_agree(routine, shape, columns, expected):
+    options = hdgemm.Options(host_memory="80MB", devices="host")
+    assert expected in str(hdgemm.linalg.plan(routine, shape, columns=columns, options=options))
