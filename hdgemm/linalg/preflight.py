@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.factor_plan import FactorsOfSolve, row_bytes, slabs_for
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.planning import Storage
@@ -20,7 +20,7 @@ from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.storage import open_columns, open_matrix
-from hdgemm.linalg.system import MIRRORED, structure_of, whole_of
+from hdgemm.linalg.system import MIRRORED, check_refine, structure_of, whole_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import memory_limit
@@ -50,8 +50,18 @@ _KINDS: Final[dict[str, Kind]] = {
 }  # fmt: skip
 #: Solves with a triangle that is stored.
 _TRIANGULAR: Final = ("trsm", "solve_triangular")
+#: Arguments of the routines that have a plan, where they change it.
+_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("cholesky", "cho_factor"), ("lower", "overwrite_a")),
+    **dict.fromkeys(("lu", "lu_factor", "inv"), ("overwrite_a",)),
+    "qr": ("mode", "overwrite_a"),
+    "solve": ("lower", "overwrite_a", "assume_a", "transposed", "refine"),
+    "lstsq": (),
+    **dict.fromkeys(_TRIANGULAR, ("lower", "trans")),
+    "syrk": ("lower", "trans"),
+}
 #: Routines that have a plan.
-PLANNED: Final[Collection[str]] = (*_KINDS, "solve", "inv", "lstsq", *_TRIANGULAR, "syrk")
+PLANNED: Final[Collection[str]] = tuple(_ARGUMENTS)
 
 
 def plan(
@@ -88,13 +98,15 @@ def plan(
     options, session
         As the routine takes them.
     arguments
-        Those of the routine that change its plan: `lower`, `assume_a`, `transposed`, `refine`,
-        `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
+        Those of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`, `transposed`,
+        `refine`, `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
 
     Raises
     ------
     InputError
         For another routine, or a matrix that it does not take.
+    InputTypeError
+        For other arguments.
     DoesNotFitError
         When one slab does not fit: `missing` in bytes.
 
@@ -104,6 +116,7 @@ def plan(
     """
     if routine not in PLANNED:
         raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
+    _check_arguments(routine, arguments)
     with memory_limit(), open_run(Run(options, session, Watch())) as run:
         if routine == "syrk":
             return _syrk(a, dtype, out, run, arguments)
@@ -128,6 +141,18 @@ def plan(
         return preflight.slabs(
             kind, Storage(made != "zarr", preflight.row_bytes(upper), whole, whole)
         )
+
+
+def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
+    """Refuse what has no effect on the plan of a routine."""
+    known = _ARGUMENTS[routine]
+    if unknown := sorted(set(given) - set(known)):
+        has = f"has {', '.join(known)}" if known else "has none"
+        raise InputTypeError(
+            f"the plan of {routine} has no argument {', '.join(unknown)}: it {has} of those of "
+            f"{routine}, and dtype, columns, out, checkpoint, options, session"
+        )
+    check_refine(given.get("refine"))
 
 
 def _syrk(a: Any, dtype: str, out: Any, run: OpenRun, given: Mapping[str, Any]) -> JointPlan:

@@ -15,7 +15,7 @@ from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import absolute, open_square
-from hdgemm.linalg.system import MIRRORED, System, factored, refined, structure_of
+from hdgemm.linalg.system import MIRRORED, System, check_refine, factored, refined, structure_of
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -110,8 +110,7 @@ def solve(
         return solve_triangular(
             a, b, int(transposed), assume_a.startswith("lower"), overwrite_b=overwrite_b, **rest
         )
-    if refine not in (None, "float32"):
-        raise InputError(f"refine must be None or 'float32', got {refine!r}")
+    check_refine(refine)
     arguments = {"assume_a": assume_a, "lower": bool(lower), "transposed": bool(transposed),
                  "refine": refine}  # fmt: skip
     run = Run(options, session, Watch.of(progress, observer, cancel, report))

@@ -59,6 +59,12 @@ def structure_of(assume_a: str | None) -> str:
     return _STRUCTURES[assume_a]
 
 
+def check_refine(refine: str | None) -> None:
+    """Raise `InputError` where X cannot be refined in this way."""
+    if refine not in (None, "float32"):
+        raise InputError(f"refine must be None or 'float32', got {refine!r}")
+
+
 #: Structures of matrices that are read from one triangle and factored whole.
 MIRRORED: Final = ("sym", "her")
 

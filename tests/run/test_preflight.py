@@ -138,6 +138,17 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         (InputTypeError, "'gray8'", lambda: hdgemm.create("x.bin::3x3:float64", (3, 3), "gray8")),
         (InputTypeError, "'gray8'", lambda: hdgemm.linalg.plan("lu", 10, dtype="gray8")),
         (InputTypeError, "int8", lambda: hdgemm.linalg.plan("lu", 10, dtype="int8")),
+        (
+            InputTypeError,
+            "no argument assum_a: it has lower, overwrite_a, assume_a, transposed, refi",
+            lambda: hdgemm.linalg.plan("solve", 10, assum_a="pos"),
+        ),
+        (
+            InputTypeError,
+            "no argument lower, mode: it has none",
+            lambda: hdgemm.linalg.plan("lstsq", (10, 2), mode="r", lower=True),
+        ),
+        (InputError, "refine must be", lambda: hdgemm.linalg.plan("solve", 9, refine="float16")),
         (InputTypeError, "got int", lambda: hdgemm.execute(3, *[np.eye(2)] * 3)),
     ],
 )
