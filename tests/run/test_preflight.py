@@ -140,7 +140,7 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         (InputTypeError, "int8", lambda: hdgemm.linalg.plan("lu", 10, dtype="int8")),
         (
             InputTypeError,
-            "no argument assum_a: it has lower, overwrite_a, assume_a, transposed, refi",
+            "no argument assum_a: it has lower, overwrite_a, assume_a, transposed, refine",
             lambda: hdgemm.linalg.plan("solve", 10, assum_a="pos"),
         ),
         (
