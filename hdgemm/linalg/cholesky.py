@@ -10,11 +10,12 @@ import numpy as np
 from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
 from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.factor_plan import plan_in_array
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import Run, open_run
+from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slab_run import say_state, slab_run
 from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_square
@@ -25,7 +26,7 @@ from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -173,6 +174,11 @@ def cho_factor(
     return CholeskyFactor(call.compute(a, out, overwrite_a=overwrite_a), lower)
 
 
+def _strips(n: int) -> list[Columns]:
+    """Return the columns of a lower triangle that are read at a time."""
+    return [Columns(first, min(first + _STRIP, n), first) for first in range(0, n, _STRIP)]
+
+
 class _Call:
     """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
 
@@ -198,8 +204,12 @@ class _Call:
             strategy = strategy_of(self._strategy, run.options, in_memory=array is not None)
             if array is not None:
                 on_devices = strategy and partial(strategy, "cholesky", array, run)
-                devices = device_names(run.options)
-                self._factor_array(matrix, array, on_devices, devices, new=target.new)
+                plan = plan_in_array(
+                    "cholesky", array.shape, array.dtype, folder_of(source), run.options
+                )
+                recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
+                self._factor_array(matrix, array, on_devices, recorder, new=target.new)
+                recorder.finish(plan, {"load1": sum(map(plan.nbytes, _strips(plan.n)))})
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(run.watch, done)
             else:
@@ -221,21 +231,17 @@ class _Call:
         matrix: StoredMatrix,
         array: NDArray[Any],
         on_devices: Callable[[Recorder], object] | None,
-        devices: Sequence[str],
+        recorder: Recorder,
         *,
         new: bool,
     ) -> None:
         """Factor in a column-major array, which the result is; on the host without devices."""
         n = len(array)
-        plan = SlabPlan.of_array("cholesky", n, n, array.dtype.name)
-        recorder = Recorder(self._run.watch, plan.flops, devices=devices)
-        nbytes = 0
-        for first in range(0, n, _STRIP):
-            place = Columns(first, min(first + _STRIP, n), first)
-            slab = Slab(0, place, array[first:, first : place.last])
+        for place in _strips(n):
+            first, last, _ = place
+            slab = Slab(0, place, array[first:, first:last])
             with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
-                matrix[first:, first : place.last].read(slab.array)
-            nbytes += slab.array.nbytes
+                matrix[first:, first:last].read(slab.array)
             if self._check_finite:
                 self._check(slab)
         try:
@@ -249,7 +255,6 @@ class _Call:
             raise
         for column in range(1, n if self._clean else 0):
             array[:column, column] = 0
-        recorder.finish(plan, {"load1": nbytes})
 
     def _factor_slabs(self, pipeline: SlabPipeline) -> None:
         method = TrapezoidElimination(pipeline)

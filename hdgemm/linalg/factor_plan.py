@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.norms import STREAM_BYTES
 from hdgemm.linalg.planning import Storage, plan_slabs
@@ -59,6 +60,27 @@ def plan_for(
     copies = new and contiguous and out.shape == a.shape and mirrored(a) is None
     storage = Storage(out.chunks is None, row_bytes(a), copies, contiguous)
     return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
+
+
+def plan_in_array(
+    kind: Kind, shape: tuple[int, int], dtype: np.dtype[Any], folder: Path | None, options: Options
+) -> SlabPlan:
+    """Return the plan of a factorisation in the array that the result is, of a matrix in a folder
+    or in RAM.
+
+    The array is the caller's: the memory limit is for the buffers through which a file is read.
+
+    Raises
+    ------
+    DoesNotFitError
+        When those buffers do not fit: `missing` in bytes.
+    """
+    limit, held = host_bytes(options), 0 if folder is None else BOUNCE_BYTES
+    if held > limit:
+        m, n = shape
+        what = f"{kind} of a {m}×{n} {dtype.name} matrix, read from a file into an array,"
+        raise DoesNotFitError.within(what, held, limit)
+    return replace(SlabPlan.of_array(kind, *shape, dtype.name, limit), bytes_held=held)
 
 
 class FactorsOfSolve(NamedTuple):

@@ -11,13 +11,13 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
 from hdgemm.linalg.device_run import device_names, strategy_of
-from hdgemm.linalg.factor_plan import mirrored
+from hdgemm.linalg.factor_plan import mirrored, plan_in_array
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
-from hdgemm.linalg.run import Run, open_run
+from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slab_run import slab_run
@@ -205,10 +205,9 @@ def _factor_array(
     check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is; `work` factors one slab."""
-    m, n = array.shape
-    plan = SlabPlan.of_array("lu", m, n, array.dtype.name)
+    plan = plan_in_array("lu", array.shape, array.dtype, folder_of(source), run.options)
     recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
-    slab = Slab(0, Columns(0, n, 0), array)
+    slab = Slab(0, Columns(0, plan.n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check is not None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
-from hdgemm.linalg.factor_plan import FactorsOfSolve, row_bytes, slabs_for
+from hdgemm.linalg.factor_plan import FactorsOfSolve, plan_in_array, row_bytes, slabs_for
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
-from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.linalg.slab_plan import Kind
+    from hdgemm.linalg.slab_plan import Kind, SlabPlan
     from hdgemm.machine.rates import Machine
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 def described(a: Any) -> tuple[int, int] | None:
     """Return the shape of a matrix that is only described; None for a matrix."""
     shape = (a, a) if isinstance(a, int) else a
-    described = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
-    return shape if described and len(shape) == 2 else None
+    extents = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
+    return shape if extents and len(shape) == 2 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,8 @@ class PlannedCall:
         one, or in a scratch file.
         """
         n, itemsize = self.shape[0], self.dtype.itemsize
-        if self.folder is None:
-            return SlabPlan.of_array(kind, n, n, self.dtype.name, host_bytes(self.run.options))
+        if self.matrix is not None and self.folder is None:
+            return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
         described = n * itemsize if mirrors and self.matrix is None else 0
         pitch = described or self.row_bytes(transposed, itemsize)
         return self.slabs(kind, Storage(True, pitch, copies=not mirrors, whole=True))

@@ -77,7 +77,8 @@ def plan(
         Right-hand sides, for "solve", "lstsq" and triangular systems: their number, or B as the
         routine takes it.
     out
-        Where the result will go: a location. Its folder's disk is the one that is priced.
+        Where the result will go: a location. Its folder's disk is the one that is priced. None
+        plans a factorisation as for a file in the folder of A; into an array it takes no slabs.
     checkpoint
         The run is to be durable.
     options, session

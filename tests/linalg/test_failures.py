@@ -11,7 +11,7 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import cho_factor, cholesky, lu_factor, run
+from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor
 from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -108,7 +108,7 @@ def test_a_failed_call_keeps_no_file_open(tmp_path, call):
 
 @pytest.mark.parametrize("call", [linalg.lu_factor, linalg.cholesky])
 def test_the_first_of_many_nans_is_named(monkeypatch, call):
-    monkeypatch.setattr(run, "_CHECKED_BYTES", 1)  # each column is a piece of the copy pool
+    monkeypatch.setattr(input_checks, "_CHECKED_BYTES", 1)  # a piece of the pool for each column
     a = np.asfortranarray(positive_definite(N, "float64"))
     rows = np.random.default_rng(4).permutation(N)
     a[rows, np.arange(N)] = np.nan

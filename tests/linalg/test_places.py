@@ -6,6 +6,7 @@ import zarr
 
 import hdgemm
 from hdgemm import linalg
+from hdgemm.matrices.transfer import BOUNCE_BYTES
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
@@ -134,3 +135,19 @@ def test_an_array_beside_the_factors_does_not_replace_the_matrix(tmp_path, name,
         call(tmp_path / name, tmp_path / "F.npy")
     np.testing.assert_array_equal(np.load(tmp_path / name), a)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("routine", ["cholesky", "cho_factor", "lu_factor"])
+def test_a_file_is_read_into_an_array_within_the_memory(tmp_path, routine):
+    a, call = positive_definite(40, "float64"), getattr(linalg, routine)
+    np.save(tmp_path / "A.npy", a)
+    little, enough = (hdgemm.Options(host_memory=BOUNCE_BYTES - less) for less in (1, 0))
+    out = np.full((40, 40), 7.0, order="F" if routine == "lu_factor" else "C")
+    with pytest.raises(hdgemm.DoesNotFitError, match=r"needs 4.19 MB; host_memory is") as caught:
+        call(tmp_path / "A.npy", out=out, options=little)
+    assert (caught.value.requested, caught.value.available) == (BOUNCE_BYTES, BOUNCE_BYTES - 1)
+    assert (out == 7).all()
+    reports = []
+    call(tmp_path / "A.npy", options=enough, report=reports.append)
+    assert reports[0].plan["host_bytes"] == reports[0].plan["host_limit"] == BOUNCE_BYTES
+    call(a, options=hdgemm.Options(host_memory=1000))  # an array is read without buffers

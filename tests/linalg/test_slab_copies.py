@@ -10,7 +10,7 @@ import pytest
 
 import hdgemm
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import lu_factor, qr, run
+from hdgemm.linalg import factor_plan, lu_factor, qr
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.slab_copies import SlabCopies
 from hdgemm.machine.rates import Machine
@@ -29,7 +29,7 @@ def copied(monkeypatch):
         found = plan_slabs(*arguments, **named)
         return replace(found, copied=named["storage"].copies)
 
-    monkeypatch.setattr(run, "plan_slabs", forced)
+    monkeypatch.setattr(factor_plan, "plan_slabs", forced)
 
 
 def reflectors(a, **named):
@@ -136,7 +136,7 @@ def test_outputs_that_exist_and_those_in_place_take_no_copies(tmp_path, monkeypa
     np.save(tmp_path / "F.npy", np.zeros((N, N), order="F"))
     seen = []
     monkeypatch.setattr(
-        run,
+        factor_plan,
         "plan_slabs",
         lambda *a, **named: seen.append(named["storage"]) or plan_slabs(*a, **named),
     )
