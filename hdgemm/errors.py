@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from hdgemm.units import format_size
@@ -95,3 +96,17 @@ class CancelledRunError(HdgemmError):
     """The run was cancelled; C is not finished."""
 
     exit_code = 130
+
+
+def load_extra(module: str, needed: str, extra: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Where it is not installed, raise `InputError`: `needed` ("HDF5 files need h5py"), and the
+    `extra` of this package to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"{needed}, which is not installed: pip install 'hdgemm[{extra}]'"
+        ) from error

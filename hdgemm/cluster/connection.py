@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import HdgemmError, InputError, load_extra
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
@@ -90,13 +90,8 @@ class Scheduler:
 
 def dask_client() -> type[Any]:
     """Return the class of Dask's clients; raise `InputError` where Dask is not installed."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise InputError(
-            "a cluster needs distributed, which is not installed: pip install 'hdgemm[dask]'"
-        ) from error
-    return Client
+    client: type[Any] = load_extra("distributed", "a cluster needs distributed", "dask").Client
+    return client
 
 
 @contextmanager

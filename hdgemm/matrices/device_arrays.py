@@ -60,11 +60,6 @@ class DeviceArray:
         """Bytes of an element."""
         return self.dtype.itemsize
 
-    @property
-    def ld(self) -> int:
-        """Elements from one row to the next."""
-        return self.strides[0] // self.dtype.itemsize
-
 
 class DeviceArrayMatrix(Matrix):
     """A matrix in device memory; a plan uses it in place ("resident")."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError, load_extra
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
@@ -34,13 +34,7 @@ os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore
 
 def load_h5py() -> Any:
     """Import h5py, or say how to get it."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise InputError(
-            "HDF5 files need h5py, which is not installed: pip install 'hdgemm[hdf5]'"
-        ) from error
-    return h5py
+    return load_extra("h5py", "HDF5 files need h5py", "hdf5")
 
 
 @contextmanager

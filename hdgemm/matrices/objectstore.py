@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.errors import InputError, MatrixIOError, load_extra
 from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.zarr_draft import CHUNK
@@ -43,17 +43,12 @@ def open_objects(place: Location, *, writable: bool = False) -> Matrix:
 
 
 def _connect(url: str) -> Any:
-    try:
-        from obstore.store import from_url
-    except ImportError as error:
-        raise InputError(
-            f"{url} needs obstore, which is not installed: pip install 'hdgemm[s3]'"
-        ) from error
+    store = load_extra("obstore.store", f"{url} needs obstore", "s3")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     plain = url.startswith("s3") and endpoint.startswith("http://")
     settings: dict[str, Any] = {"endpoint": endpoint} if url.startswith("s3") and endpoint else {}
     try:
-        return from_url(url, client_options={"allow_http": plain}, **settings)
+        return store.from_url(url, client_options={"allow_http": plain}, **settings)
     except Exception as error:
         raise InputError(f"cannot reach {url}: {error}", path=url) from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, load_extra
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.draft import aside, reserve
 from hdgemm.matrices.filematrix import FileMatrix
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 def load_zarr() -> Any:
     """Import zarr, or say how to get it."""
-    try:
-        import zarr
-    except ImportError as error:
-        raise InputError(
-            "Zarr stores need zarr, which is not installed: pip install 'hdgemm[zarr]'"
-        ) from error
-    return zarr
+    return load_extra("zarr", "Zarr stores need zarr", "zarr")
 
 
 def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:

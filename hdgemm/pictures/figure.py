@@ -7,7 +7,7 @@ from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, load_extra
 
 if TYPE_CHECKING:
     import os
@@ -29,11 +29,9 @@ def new_figure(width: float, height: float, what: str) -> Figure:
 
     Raise `InputError`, which names `what`, where Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(f"{what} needs Matplotlib: pip install 'hdgemm[plot]'") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    module = load_extra("matplotlib.figure", f"{what} needs Matplotlib", "plot")
+    figure: Figure = module.Figure(figsize=(width, height), layout="constrained")
+    return figure
 
 
 def inline_picture(save: Callable[[BinaryIO], None], caption: str) -> str:

@@ -10,9 +10,9 @@ from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size, format_speed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from hdgemm.pipeline.plan import Plan, Stage
+    from hdgemm.pipeline.plan import Load, Plan, Stage
 
 #: Devices whose plans are printed; the others are counted.
 _MOST_DEVICES: Final = 4
@@ -24,22 +24,25 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
     load1 and store2 count bytes as the application stores them, load2 and store1 as the device
     does; store2 counts the old C that it reads.
     """
+    return bytes_of(plan, plan.loads, plan.elements)
+
+
+def bytes_of(plan: Plan, loads: Iterable[Load], elements: int) -> dict[Stage, int]:
+    """Return the bytes that each stage moves for loads and for elements of C of the plan."""
     moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
     problem, unified = plan.problem, plan.device.unified
-    loaded = {"A": 0, "B": 0}
-    for load in plan.loads:
-        loaded[load.operand] += load.rect.rows * load.rect.cols
-    for spec, elements in ((problem.a, loaded["A"]), (problem.b, loaded["B"])):
+    for load in loads:
+        spec, area = problem.spec(load.operand), load.rect.rows * load.rect.cols
         if spec.path == "staged":
-            moved["load1"] += elements * spec.itemsize
+            moved["load1"] += area * spec.itemsize
         if not unified:
-            moved["load2"] += elements * problem.itemsize
+            moved["load2"] += area * problem.itemsize
     if plan.in_place or problem.c.path == "resident":
         return moved
     if plan.overlap.c_on_device and not unified:
-        moved["store1"] = plan.elements * problem.itemsize
+        moved["store1"] = elements * problem.itemsize
     if problem.c.path == "staged":
-        moved["store2"] = plan.elements * problem.c.itemsize * (2 if problem.reads_c else 1)
+        moved["store2"] = elements * problem.c.itemsize * (2 if problem.reads_c else 1)
     return moved
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
+from hdgemm.pipeline.plan_summary import bytes_of
 from hdgemm.run.split_report import Dropped, Share, SplitReport
 
 if TYPE_CHECKING:
@@ -80,26 +82,9 @@ def moved_bytes(
     plans: Mapping[str, Plan], batches: Mapping[str, Sequence[Batch]]
 ) -> dict[Stage, int]:
     """Return the bytes that each stage was to move for the tiles that were drawn."""
-    moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
+    moved: Counter[Stage] = Counter(dict.fromkeys(STAGES, 0))
     for name, plan in plans.items():
         for batch in batches[name]:
-            _add_batch(moved, plan, batch)
-    return moved
-
-
-def _add_batch(moved: dict[Stage, int], plan: Plan, batch: Batch) -> None:
-    problem, unified = plan.problem, plan.device.unified
-    for load in batch.loads:
-        spec = problem.spec(load.operand)
-        area = load.rect.rows * load.rect.cols
-        if spec.path == "staged":
-            moved["load1"] += area * spec.itemsize
-        if not unified:
-            moved["load2"] += area * problem.itemsize
-    area = batch.unit.rect.rows * batch.unit.rect.cols
-    if problem.c.path == "resident":
-        return
-    if plan.overlap.c_on_device and not unified:
-        moved["store1"] += area * problem.itemsize
-    if problem.c.path == "staged":
-        moved["store2"] += area * problem.c.itemsize * (2 if problem.reads_c else 1)
+            rect = batch.unit.rect
+            moved.update(bytes_of(plan, batch.loads, rect.rows * rect.cols))
+    return dict(moved)

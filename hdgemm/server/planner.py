@@ -1,6 +1,6 @@
 """Planning in child processes, which have a memory limit and can be killed.
 
-`python -m hdgemm.server.planner FD BYTES` is such a child: it answers the requests of a pipe.
+`python -m hdgemm.server.planner FD` is such a child: it answers the requests of a pipe.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hdgemm.server.backend import Demand, Problem
 
 _SECONDS: Final = 60.0
+#: Bytes of data that a child may hold.
 _MEMORY: Final = 2 << 30
 _IDLE: Final = 2
 _LOOK_SECONDS: Final = 0.05
@@ -30,12 +31,12 @@ _LOOK_SECONDS: Final = 0.05
 class _Child:
     """A planning process and the pipe to it; the process ends when the pipe is closed."""
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self) -> None:
         self.pipe, theirs = Pipe()
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hdgemm.server.planner", str(fd), str(memory)],
+                [sys.executable, "-m", "hdgemm.server.planner", str(fd)],
                 stdin=subprocess.DEVNULL, pass_fds=(fd,),
             )  # fmt: skip
 
@@ -51,12 +52,10 @@ class Planner:
     ----------
     seconds
         How long one plan may take.
-    memory
-        Bytes of data that a child may hold.
     """
 
-    def __init__(self, seconds: float = _SECONDS, memory: int = _MEMORY) -> None:
-        self._seconds, self._memory = seconds, memory
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
         self._idle: list[_Child] = []
         self._lock = threading.Lock()
 
@@ -97,7 +96,7 @@ class Planner:
                 if child.process.poll() is None:
                     return child
                 child.close()
-        return _Child(self._memory)
+        return _Child()
 
     def _ask(
         self, pipe: Connection[Any, Any], request: object, cancel: threading.Event
@@ -117,14 +116,14 @@ class Planner:
             answer: Demand | BaseException = pipe.recv()
         except (EOFError, ConnectionError):
             raise InputError(
-                f"the planner ended before it had a plan, within {self._memory} bytes of memory: "
+                f"the planner ended before it had a plan, within {_MEMORY} bytes of memory: "
                 "choose a larger tile, or none",
-                memory=self._memory,
+                memory=_MEMORY,
             ) from None
         return answer
 
 
-def _answer(problem: Problem, options: Options, memory: int) -> Demand | Exception:
+def _answer(problem: Problem, options: Options) -> Demand | Exception:
     """Return a plan's demand, or the error that the server raises."""
     from hdgemm.server.hdgemm_backend import plan_problem
 
@@ -134,9 +133,9 @@ def _answer(problem: Problem, options: Options, memory: int) -> Demand | Excepti
         return error
     except MemoryError:
         return InputError(
-            f"the plan needs more than {memory} bytes of memory to make: choose a larger tile, "
+            f"the plan needs more than {_MEMORY} bytes of memory to make: choose a larger tile, "
             "or none",
-            memory=memory,
+            memory=_MEMORY,
         )
     except Exception as error:  # noqa: BLE001 - it is raised again by the server
         return RuntimeError(repr(error))
@@ -146,14 +145,13 @@ def main() -> None:
     """Plan until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    memory = int(sys.argv[2])
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     while True:
         try:
             problem, options = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(problem, options, memory))
+        pipe.send(_answer(problem, options))
 
 
 if __name__ == "__main__":

@@ -66,10 +66,6 @@ class Dispatcher:
         task = self.graph.insert(kernel, **access)
         return self._assign(task) if task.waits_for == 0 else None
 
-    def waiting(self, device: str) -> bool:
-        """Say whether a ready task waits for a device."""
-        return bool(self._waiting[device])
-
     def take(self, device: str, *, issued: bool = False) -> Issued | None:
         """Return the next task of a device with its transfers, None where none is ready.
 

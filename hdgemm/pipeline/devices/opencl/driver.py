@@ -31,9 +31,9 @@ def driver_errors(what: str, **numbers: Any) -> Iterator[None]:
         raise DeviceError(f"{what}: {_first_lines(error)}", **numbers) from error
 
 
-def _first_lines(error: cl.Error, most: int = 3) -> str:
+def _first_lines(error: cl.Error) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
-    return "; ".join([line for line in lines if line and not set(line) <= set("=-")][:most])
+    return "; ".join([line for line in lines if line and not set(line) <= set("=-")][:3])
 
 
 class OwnerProcess:
