@@ -19,7 +19,7 @@ from hdgemm.matrices.fingerprint import file_of, home_of
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.matrices.stores import create_matrix, reopen_draft
-from hdgemm.matrices.zarr_draft import old_name
+from hdgemm.matrices.zarr_replacement import old_name
 
 if TYPE_CHECKING:
     import numpy as np

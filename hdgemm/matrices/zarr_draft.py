@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +13,7 @@ from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft, aside, real_path, require_space
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, settle
 from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
 
 if TYPE_CHECKING:
@@ -42,31 +41,17 @@ class _ArrayDraft(Draft["Matrix"]):
         self._new_groups = new_groups
 
     def _give_name(self) -> None:
-        old = old_name(self.part)
-        if self.path.exists():
-            self.path.replace(old)
-        try:
-            self.part.replace(self.path)
-        except OSError:
-            if old.exists():
-                old.replace(self.path)
-            raise
+        give_name(self.part, self.path)
 
     def _settle(self) -> None:
         try:
             super()._settle()
         finally:
-            shutil.rmtree(old_name(self.part), ignore_errors=True)
-        _consolidate(self._root)
+            settle(self._root, self.part)
 
     def _remove(self) -> None:
         shutil.rmtree(self.part, ignore_errors=True)
         _remove_groups(self._new_groups)
-
-
-def old_name(part: Path) -> Path:
-    """Return the name that a replaced array has while the draft of this name takes its place."""
-    return part.with_suffix(".old")
 
 
 def reopen_zarr(root: Path, item: str, part: Path) -> Draft[Matrix]:
@@ -86,6 +71,7 @@ def create_zarr(
     zarr = load_zarr()
     stored = check_dtype(dtype, f"{root}::{item}")
     root = real_path(root)
+    finish_replacements(root, item)
     target, parts = root / item, Path(item).parts
     if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):
         raise InputError(f"{target} exists and is no Zarr array; choose another name")
@@ -137,20 +123,6 @@ def _require_groups(root: Path, item: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{root} is no Zarr group to put {item} in: {error}") from error
     return group
-
-
-def _consolidate(root: Path) -> None:
-    """Add a new array to the consolidated metadata of a store that has such: readers would not
-    find it there.
-    """
-    zarr = load_zarr()
-    metadata = root / "zarr.json"
-    fields = json.loads(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
-    if not (root / ".zmetadata").exists() and not fields.get("consolidated_metadata"):
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", zarr.errors.ZarrUserWarning)  # of format 3
-        zarr.consolidate_metadata(root)
 
 
 def _remove_groups(folders: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
+from hdgemm.matrices.zarr_replacement import finish_replacements
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -34,6 +36,9 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
     """
     zarr = load_zarr()
     name = f"{path}::{item}" if item else str(path)
+    if not (path / item).exists():
+        with suppress(OSError):
+            finish_replacements(path, item)
     if not path.exists():
         raise InputError(f"there is no Zarr store {path}", path=str(path))
     for metadata in ("zarr.json", ".zarray", ".zattrs"):
