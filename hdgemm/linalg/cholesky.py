@@ -91,7 +91,7 @@ def cholesky(
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces slabs of nb columns and stream
         blocks of kb columns. An array in RAM may be factored on several devices
         (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns.
-        For files, devices compute the products that update slabs, in tiles of mb×nb×kb.
+        For files, devices hold and update slabs.
     session, progress, observer, cancel
         As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.

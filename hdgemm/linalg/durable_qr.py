@@ -134,7 +134,7 @@ class DurableQr:
         recorder = Recorder(watch, forming.flops, devices=forming.devices)
         with SlabPipeline(
             q.stored, q.stored, forming, recorder, checkpoint=done, stream=reflectors.stored,
-            load=identity_slab, products=self._run.products(forming, recorder),
+            load=identity_slab, devices=self._run.devices(forming),
         ) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, "N")
         moved = forming.bytes_from(start, 0)

@@ -1,29 +1,35 @@
-"""Left-looking elimination of slabs: by tasks on chunks of their columns, or on other devices.
+"""Left-looking elimination of slabs: by tasks on chunks of their columns, or on devices.
 
 On the host a chunk is updated by each block of earlier columns, then by the chunks left of it in
 its slab, and then factored. Chunks depend on each other through their factors only, so that the
 panel of one slab is factored while other cores begin to update the next slab (lookahead).
 
-On other devices each block of earlier columns updates the whole slab by one product. Each product
-moves the columns that it updates, so that those of the slab are factored recursively: the left
-half, which updates the right half by one product, and then the right half.
+On other devices a slab is resident (`hdgemm.linalg.resident`): it is uploaded once, and updated by
+each block of earlier columns. Its own columns are factored by panels. Each comes back to the host
+when all columns left of it have updated it, is factored by LAPACK, and updates the columns right of
+it on the devices: those of the next panel first, which the host factors while devices update the
+others (lookahead).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hdgemm.linalg.resident_plan import factored, panels, strips
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slabs import Block
-from hdgemm.linalg.updates import panel_width
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from hdgemm.linalg.core_team import CoreTeam
+    from hdgemm.linalg.resident import ResidentColumns
+    from hdgemm.linalg.resident_block import ResidentBlock
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.slabs import Slab, SlabPipeline
 
@@ -71,13 +77,28 @@ class Chunk:
 
 
 class Method(Protocol):
-    """How one factorisation computes; the calls run in threads of the team."""
+    """How one factorisation computes; the calls run in threads of the team.
+
+    On devices `factor` and the other calls run in the thread that asks for slabs.
+    """
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
         """Update a chunk by earlier columns: the `number`-th block, or (0) those of its slab."""
 
     def factor(self, chunk: Chunk) -> None:
         """Factor a chunk that all earlier columns have updated."""
+
+    def squares(self, block: Block) -> Sequence[NDArray[Any]]:
+        """Return what a device needs beside a block: () or, for reflectors, two squares.
+
+        They are the top of V^T with its unit diagonal, and T as an update multiplies by it.
+        """
+
+    def update_resident(self, block: ResidentBlock, number: int) -> float:
+        """Enqueue the update of columns on a device; return its multiply-adds.
+
+        `number` is that of the block, 0 for a panel of the slab.
+        """
 
 
 def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
@@ -117,47 +138,56 @@ def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
-    """Update a slab by products on devices, and factor it."""
-    plan, place = pipeline.plan, slab.place
-    whole = Chunk(None, slab, place.first, place.last)
+    """Update and factor a slab that devices hold; each strip of it comes back once."""
+    plan, place, resident = pipeline.plan, slab.place, pipeline.resident
+    for columns in resident:
+        columns.begin(slab)
     for number, block in enumerate(pipeline.earlier(slab), 1):
-        method.update(whole, block, number)
-    if plan.kind in ("form q", "apply q"):
-        return
-    # Each block of reflectors has a T of its own, and updates the columns right of it by itself.
-    parts = list(plan.parts(place)) if plan.kind == "qr" else [plan.eliminated(place)]
-    panels = _Panels(slab, method, panel_width(plan), plan.kind == "cholesky")
-    for first, last, _ in parts:
-        if first < last:
-            panels.factor(first, last)
-            panels.update(first, last, place.last)
+        _update(resident, _sent(resident, method, block, number), method, place)
+        _settle(resident)
+    own = panels(plan, place)
+    following = [*own[1:], None] if own else []
+    _begin_fetch(resident, own[:1])
+    for panel, after in zip(own, following, strict=True):
+        _settle(resident)
+        chunk = Chunk(None, slab, panel.first, panel.last)
+        method.factor(chunk)
+        if panel.last < place.last:
+            sent = _sent(resident, method, chunk.block(factored(plan, panel).top), 0)
+            middle = panel.last if after is None else after.last
+            _update(resident, sent, method, Columns(panel.last, middle, 0))
+            _begin_fetch(resident, [] if after is None else [after])
+            _update(resident, sent, method, Columns(middle, place.last, 0))
+    _begin_fetch(resident, strips(plan, place)[len(own) :])
+    _settle(resident)
+    for columns in resident:
+        columns.finish()
 
 
-class _Panels(NamedTuple):
-    """Factorisation of a slab by panels of so many columns at most, in the calling thread."""
+def _sent(
+    resident: Sequence[ResidentColumns], method: Method, block: Block, number: int
+) -> list[ResidentBlock]:
+    """Upload a block to all devices."""
+    squares = method.squares(block)
+    return [columns.block(number, block, squares) for columns in resident]
 
-    slab: Slab
-    method: Method
-    widest: int
-    trapezoids: bool
 
-    def factor(self, first: int, last: int) -> None:
-        """Factor columns that all columns left of them have updated: recursively, by halves."""
-        panels = -(-(last - first) // self.widest)
-        if panels == 1:
-            self.method.factor(Chunk(None, self.slab, first, last))
-            return
-        middle = first + panels // 2 * self.widest
-        self.factor(first, middle)
-        self.update(first, middle, last)
-        self.factor(middle, last)
+def _update(
+    resident: Sequence[ResidentColumns], sent: list[ResidentBlock], method: Method, cols: Columns
+) -> None:
+    for columns, block in zip(resident, sent, strict=True):
+        columns.update(method, block, cols.first, cols.last)
 
-    def update(self, first: int, middle: int, last: int) -> None:
-        """Update the columns from `middle` to `last` by the factored ones left of them."""
-        if middle < last:
-            top = self.slab.place.top if self.trapezoids else first
-            block = Chunk(None, self.slab, first, middle).block(top)
-            self.method.update(Chunk(None, self.slab, middle, last), block, 0)
+
+def _begin_fetch(resident: Sequence[ResidentColumns], fetched: Sequence[Columns]) -> None:
+    for columns in resident:
+        for strip in fetched:
+            columns.begin_fetch(strip)
+
+
+def _settle(resident: Sequence[ResidentColumns]) -> None:
+    for columns in resident:
+        columns.settle()
 
 
 def _spans(plan: SlabPlan, place: Columns) -> tuple[list[_Span], list[_Span]]:

@@ -14,7 +14,7 @@ from hdgemm.linalg.run import folder_of, machine_of
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_pricing import priced
 from hdgemm.linalg.solve_plan import solve_bytes
-from hdgemm.linalg.updates import host_bytes, staging_bytes, with_best_blocks
+from hdgemm.linalg.updates import host_bytes, slab_devices
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.transfer import BOUNCE_BYTES
@@ -174,11 +174,8 @@ def slabs_for(
     options = run.options
     _, width, block = options.tile or (None, None, None)
 
-    def planned(block: int | None) -> SlabPlan:
-        return plan_slabs(
-            kind, shape[1], dtype, host_bytes(options), machine,
-            rows=shape[0], width=width, block=block, storage=storage,
-            reserved=reserved + staging_bytes(options),
-        )  # fmt: skip
-
-    return with_best_blocks(planned, block, machine.flop_rate(dtype), run)
+    return plan_slabs(
+        kind, shape[1], dtype, host_bytes(options), machine,
+        rows=shape[0], width=width, block=block, storage=storage, reserved=reserved,
+        devices=slab_devices(shape, dtype, run),
+    )  # fmt: skip

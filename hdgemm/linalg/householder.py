@@ -13,6 +13,7 @@ import numpy as np
 
 from hdgemm.fortran import elimination_pairs, geqrt, trmm
 from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.updates import add_product
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.elimination import Chunk
+    from hdgemm.linalg.resident_block import ResidentBlock
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.linalg.slabs import Block, SlabPipeline
     from hdgemm.matrices.stored import StoredMatrix
@@ -95,18 +97,36 @@ class _Elimination:
         width = v.shape[1]
         if not (width and c.shape[1]):
             return
-        place, products = (chunk.slab.number, number), self.pipeline.products
+        place, recorder = (chunk.slab.number, number), self.pipeline.recorder
         pairs = c.shape[1] * width**2 / 3  # in each of the three triangular products
         with self._operation(chunk, pairs, number):
             product = np.array(c[:width], order="F")
             trmm(v[:width], product, trans="C", unit=True)
-        products.add(place, 1.0, v[width:], c[width:], product, trans_a="C")
+        add_product(recorder, place, 1.0, v[width:], c[width:], product, trans_a="C")
         with self._operation(chunk, pairs, number):
             trmm(t, product, lower=False, trans=self.trans)
-        products.add(place, -1.0, v[width:], product, c[width:])
+        add_product(recorder, place, -1.0, v[width:], product, c[width:])
         with self._operation(chunk, pairs, number):
             trmm(v[:width], product, unit=True)
             c[:width] -= product
+
+    def squares(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the top of V^T, with its unit diagonal and zeros below it, and op(T)^T."""
+        width, t = block.place.width, self.reflectors.t(block.place)
+        head = np.triu(block.array[:width].T, 1)
+        np.fill_diagonal(head, 1)
+        return head, t.T if self.trans == "N" else t.conj()
+
+    def update_resident(self, block: ResidentBlock, _number: int) -> float:
+        """Do on a device what `update` does on the host: C^T := C^T - C^T·conj(V)·op(T)^T·V^T."""
+        first, last, _ = block.columns.place
+        v, c = block.source(first), block.target(first)
+        width, count = last - first, block.width
+        product, scaled = (block.scratch(name, count, width) for name in ("VC", "TVC"))
+        block.multiply(1.0, c, v, product, beta=0.0, trans_b="C")
+        block.multiply(1.0, product, block.triangle, scaled, beta=0.0)
+        block.multiply(-1.0, scaled, v, c)
+        return count * width * (2.0 * c.cols - width)
 
     def factor(self, chunk: Chunk) -> None:
         """Factor a chunk from its diagonal on."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hdgemm.fortran import elimination_pairs, laswp, trsm
 from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.updates import add_product
+from hdgemm.pipeline.devices.interchanges import moves_of
+from hdgemm.pipeline.devices.protocol import Triangle
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -19,10 +23,9 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.resident_block import ResidentBlock
     from hdgemm.linalg.slabs import Block, Slab, SlabPipeline
 
-#: Order of the triangular systems that the host solves, where devices compute the products.
-_TRIANGLE: Final = 512
 #: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
 Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
 
@@ -68,33 +71,44 @@ class _ByColumns:
         """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
         their product below.
         """
-        array = chunk.array
+        array, recorder = chunk.array, self._pipeline.recorder
         first, last, _ = block.place
         width, place = last - first, (chunk.slab.number, number)
-        # Rows of a stored slab are in the order in which the whole slab was factored.
-        start, stop = self._slabs[block.slab][:2] if number else (first, last)
-        if start == first:
-            with self._pipeline.recorder.operation("mult1", place[0], block=number):
+        start, stop = self._interchanged(block, number)
+        if start < stop:
+            with recorder.operation("mult1", place[0], block=number):
                 laswp(array, self.pivots[start:stop], start)
-        self._solve(place, block.array[:width], array[first:last])
-        self._pipeline.products.add(
-            place, -1.0, block.array[width:], array[first:last], array[last:]
-        )
-
-    def _solve(self, place: tuple[int, int], triangle: NDArray[Any], rows: NDArray[Any]) -> None:
-        """Overwrite rows of a chunk by those of U; by halves, where devices compute products."""
-        width = len(triangle)
-        if self._pipeline.plan.devices and width > _TRIANGLE:
-            half = width // 2
-            self._solve(place, triangle[:half, :half], rows[:half])
-            self._pipeline.products.add(
-                place, -1.0, triangle[half:, :half], rows[:half], rows[half:]
-            )
-            self._solve(place, triangle[half:, half:], rows[half:])
-            return
+        rows = array[first:last]
         flops = flops_per_multiply_add(rows.dtype.name) * rows.shape[1] * width**2 // 2
-        with self._pipeline.recorder.operation("mult1", place[0], flops=flops, block=place[1]):
-            trsm(triangle, rows, unit=True)
+        with recorder.operation("mult1", place[0], flops=flops, block=number):
+            trsm(block.array[:width], rows, unit=True)
+        add_product(recorder, place, -1.0, block.array[width:], rows, array[last:])
+
+    def _interchanged(self, block: Block, number: int) -> tuple[int, int]:
+        """Return the pivots to be applied before a block: those of its slab before its first block.
+
+        Rows of a stored slab are in the order in which the whole slab was factored. A block of the
+        same slab (number 0) has its own pivots.
+        """
+        first, last, _ = self._slabs[block.slab] if number else block.place
+        return first, last if first == block.place.first else first
+
+    def squares(self, _block: Block) -> tuple[()]:
+        """Devices need nothing beside a block."""
+        return ()
+
+    def update_resident(self, block: ResidentBlock, number: int) -> float:
+        """Do on a device what `update` does on the host."""
+        first, last, _ = block.columns.place
+        start, stop = self._interchanged(block.columns, number)
+        for part in self._pipeline.plan.parts(Columns(start, stop, 0)):
+            block.permute(moves_of(self.pivots[part.first : part.last], part.first))
+        rows, below = block.target(first, last), block.source(last)
+        block.solve(block.source(first, last), rows, Triangle("R", lower=False, unit=True))
+        if below.cols:
+            block.multiply(-1.0, rows, below, block.target(last))
+        width = last - first
+        return block.width * (width**2 / 2 + width * below.cols)
 
     def factor(self, chunk: Chunk) -> None:
         """Factor the rows of a chunk from its diagonal on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.tables import Table
 from hdgemm.units import format_count, format_duration, format_flops, format_size, format_speed
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solve_plan import SolvePlan
+    from hdgemm.pipeline.plan import Stage
+
+
+#: Fields for the bytes that cross the link to devices and back.
+_LINK: Final[dict[Stage, str]] = {"load2": "upload_bytes", "store1": "download_bytes"}
 
 
 def slab_plan_text(plan: SlabPlan) -> str:
@@ -43,10 +48,12 @@ def slab_plan_text(plan: SlabPlan) -> str:
 
 def _updates(plan: SlabPlan) -> list[str]:
     """Return the devices of the updates, where they do not run on the host."""
-    if not plan.devices:
+    moved = plan.planned_bytes
+    if "load2" not in moved:
         return []
-    tile = "" if plan.tile is None else f", in tiles of {'×'.join(map(str, plan.tile))}"
-    return [f"updates on {', '.join(plan.devices)}{tile}"]
+    names = ", ".join(plan.devices)
+    up, down = (format_size(moved[stage]) for stage in ("load2", "store1"))
+    return [f"slabs are updated in the memory of {names}: {up} to it, {down} back"]
 
 
 def solve_plan_text(plan: SolvePlan) -> str:
@@ -89,7 +96,8 @@ def slab_plan_summary(plan: SlabPlan) -> dict[str, Any]:
         "expected_seconds": plan.seconds,
         "expected_phase_seconds": dict(plan.phase_seconds),
         "expected_limit": plan.limit,
-        **({"devices": list(plan.devices), "tile": plan.tile} if plan.devices else {}),
+        **({"devices": list(plan.devices)} if plan.devices else {}),
+        **{_LINK[stage]: moved[stage] for stage in _LINK if stage in moved},
     }
 
 

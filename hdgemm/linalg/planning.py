@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.linalg.slab_plan import Kind
+    from hdgemm.linalg.updates import SlabDevices
     from hdgemm.machine.rates import Machine
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
@@ -73,6 +74,7 @@ def plan_slabs(
     storage: Storage = _PLAIN,
     reserved: int = 0,
     reflectors: tuple[Columns, ...] = (),
+    devices: SlabDevices | None = None,
 ) -> SlabPlan:
     """Return the fastest slabs of an m×n matrix that fit `memory` bytes, by the model.
 
@@ -88,12 +90,14 @@ def plan_slabs(
         Bytes of the memory that are held besides slabs, stream and transfers.
     reflectors
         Blocks that are applied to the matrix, in this order, where `kind` is to do that.
+    devices
+        Hold and update slabs; None for the host.
 
     Raises
     ------
     DoesNotFitError
-        When not even the narrowest slabs fit, or forced ones do not: `requested`, `available`
-        and `missing` in bytes.
+        When not even the narrowest slabs fit the memory or a device, or forced ones do not:
+        `requested`, `available` and `missing` in bytes.
     """
     m = n if rows is None else rows
     if min(m, n) < 0:
@@ -107,7 +111,11 @@ def plan_slabs(
     depth = min(m, n) if kind == "qr" else last
 
     def shape(block: int, buffers: int, width: int | None) -> _Shape:
-        return _Shape(kind, m, n, dtype, block, buffers, width, reserved, depth)
+        held, beside = n, reserved
+        if devices is not None:
+            held = devices.most_columns(kind, m, n, dtype, block)
+            beside += devices.locked_bytes(kind, dtype, block)
+        return _Shape(kind, m, n, dtype, block, buffers, width, beside, depth, held)
 
     plans = [
         replace(
@@ -116,19 +124,24 @@ def plan_slabs(
             row_bytes=storage.row_bytes,
             copied=copied,
             whole=storage.whole and m * plan.itemsize < SHORT,
+            devices=() if devices is None else devices.names,
+            weights=() if devices is None else devices.weights(dtype),
         )
         for columns in (_BLOCKS if block is None else (block,))
         if columns <= max(n, 1) or block is not None
+        for one in (shape(columns, 1, width),)
         for buffers in ((1, 2) if storage.overlap else (1,))
         for copied in ((False, True) if storage.copies else (False,))
-        for plan in _fitting(shape(columns, buffers, width), memory)
+        for plan in _fitting(one._replace(buffers=buffers), memory)
         if not copied or _can_copy(plan)
     ]
     if not plans:
         narrowest = shape(block or 1, 1, width)
+        if devices is not None and n:
+            devices.check(kind, m, dtype, narrowest.block, min(narrowest.least_width, n))
         what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of width {narrowest.least_width}"
         raise DoesNotFitError.within(what, narrowest.least_bytes, memory)
-    return min((priced(plan, machine) for plan in plans), key=lambda plan: plan.seconds)
+    return min((priced(plan, machine, devices) for plan in plans), key=lambda plan: plan.seconds)
 
 
 def _can_copy(plan: SlabPlan) -> bool:
@@ -146,11 +159,11 @@ def slabs_fit(
     """Say whether LU can have slabs: of one column, or as a tile (mb, nb, kb) forces them."""
     _, width, block = tile or (None, None, None)
     m, n = shape
-    return _Shape("lu", m, n, dtype, block or 1, 1, width, 0, 0).least_bytes <= memory
+    return _Shape("lu", m, n, dtype, block or 1, 1, width, 0, 0, n).least_bytes <= memory
 
 
 class _Shape(NamedTuple):
-    """What decides the bytes of a plan; `width` None takes what fits."""
+    """What decides the bytes of a plan; `width` None takes what fits, `held` columns at most."""
 
     kind: Kind
     m: int
@@ -161,6 +174,7 @@ class _Shape(NamedTuple):
     width: int | None
     reserved: int
     depth: int
+    held: int
 
     @property
     def itemsize(self) -> int:
@@ -212,7 +226,8 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     """Cut the columns into slabs that fill `part` of the memory; None where none fits."""
     m, n, stream = shape.m, shape.n, shape.stream_bytes
     budget = memory - shape.fixed_bytes - shape.buffers * ALIGNMENT
-    alone = shape.buffers == 1 and (shape.width or n) >= n and n * shape.column_bytes(m) <= budget
+    widest = min(shape.held, shape.width or n)
+    alone = shape.buffers == 1 and widest >= n and n * shape.column_bytes(m) <= budget
     if alone and shape.kind not in ("form q", "apply q"):
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
@@ -222,7 +237,7 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     largest = first = 0
     while first < n:
         column = shape.column_bytes(m - first if shape.kind == "cholesky" else m)
-        fitting = budget // column if column else n
+        fitting = min(shape.held, budget // column if column else n)
         width = min(n - first, fitting if shape.width is None else shape.width)
         if shape.width is None and first + width < n and width > aligned:
             width -= (first + width) % aligned

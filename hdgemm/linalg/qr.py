@@ -208,7 +208,7 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
         run.factor(reflectors, r, recorder)
         with SlabPipeline(
             target.stored, target.stored, forming, recorder, load=identity_slab,
-            products=run.products(forming, recorder),
+            devices=run.devices(forming),
         ) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, "N")
         run.finish(

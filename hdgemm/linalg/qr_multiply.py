@@ -243,7 +243,7 @@ class _Product:
 
         with SlabPipeline(columns, out, applying, recorder, check_finite_slab,
                           self.target.checkpoint, stream=reflectors.stored, load=load, store=store,
-                          products=run.products(applying, recorder)) as pipeline:  # fmt: skip
+                          devices=run.devices(applying)) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, self._trans)
 
     def _load(self, columns: StoredMatrix, slab: Slab, recorder: Recorder) -> None:

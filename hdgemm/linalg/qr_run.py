@@ -18,18 +18,18 @@ from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_run import slab_run
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import check_apart, destination, scratch_matrix
-from hdgemm.linalg.updates import host_bytes, products_of, staging_bytes, with_devices
+from hdgemm.linalg.updates import devices_of, host_bytes, slab_devices
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
-    from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.devices.protocol import NativeDevice
 
 
 def identity_slab(slab: Slab) -> None:
@@ -138,13 +138,13 @@ class QrRun:
             reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
             self.how,
         )  # fmt: skip
-        found = plan_slabs(
+        return plan_slabs(
             "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
             rows=plan.m, width=options.tile and options.tile[1], block=plan.block,
-            storage=Storage(out.chunks is None), reserved=staging_bytes(options),
+            storage=Storage(out.chunks is None),
             reflectors=blocks if trans == "C" else blocks[::-1],
+            devices=slab_devices((plan.m, columns), plan.dtype, self.how),
         )  # fmt: skip
-        return with_devices(found, machine.flop_rate(plan.dtype), self.how)
 
     def recorder(self, *plans: SlabPlan) -> Recorder:
         """Return the recorder of one or more passes."""
@@ -157,13 +157,13 @@ class QrRun:
         check = check_finite_slab if self.check_finite else None
         with SlabPipeline(
             self.source, reflectors.stored, reflectors.plan, recorder, check, store=store,
-            products=self.products(reflectors.plan, recorder),
+            devices=self.devices(reflectors.plan),
         ) as pipeline:  # fmt: skip
             reflectors.factor(pipeline)
 
-    def products(self, plan: SlabPlan, recorder: Recorder) -> Products:
-        """Return what computes the products of a plan."""
-        return products_of(plan, self.how, recorder)
+    def devices(self, plan: SlabPlan) -> Sequence[NativeDevice]:
+        """Return the opened devices that a plan names."""
+        return devices_of(plan, self.how)
 
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""

@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hdgemm.energy import EnergyMeter
 from hdgemm.errors import CancelledRunError
@@ -18,16 +18,13 @@ from hdgemm.progress import Progress
 from hdgemm.report import Report, stage_reports, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Watch
     from hdgemm.report import Resumption
-
-
-#: Stages of a product on a device with memory of its own, and the kernel.
-_ON_DEVICES: Final[tuple[Stage, ...]] = ("load2", "mult1", "store1")
 
 
 class Planned(Protocol):
@@ -215,22 +212,19 @@ class Recorder:
         """Add to the bytes that a stage is planned to move."""
         self._planned[stage] += nbytes
 
-    def add_product(self, report: Report, slab: int, block: int) -> None:
-        """Take the transfers and kernels of a product that has just ended as those of an update.
+    def finished(
+        self, completions: Sequence[Completion], enqueued: float, device: str, stage: Stage,
+        slab: int, block: int, *, nbytes: int = 0, flops: int = 0,
+    ) -> None:  # fmt: skip
+        """Record operations of a device, which are done, as one of an update.
 
-        Copies between a slab and staging are parts of the update.
+        `enqueued` is when the first began where the device does not tell.
         """
-        first = time.perf_counter() - self._began - report.seconds
-        for stage in _ON_DEVICES:
-            if stage in report.stages:
-                self.expect(stage, report.stages[stage].planned_bytes)
-        for event in report.timeline.events:
-            if event.stage in _ON_DEVICES:
-                times = {"start": event.start + first, "end": event.end + first}
-                self.record(
-                    event._replace(number=-1, unit=slab, step=block, **times),  # type: ignore[arg-type]
-                    "update",
-                )
+        first, last = completions[0].interval(), completions[-1].interval()
+        start = enqueued if first is None else first[0]
+        end = time.perf_counter() if last is None else last[1]
+        times = start - self._began, max(start, end) - self._began
+        self.record(Event(device, stage, -1, slab, block, *times, nbytes, flops), "update")
 
     def _phase_seconds(self) -> dict[str, float]:
         """Return for each phase the time in which at least one of its operations ran."""

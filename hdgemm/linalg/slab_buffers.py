@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.devices.protocol import Device, HostBuffer
 
 
 class SlabBuffers:
@@ -25,26 +26,45 @@ class SlabBuffers:
     ----------
     out
         Where slabs are stored.
+    device
+        Reads and writes the buffers, which are page-locked; None for the host alone.
     """
 
-    def __init__(self, plan: SlabPlan, out: StoredMatrix) -> None:
-        self._plan, self._out = plan, out
+    def __init__(self, plan: SlabPlan, out: StoredMatrix, device: Device | None = None) -> None:
+        self._plan, self._out, self._device = plan, out, device
+        self._locked: list[HostBuffer] = []
+        self._slabs: list[NDArray[np.uint8]] = []
+        #: Memory of each stream block.
+        self.stream: list[NDArray[np.uint8]] = []
+        try:
+            self._allocate(plan, out)
+        except BaseException:
+            self.free()
+            raise
+
+    def _allocate(self, plan: SlabPlan, out: StoredMatrix) -> None:
         array = None if plan.stores else out.operand.matrix.array
         widest = max((self._lead(x) * x.width * plan.itemsize for x in plan.slabs), default=0)
         self._slabs = (
-            [aligned_bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
+            [self._bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
             if array is None
             else [array.reshape(-1).view(np.uint8)]
         )
-        #: Memory of each stream block.
-        self.stream: list[NDArray[np.uint8]] = []
         if len(plan.slabs) > 1 or plan.reflectors:
             most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
-            self.stream = [aligned_bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
+            self.stream = [self._bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
 
     def free(self) -> None:
         """Free the buffers: tracebacks may keep this object."""
         self._slabs, self.stream = [], []
+        while self._locked and self._device is not None:
+            self._device.free(self._locked.pop())
+
+    def _bytes(self, nbytes: int) -> NDArray[np.uint8]:
+        if self._device is None:
+            return aligned_bytes(nbytes)
+        self._locked.append(self._device.allocate_staging(nbytes))
+        return self._locked[-1].array
 
     def slab(self, number: int, place: Columns) -> NDArray[Any]:
         """Return the array of a slab: the number of a buffer follows from the slab's."""

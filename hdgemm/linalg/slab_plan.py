@@ -78,10 +78,9 @@ class SlabPlan:
     whole
         Columns of the output are short and contiguous: those that stream are read whole.
     devices
-        The devices that compute the products of the updates; () for the host's BLAS.
-    tile
-        The tile of these products, which are those of the transposed slab: slab columns, rows and
-        columns of a stream block. None for the host's BLAS.
+        The devices that hold and update slabs; () for the host's BLAS.
+    weights
+        The part of a slab's columns that each of them holds.
     stores
         The factor is stored; else it stays in the array in which it is computed.
     """
@@ -103,7 +102,7 @@ class SlabPlan:
     copied: bool = False
     whole: bool = False
     devices: tuple[str, ...] = ()
-    tile: tuple[int, int, int] | None = None
+    weights: tuple[float, ...] = ()
     stores: bool = True
 
     @property
@@ -233,7 +232,9 @@ class SlabPlan:
         loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
         stored = copied + sum(map(self.nbytes, rest)) if self.stores else 0
-        return {"load1": loaded + final, "store2": stored + final}
+        from hdgemm.linalg.resident_plan import link_bytes
+
+        return {"load1": loaded + final, "store2": stored + final, **link_bytes(self, slab)}
 
     @property
     def flops(self) -> int:
@@ -293,6 +294,7 @@ class SlabPlan:
         found = {name: values[name] for name in cls.__slots__ if name in values}
         for name in ("slabs", "reflectors"):
             found[name] = tuple(Columns(*columns) for columns in values[name])
-        tile = values.get("tile")
-        found |= {"devices": tuple(values.get("devices", ())), "tile": tile and tuple(tile)}
+        devices = tuple(values.get("devices", ()))
+        weights = tuple(values.get("weights", (1.0,) * len(devices)))
+        found |= {"devices": devices, "weights": weights}
         return cls(**found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
+from hdgemm.linalg.updates import PANEL, SlabDevices
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -26,8 +27,11 @@ _SHORT_ROWS: Final = 0.55
 _PIECE_SECONDS: Final = 35e-6
 
 
-def priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
-    """Return the plan with its expected duration, by phase too, and what limits it."""
+def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None) -> SlabPlan:
+    """Return the plan with its expected duration, by phase too, and what limits it.
+
+    `machine` is the host, which updates slabs where `devices` do not.
+    """
     phases = dict.fromkeys(PHASES, 0.0)
     exposed = 0.0
     last = len(plan.slabs) - 1
@@ -37,7 +41,10 @@ def priced(plan: SlabPlan, machine: Machine) -> SlabPlan:
         pieces = 0 if plan.copied or plan.gap_bytes(slab) <= GAP else plan.m - slab.top
         copying = (streamed + 2 * plan.nbytes(slab)) / machine.copy + pieces * _PIECE_SECONDS
         copying /= machine.cores
-        update, panel = _kernel_seconds(plan, slab, streamed, machine)
+        if devices is None:
+            update, panel = _kernel_seconds(plan, slab, streamed, machine)
+        else:
+            update, panel = _resident_seconds(plan, slab, streamed, machine, devices)
         computing = update + panel + copying
         streaming = streamed / machine.disk_read
         load = _load_seconds(plan, number, machine)
@@ -82,10 +89,57 @@ def _kernel_seconds(
     plan: SlabPlan, slab: Columns, streamed: int, machine: Machine
 ) -> tuple[float, float]:
     """Return the seconds of the updates and of the panel of one slab."""
-    rate, m, width = machine.flop_rate(plan.dtype), plan.m, slab.width
+    rate, width = machine.flop_rate(plan.dtype), slab.width
+    first = min(slab.first, plan.pivots)
+    rows = plan.m - first
+    per_pair = flops_per_multiply_add(plan.dtype)
+    update, panel = _pairs(plan, slab, streamed)
+    if plan.kind == "qr":
+        panel += _SLOWER * plan.block * width * rows
+    speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
+    seconds = per_pair * update / speed
+    if plan.kind == "qr":
+        blocks, earlier = -(-width // plan.block), -(-first // plan.block)
+        seconds += _APPLYING * blocks * (earlier + blocks / 2)
+    # Each block passes the slab through the caches, which overlaps with the multiplications in
+    # part: with 128 columns gemm ran at 0.93 of its rate with 512.
+    seconds += plan.itemsize * update / (plan.block * machine.memory)
+    return seconds, per_pair * panel / rate
+
+
+def _resident_seconds(
+    plan: SlabPlan, slab: Columns, streamed: int, machine: Machine, devices: SlabDevices
+) -> tuple[float, float]:
+    """Return the seconds of the updates on devices, and of the panels, which the host factors.
+
+    Blocks are uploaded while others are multiplied; nothing overlaps the slab's own transfers.
+    """
+    width, each = slab.width, devices.machines
+    rows = max(1, plan.m - min(slab.first, plan.pivots))
+    update, own = _pairs(plan, slab, streamed)
+    # Of the slab's own columns the host factors panels, devices update the columns right of them.
+    panel = own * min(1.0, min(plan.block, PANEL) / width)
+    if plan.kind == "qr":
+        panel += _SLOWER * plan.block * width * rows
+    per_pair = flops_per_multiply_add(plan.dtype)
+    part = max(1, width // len(each))
+    speed = sum(x.flop_rate(plan.dtype) * float(x.efficiency(rows, part, plan.block)) for x in each)
+    up, down = (min(getattr(x, name) for x in each) for name in ("pcie_up", "pcie_down"))
+    sent = streamed + plan.nbytes(slab) / 2
+    pairs = update + own - min(own, panel)
+    computing = per_pair * pairs / speed
+    if any(device.host_cores for device in devices.devices):  # see `_kernel_seconds`
+        computing += plan.itemsize * pairs / (plan.block * min(x.memory for x in each))
+    seconds = max(computing, sent / up)
+    seconds += plan.nbytes(slab) / len(each) * (1 / up + 1 / down)
+    return seconds, per_pair * panel / machine.flop_rate(plan.dtype)
+
+
+def _pairs(plan: SlabPlan, slab: Columns, streamed: int) -> tuple[float, float]:
+    """Return the multiply-adds of a slab's update by earlier columns, and of its own columns."""
+    m, width = plan.m, slab.width
     first = min(slab.first, plan.pivots)
     rows = m - first
-    per_pair = flops_per_multiply_add(plan.dtype)
     if plan.kind == "cholesky":
         update = first * (width * (rows - width) + width * (width + 1) / 2)
         panel = cholesky_pairs(rows, width)
@@ -96,14 +150,5 @@ def _kernel_seconds(
         update = width * (first * m - first**2 / 2)
         panel = elimination_pairs(rows, width)
     if plan.kind == "qr":
-        update *= 2
-        panel = 2 * panel + _SLOWER * plan.block * width * rows
-    speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
-    seconds = per_pair * update / speed
-    if plan.kind == "qr":
-        blocks, earlier = -(-width // plan.block), -(-first // plan.block)
-        seconds += _APPLYING * blocks * (earlier + blocks / 2)
-    # Each block passes the slab through the caches, which overlaps with the multiplications in
-    # part: with 128 columns gemm ran at 0.93 of its rate with 512.
-    seconds += plan.itemsize * update / (plan.block * machine.memory)
-    return seconds, per_pair * panel / rate
+        return 2 * update, 2 * panel
+    return update, panel

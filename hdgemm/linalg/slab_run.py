@@ -11,7 +11,7 @@ from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.updates import products_of
+from hdgemm.linalg.updates import devices_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,10 +58,9 @@ def slab_run(
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
-    products = products_of(plan, run, recorder)
     store = None if plan.stores else lambda _slab: None
     pipeline = SlabPipeline(
-        a, out, plan, recorder, check, checkpoint, store=store, products=products
+        a, out, plan, recorder, check, checkpoint, store=store, devices=devices_of(plan, run)
     )
     try:
         with pipeline:

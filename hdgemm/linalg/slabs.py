@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.resident import resident_columns
 from hdgemm.linalg.slab_buffers import SlabBuffers
 from hdgemm.linalg.slab_copies import SlabCopies
 from hdgemm.linalg.slab_plan import Columns
-from hdgemm.linalg.updates import HostProducts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.resident import ResidentColumns
     from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.updates import Products
     from hdgemm.matrices.stored import StoredMatrix
-
+    from hdgemm.pipeline.devices.protocol import NativeDevice
 
 #: Columns of a strip that is read while others are used.
 _STRIP: Final = 512
@@ -89,8 +90,8 @@ class SlabPipeline:
         Where blocks are read from; None for `out`.
     load, store
         Fill a slab, and store one, in place of reading `a` and writing `out`.
-    products
-        Computes the products that update slabs; None for the host's BLAS.
+    devices
+        Hold and update slabs, as the plan names them; () for the host's BLAS.
     """
 
     def __init__(
@@ -105,38 +106,39 @@ class SlabPipeline:
         stream: StoredMatrix | None = None,
         load: Callable[[Slab], None] | None = None,
         store: Callable[[Slab], None] | None = None,
-        products: Products | None = None,
+        devices: Sequence[NativeDevice] = (),
     ) -> None:
         self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
-        self._stream = out if stream is None else stream
-        self._fill, self._keep = load, store
+        self._stream, self._devices = out if stream is None else stream, devices
+        self._fill, self._keep, self._check = load, store, check
         self._copies: SlabCopies | None = None
-        self.checkpoint = checkpoint
-        self._pass_number = 0
-        self._check = check
+        self.checkpoint, self._pass_number = checkpoint, 0
         self._stores: dict[int, Future[None]] = {}
-        self._memory = recorder.measuring_memory()
-        self._buffers = SlabBuffers(plan, out)
+        #: What each device holds of the slab that is updated.
+        self.resident: Sequence[ResidentColumns] = ()
         self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
-        self._blocks = 0
-        self._begun: list[int] = []
+        self._blocks, self._begun = 0, list[int]()
         self.team = CoreTeam()
-        self.products = products or HostProducts(recorder)
         # Slab loads and stores and the reads of the stream, which may wait for one another.
         self._pool = ThreadPoolExecutor(4 + STREAM_BUFFERS, "hdgemm-slab")
 
     def __enter__(self) -> Self:
-        self.team.__enter__()
-        self._memory.__enter__()
+        devices, plan = self._devices, self.plan
+        with ExitStack() as stack:
+            stack.enter_context(self.recorder.measuring_memory())
+            self._buffers = SlabBuffers(plan, self._out, devices[0] if devices else None)
+            stack.callback(self._buffers.free)
+            held = resident_columns(devices, plan, self.recorder, self._done(0))
+            self.resident = stack.enter_context(held)
+            stack.callback(self._pool.shutdown, wait=True, cancel_futures=True)
+            stack.enter_context(self.team)
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._copies is not None:
             self._copies.stop()
-        self._memory.__exit__(None, None, None)
-        self.team.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._buffers.free()
+        self._open.close()
 
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A when it is loaded; store it when the caller asks for the next."""
@@ -211,8 +213,7 @@ class SlabPipeline:
 
     def overwritten(self, axis: str) -> str:
         """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
-        name = self._out.operand.matrix.name
-        begun = self._begun
+        name, begun = self._out.operand.matrix.name, self._begun
         if self.checkpoint is not None:
             whole = begun = list(range(self.checkpoint.done(self._pass_number)))
         else:

@@ -15,16 +15,23 @@ from hdgemm.errors import (
     DeviceError,
     DeviceUnavailableError,
     DoesNotFitError,
+    HdgemmError,
     InputError,
 )
-from hdgemm.linalg import SingularMatrixError, cholesky, lu_factor, qr, qr_multiply, updates
-from hdgemm.machine.rates import Machine
+from hdgemm.linalg import (
+    SingularMatrixError,
+    cholesky,
+    lu_factor,
+    qr,
+    qr_multiply,
+    resident_plan,
+)
+from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
 from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
 from hdgemm.pipeline.devices.opencl import list_devices
-from hdgemm.run.engine import run_product
 from tests.linalg.interruption import InterruptedRunError
 from tests.linalg.matrices import (
     DTYPES,
@@ -37,7 +44,7 @@ from tests.linalg.matrices import (
 from tests.linalg.test_tournament import ratio_of
 
 N = 36
-#: Slabs of 18 columns and blocks of 9, which products cut into tiles of 13×18×9.
+#: Slabs of 18 columns and blocks of 9.
 TILE = (13, 18, 9)
 CASES = (
     ("float32", (N, N)), ("float64", (N, 20)), ("complex64", (20, N)), ("complex128", (N, N)),
@@ -82,9 +89,8 @@ def names_energy(report, device):
 
 @pytest.fixture
 def _narrow_panels(monkeypatch):
-    """Slabs of 18 columns are factored in panels of 8, and triangles of 9 are halved."""
-    monkeypatch.setattr(updates, "_PANEL", 8)
-    monkeypatch.setattr("hdgemm.linalg.lu_elimination._TRIANGLE", 5)
+    """Slabs of 18 columns are cut into strips of 5, which are no multiples of a granularity."""
+    monkeypatch.setattr(resident_plan, "PANEL", 5)
 
 
 def saved(path, a):
@@ -115,6 +121,7 @@ def test_lu_is_sound(session, tmp_path, shape, dtype):
     assert 0 <= report.plan["flops"] - done <= len(report.timeline.events)
 
 
+@pytest.mark.usefixtures("_narrow_panels")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cholesky_is_sound(session, tmp_path, dtype):
     a, lower = positive_definite(N, dtype), np.dtype(dtype).itemsize == 8
@@ -145,13 +152,6 @@ def test_qr_is_sound(session, tmp_path, shape, dtype):
     device = session.options.devices
     assert [names_energy(x, device) for x in reports] == [device.startswith("cuda")] * 2
     assert residual_ratio((c.T @ q - cq).astype(dtype), c) < SOUND
-
-
-def test_diagonal_blocks_are_halved_into_products(cuda, tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.cholesky_elimination._SQUARE", 7)
-    a = positive_definite(N, "float64")
-    found = cholesky(saved(tmp_path / "S.npy", a), True, out=tmp_path / "L.npy", options=cuda[0])
-    assert residual_ratio(found @ found.T - a, a) < SOUND
 
 
 @pytest.mark.usefixtures("_narrow_panels")
@@ -190,11 +190,11 @@ def test_limits_of_host_and_device_hold(cuda, tmp_path, monkeypatch):
 
     monkeypatch.setattr(machine.memory, "reserve", counted)
     limited = hdgemm.Options(
-        devices="cuda:0", tile=(64, 75, 40), host_memory="32MB", device_memory="9MB"
+        devices="cuda:0", tile=(64, 75, 40), host_memory="32MB", device_memory="16MB"
     )
     lu_factor(path, out=tmp_path / "LU.npy", options=limited, report=reports.append)
     assert reports[0].plan["host_bytes"] <= 32_000_000
-    assert 0 < held[1] <= 9_000_000
+    assert 0 < held[1] <= 16_000_000
     small = hdgemm.Options(devices="cuda:0", tile=(64, 75, 40), device_memory="1MB")
     with pytest.raises(DoesNotFitError) as caught:
         lu_factor(path, out=tmp_path / "other.npy", options=small)
@@ -229,16 +229,16 @@ def test_solves_factor_on_the_device(cuda, tmp_path):
     np.testing.assert_allclose(hdgemm.linalg.lu_solve(lu, b, **keywords), x, atol=1e-10)
 
 
-def test_a_run_that_is_cancelled_during_a_product(cuda, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stage", ["load2", "mult1", "store1"])
+def test_a_run_that_is_cancelled_while_a_device_works(cuda, tmp_path, stage):
     path, cancel = saved(tmp_path / "A.npy", random_matrix(N, N, "float64")), threading.Event()
 
-    def cancelled(*arguments, **keywords):
-        cancel.set()
-        return run_product(*arguments, **keywords)
+    def observer(event):
+        if event.device == "cuda:0" and event.stage == stage and event.unit == 1:
+            cancel.set()
 
-    monkeypatch.setattr(updates, "run_product", cancelled)
     with pytest.raises(CancelledRunError, match="the factorisation was cancelled"):
-        lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], cancel=cancel)
+        lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], cancel=cancel, observer=observer)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["A.npy"]
 
 
@@ -270,42 +270,153 @@ def test_errors_are_those_of_the_host(cuda, tmp_path):
     assert not (tmp_path / "F.npy").exists()
 
 
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [("malloc", 2), ("hostAlloc", 2), ("memcpyAsync", 1), ("dgemm", 13), ("dtrsm", 13)],
+)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_call_of_the_driver_may_fail(cuda, tmp_path, call, status, number):
+    options, machine = cuda
+    path = saved(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    with hdgemm.Session(options) as session:
+        lu_factor(path, session=session, out=tmp_path / "first.npy")
+        machine.inject(Fault(call, number, status))
+        with pytest.raises(HdgemmError):
+            lu_factor(path, session=session, out=tmp_path / "LU.npy")
+        assert not (tmp_path / "LU.npy").exists()
+        lu, pivots = lu_factor(path, session=session, out=tmp_path / "LU.npy")
+        np.testing.assert_array_equal(lu, np.load(tmp_path / "first.npy"))
+        assert len(pivots) == N
+
+
+def crossed(machine, direction):
+    """Return the bytes that the driver was told to copy in a direction."""
+    plain = (call.args for call in machine.calls if call.name == "memcpyAsync")
+    rows = (call.args for call in machine.calls if call.name == "memcpy2DAsync")
+    return sum(args[2] for args in plain if args[3] == direction) + sum(
+        args[4] * args[5] for args in rows if args[6] == direction
+    )
+
+
 @pytest.mark.usefixtures("_narrow_panels")
-def test_a_slab_comes_back_once_for_each_block_and_half(cuda, tmp_path):
-    a, reports = random_matrix(N, N, "float64"), []
-    path = saved(tmp_path / "A.npy", a)
-    options = dataclasses.replace(cuda[0], tile=(13, 18, 18))
-    lu, pivots = lu_factor(path, out=tmp_path / "LU.npy", options=options, report=reports.append)
+@pytest.mark.parametrize("name", ["lu", "cholesky", "qr"])
+def test_a_slab_crosses_the_link_once(cuda, tmp_path, name):
+    options, machine = cuda
+    path, reports = saved(tmp_path / "A.npy", positive_definite(N, "float64")), []
+    call, more = {
+        "lu": (lu_factor, {}), "cholesky": (cholesky, {"lower": True}), "qr": (qr, {"mode": "raw"}),
+    }[name]  # fmt: skip
+    call(path, out=tmp_path / "F.npy", options=options, report=reports.append, **more)
+    # Slabs of 18 columns, panels of 5, 4, 5 and 4 (of 9 for QR) in blocks of 9.
+    spans = {"qr": [(0, 9), (9, 18)]}.get(name, [(0, 5), (5, 10), (10, 15), (15, 18)])
+    trapezoids = name == "cholesky"
+    slabs = blocks = panels = squares = 0
+    for start in (0, 18):
+        for first, last in spans:
+            width, rows = last - first, N - start - first
+            slabs += width * (rows if trapezoids else N)
+            if last < 18:
+                panels += width * (rows - width if trapezoids else rows)
+                squares += width**2
+    for first in (0, 9):
+        blocks += 9 * (18 if trapezoids else N - first)
+        squares += 81
+    stages = reports[0].stages
+    assert stages["store1"].nbytes == stages["store1"].planned_bytes == 8 * slabs
+    sent = slabs + blocks + panels + (squares if name == "qr" else 0)
+    assert stages["load2"].nbytes == stages["load2"].planned_bytes == 8 * sent
+    assert crossed(machine, 2) == 8 * slabs
+    lists = crossed(machine, 1) - 8 * sent
+    assert 0 <= lists <= (16 * 2 * N * 8 if name == "lu" else 0)
+
+
+@pytest.mark.parametrize("name", ["lu", "cholesky", "qr"])
+def test_staging_is_allocated_once(cuda, tmp_path, name):
+    options, machine = cuda
+    counts = []
+    call, more = {
+        "lu": (lu_factor, {}), "cholesky": (cholesky, {}), "qr": (qr, {"mode": "raw"}),
+    }[name]  # fmt: skip
+    for slabs in (3, 9):
+        path = saved(tmp_path / "A.npy", positive_definite(8 * slabs, "float64"))
+        with hdgemm.Session(dataclasses.replace(options, tile=(8, 8, 4))) as session:
+            call(path, out=tmp_path / f"{slabs}.npy", session=session, **more)  # opens the device
+            before = sum(call.name == "hostAlloc" for call in machine.calls)
+            call(path, out=tmp_path / f"{slabs}.npy", session=session, **more)
+            counts.append(sum(call.name == "hostAlloc" for call in machine.calls) - before)
+    # Lists of permutations stay with the device.
+    assert counts[0] == counts[1] <= 5
+
+
+def test_several_devices_hold_strips_of_a_slab(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident_plan, "PANEL", 4)
+    machine = StandIn(devices=2)
+    a, spd = random_matrix(N, N, "float64"), positive_definite(N, "float64")
+    names = ("cuda:0", "cuda:1")
+    options = hdgemm.Options(devices=names, tile=TILE, host_memory="64MB")
+    reports = []
+    keywords = {"options": options, "report": reports.append}
+    with driven_by(machine.api()):
+        lu, pivots = lu_factor(saved(tmp_path / "A.npy", a), out=tmp_path / "LU.npy", **keywords)
+        factor = cholesky(saved(tmp_path / "S.npy", spd), True, out=tmp_path / "L.npy", **keywords)
+        q, r = qr(tmp_path / "A.npy", out=(tmp_path / "Q.npy", tmp_path / "R.npy"), **keywords)
     assert ratio_of(np.array(lu), pivots, a) < SOUND
-    # Panels of 8, 8 and 2 columns: the first updates 10 columns, the second 2, and each solves
-    # with a triangle of order 8 in two halves.
-    first = (4 + 28) * 10 + (4 + 20) * 2
-    second = (4 + 10) * 10 + (4 + 2) * 2
-    # The earlier slab solves with a triangle of order 18 in four parts, and updates 18 rows.
-    block = (4 + 1 + 9 + 4 + 1 + 18) * 18
-    stage = reports[0].stages["store1"]
-    assert stage.nbytes == stage.planned_bytes == 8 * (first + block + second)
+    assert residual_ratio(factor @ factor.T - spd, spd) < SOUND
+    assert residual_ratio(np.array(q) @ r - a, a) < SOUND
+    for report in reports:
+        assert set(report.devices) == {"host", *names}
+        assert report.moved_bytes == report.planned_bytes
+    lu_bytes = {
+        name: sum(e.nbytes for e in reports[0].timeline.events
+                  if e.device == name and e.stage == "store1")
+        for name in names
+    }  # fmt: skip
+    assert sum(lu_bytes.values()) == a.nbytes
+    assert min(lu_bytes.values()) > 0
 
 
-@pytest.mark.parametrize("routine", ["lu", "cholesky"])
-def test_blocks_are_deeper_where_transfers_of_slabs_take_the_time(cuda, monkeypatch, routine):
-    slow = Machine(gemm={"float64": 1e12}, copy=2e9, pcie_up=2e9, pcie_down=2e9, disk_read=1e9)
-    monkeypatch.setattr(hdgemm.Session, "machine", lambda *_arguments: slow)
-    options = dataclasses.replace(cuda[0], tile=None, host_memory="96MB")
-    deep = hdgemm.linalg.plan(routine, 4096, options=options)
-    monkeypatch.setattr(updates, "_DEPTHS", ())
-    shallow = hdgemm.linalg.plan(routine, 4096, options=options)
+@pytest.mark.usefixtures("_narrow_panels")
+@pytest.mark.parametrize(("order", "seed"), [("eager", 0), ("random", 1), ("random", 2)])
+def test_results_do_not_depend_on_the_order_of_streams(tmp_path, order, seed):
+    a, spd = random_matrix(N, N, "complex128"), positive_definite(N, "complex128")
+    saved(tmp_path / "A.npy", a), saved(tmp_path / "S.npy", spd)
+    found = []
+    for machine in (StandIn(), StandIn(order=order, seed=seed)):
+        options = hdgemm.Options(devices="cuda:0", tile=(8, 12, 4), host_memory="64MB")
+        with driven_by(machine.api()):
+            lu, pivots = lu_factor(tmp_path / "A.npy", out=tmp_path / "LU.npy", options=options)
+            factor = cholesky(tmp_path / "S.npy", True, out=tmp_path / "L.npy", options=options)
+            q, r = qr(
+                tmp_path / "A.npy", out=(tmp_path / "Q.npy", tmp_path / "R.npy"), options=options
+            )
+        found.append([np.array(x) for x in (lu, pivots, factor, q, r)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert ratio_of(found[0][0], found[0][1], a) < SOUND
 
-    def moved(plan):
-        """Return the elements that blocks of earlier columns update."""
-        return sum(
-            (plan.m - max(block.last, slab.top)) * slab.width
-            for number, slab in enumerate(plan.slabs)
-            for _, block in plan.blocks(number)
+
+def test_strips_are_dealt_by_weights():
+    slab = Columns(0, 100, 0)
+    plan = SlabPlan("lu", 100, 100, "float64", (slab,), 10, 1, 0, devices=("a", "b", "c"),
+                    weights=(0.6, 0.3, 0.1))  # fmt: skip
+    dealt = resident_plan.dealt(plan, slab)
+    assert [sum(strip.width for strip in strips) for strips in dealt] == [60, 30, 10]
+    assert sorted(x for strips in dealt for x in strips) == resident_plan.strips(plan, slab)
+
+
+@pytest.mark.parametrize("routine", ["lu", "cholesky", "qr"])
+def test_slabs_are_as_narrow_as_a_device_holds(cuda, routine):
+    wide, narrow = (
+        hdgemm.linalg.plan(
+            routine, 4096,
+            options=dataclasses.replace(
+                cuda[0], tile=None, host_memory="500MB", device_memory=memory
+            ),
         )
-
-    assert deep.block > shallow.block
-    assert moved(deep) < moved(shallow)
-    assert deep.bytes_held <= 96_000_000
-    forced = dataclasses.replace(options, tile=(256, 512, 64))
-    assert hdgemm.linalg.plan(routine, 4096, options=forced).block == 64
+        for memory in ("1GB", "64MB")
+    )  # fmt: skip
+    assert len(wide.slabs) < len(narrow.slabs)
+    held = [(narrow.m - slab.top) * slab.width * 8 for slab in narrow.slabs]
+    blocks = 2 * narrow.m * narrow.block * 8
+    assert max(held) + blocks <= 64_000_000
+    assert narrow.slab_buffers * max(held) + blocks <= narrow.bytes_held <= 500_000_000

@@ -79,6 +79,7 @@ class HostDevice:
     """
 
     panel_columns = 128
+    packs = False
 
     def __init__(self, *, threads: int | None = None, draws: bool | None = None) -> None:
         self.spec = DeviceSpec("host", unified=True)

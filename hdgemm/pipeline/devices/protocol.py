@@ -218,6 +218,8 @@ class FactorDevice(Device, Protocol):
 
     #: Cores of the host that it computes on; 0 for a device with processors of its own.
     host_cores: int
+    #: `gemm` takes A and B in layouts other than that of C.
+    packs: bool
 
     def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
         """Solve with a square triangular A, see `Triangle`.

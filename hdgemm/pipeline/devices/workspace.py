@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Workspace:
     """Multiplies blocks of tiles of C.
 
-    A device multiplies A and B in layouts of its own: their blocks are copied into workspace,
+    Where a device multiplies A and B in layouts of its own, their blocks are copied into workspace,
     which is kept and grows on demand. All operations run in the queue of `gemm`, in order. A queue
     goes on after a failed operation: the completion of each one is kept until `take`.
     """
@@ -43,8 +43,8 @@ class Workspace:
         trans_b: str = "N",
     ) -> None:
         """C := alpha·op(A)·op(B) + beta·C on row-major blocks; op is N, T or C, as in BLAS."""
-        packed_a = self._packed("A", a, after, trans_a)
-        packed_b = self._packed("B", b, after, trans_b)
+        packed_a = self.packed("A", a, after, trans_a)
+        packed_b = self.packed("B", b, after, trans_b)
         self.completions.append(self.device.gemm(alpha, packed_a, packed_b, beta, c, after))
 
     def take(self) -> list[Completion]:
@@ -57,13 +57,19 @@ class Workspace:
         while self._buffers:
             self.device.free(self._buffers.popitem()[1])
 
-    def _packed(self, operand: Operand, block: Block, after: After, trans: str) -> Block:
+    def packed(self, operand: Operand, block: Block, after: After, trans: str = "N") -> Block:
+        """Return op(block) as `gemm` takes A or B: a copy in workspace, or the block itself.
+
+        The next packed A or B overwrites a copy. C of a product must not overlap A or B.
+        """
         dtype = block.tile.dtype
         if trans == "C" and dtype.kind == "c":
             conjugated = self.scratch(f"conjugate of {operand}", block.rows, block.cols, dtype)
             self.completions.append(self.device.copy(block, conjugated, after))
             self.completions.append(self.device.conjugate(conjugated, ()))
             block = conjugated
+        if not self.device.packs:
+            return block._replace(tile=block.tile._replace(operand=operand, trans=trans != "N"))
         copied = self._block(operand, operand, block.rows, block.cols, dtype, trans=trans != "N")
         self.completions.append(self.device.copy(block, copied, after))
         return copied

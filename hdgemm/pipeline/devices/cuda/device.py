@@ -52,6 +52,7 @@ class CudaDevice:
     """
 
     host_cores = 0
+    packs = False
 
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
         self.driver = driver

@@ -42,6 +42,7 @@ class OpenCLNativeDevice(OpenCLDevice):
     """
 
     panel_columns = COLUMNS
+    packs = True
 
     @cached_property
     def _workspace(self) -> Workspace:

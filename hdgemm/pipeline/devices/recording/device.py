@@ -79,6 +79,7 @@ class RecordingDevice:
     """
 
     host_cores = 0
+    packs = True
 
     def __init__(
         self,
