@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from hdgemm.cli.output import Outputs, print_result
 from hdgemm.cluster.connection import open_cluster
 from hdgemm.pictures.figure import COLOURS
 from hdgemm.progress_view import PlainLines, ProgressView, describe
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from hdgemm.cli.output import Outputs
     from hdgemm.progress import Progress, TileGrid
 
 
@@ -63,7 +63,6 @@ def plan_on_cluster(
     `what` and `product` are the files A and B and the other arguments of `hdgemm.cluster.plan`, or
     m, n and k and those of `hdgemm.cluster.plan_shape`.
     """
-    from hdgemm.cli.output import print_result
     from hdgemm.cluster import plan, plan_shape
 
     if len(what) == 2:

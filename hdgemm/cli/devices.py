@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, complete_device
+from hdgemm.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from hdgemm.device_check import CheckedGroup
@@ -35,7 +36,6 @@ def _list(*, as_json: bool) -> None:
     from dataclasses import asdict
 
     import hdgemm
-    from hdgemm.cli.output import print_json, print_table
     from hdgemm.tables import Table
     from hdgemm.units import format_size
 
@@ -57,7 +57,6 @@ def _list(*, as_json: bool) -> None:
 
 def _check(name: str, *, as_json: bool) -> None:
     import hdgemm
-    from hdgemm.cli.output import print_json
     from hdgemm.units import format_duration
 
     def show(group: CheckedGroup) -> None:

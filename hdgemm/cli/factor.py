@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from hdgemm.cli import arguments as args
+from hdgemm.cli.output import Outputs, print_result, refuse_existing
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -145,7 +146,6 @@ def syrk(
 
 def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
-    from hdgemm.cli.output import Outputs, print_result, refuse_existing
     from hdgemm.linalg.routines import plan_routine, run_routine
     from hdgemm.progress import Watch
 

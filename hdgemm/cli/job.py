@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from hdgemm.cli.arguments import HostMemory, Json, NoClobber, TransA, TransB, complete_device
+from hdgemm.cli.output import check_file, print_json, refuse_existing
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ def submit(  # noqa: PLR0917 - typer calls it by name
 
     Files that the server cannot read itself are uploaded; an interrupted upload is continued.
     """
-    from hdgemm.cli.output import print_json
-
     if overwrite and output is None:
         raise InputError("--overwrite replaces the file that --output names: give --output")
     options: dict[str, Any] = {"verify": verify}
@@ -141,7 +140,6 @@ def jobs(
     """List jobs, newest first."""
     from itertools import islice
 
-    from hdgemm.cli.output import print_json
     from hdgemm.tables import Table
 
     filters: dict[str, Any] = {"status": status, "name": name}
@@ -168,8 +166,6 @@ def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = Non
 
     Exits with 1 when the job failed, with 130 when it was cancelled.
     """
-    from hdgemm.cli.output import print_json
-
     with _client(url, token) as client:
         found = _find(client, job)
         with _bar("waiting") as tell:
@@ -205,8 +201,6 @@ def _ending(info: Mapping[str, Any]) -> str:
 @app.command()
 def cancel(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
     """Stop a job; its record is kept."""
-    from hdgemm.cli.output import print_json
-
     with _client(url, token) as client:
         info = _find(client, job).cancel().info
     if as_json:
@@ -226,8 +220,6 @@ def fetch(
     token: Token = None,
 ) -> None:
     """Download a job's result."""
-    from hdgemm.cli.output import check_file, print_json, refuse_existing
-
     check_file(out, "fetch", ".npy")
     if no_clobber:
         refuse_existing(out)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hdgemm.cli import arguments as args
+from hdgemm.cli.output import Outputs, print_plans, refuse_existing
 
 
 def command(
@@ -46,7 +47,6 @@ def command(
 ) -> None:
     """Compute C := alpha·op(A)·op(B) + beta·C for matrices of any size."""
     from hdgemm.blas import multiply
-    from hdgemm.cli.output import Outputs, print_plans, refuse_existing
     from hdgemm.preflight import plan
 
     product: dict[str, Any] = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdgemm.cli import arguments as args
+from hdgemm.cli.output import print_plans, print_result
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def command(
     )  # fmt: skip
 
     import hdgemm
-    from hdgemm.cli.output import print_plans, print_result
     from hdgemm.linalg.preflight import PLANNED
     from hdgemm.preflight import plan, plan_shape
 

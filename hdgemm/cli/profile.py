@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, complete_device
+from hdgemm.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +51,6 @@ def command(
     Measures strategies, scaling and contention. Ctrl-C writes a report of what was measured
     until then.
     """
-    from hdgemm.cli.output import print_json
-
     if compare is not None:
         from dataclasses import asdict
 
@@ -120,7 +119,6 @@ def _run(
 
 def _print(result: "Profile", out: Path) -> None:
     """Print the verdict, then tables (those of every stage's prediction are in the report)."""
-    from hdgemm.cli.output import print_table
     from hdgemm.profiling.report import sections
 
     report = result.to_dict()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hdgemm.cli.arguments import DType, Json, NoClobber
+from hdgemm.cli.output import print_json, refuse_existing
 
 
 def command(
@@ -19,7 +20,6 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write a matrix of random numbers, in pieces."""
-    from hdgemm.cli.output import print_json, refuse_existing
     from hdgemm.matrices.random import random_matrix
     from hdgemm.units import format_size
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from hdgemm.cli.arguments import Json  # noqa: TC001 - typer reads it
+from hdgemm.cli.output import print_json
 from hdgemm.cli.serve import DatabaseUrl, DataDir, check_folders, make_settings
 
 
@@ -43,7 +44,6 @@ def command(
 
     A token is printed once and stored as a hash.
     """
-    from hdgemm.cli.output import print_json
     from hdgemm.errors import InputError
     from hdgemm.options import parse_size
     from hdgemm.server import tokens

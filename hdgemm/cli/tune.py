@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdgemm.cli.arguments import DType, Json, complete_device
+from hdgemm.cli.output import check_file, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,6 @@ def command(
     import numpy as np
     from rich.console import Console
 
-    from hdgemm.cli.output import check_file, print_json
     from hdgemm.pipeline.devices.opencl.tuner import blas_gflops
     from hdgemm.pipeline.devices.opencl.tuning_report import draw, to_json, write_report
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, TransA, TransB, parse_scalar
+from hdgemm.cli.output import print_json, print_result
 from hdgemm.errors import InputError
 
 
@@ -49,7 +50,6 @@ def command(
     from dataclasses import asdict
 
     import hdgemm
-    from hdgemm.cli.output import print_json
     from hdgemm.durable.audit import audit
 
     check = hdgemm.verify(
@@ -71,7 +71,6 @@ def _check_factors(
     a: Path, b: Path, c: Path | None, rounds: int, kinds: list[str], as_json: bool
 ) -> None:
     """Check factors or a solution, and exit with 0 or 1."""
-    from hdgemm.cli.output import print_result
     from hdgemm.linalg.factor_check import check_cholesky, check_lu, check_qr, check_solution
 
     if len(kinds) != 1 or (c is None) == (kinds[0] == "solve"):

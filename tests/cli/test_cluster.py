@@ -52,4 +52,4 @@ def test_the_live_view_needs_a_terminal():
             view(snapshot)
         assert isinstance(view, LiveMap) == terminal
         assert "C.npy  50.0 %" in out.getvalue()
-        assert ("1 workers, 1 blocks" in out.getvalue()) == terminal
+        assert ("1 worker, 1 block" in out.getvalue()) == terminal
