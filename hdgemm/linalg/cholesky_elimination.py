@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.resident_block import ResidentBlock
-    from hdgemm.linalg.slabs import Block, SlabPipeline
+    from hdgemm.linalg.slab import Block
+    from hdgemm.linalg.slabs import SlabPipeline
 
 #: Columns that LAPACK factors at once; wider trapezoids are halved.
 _LEAF: Final = 128

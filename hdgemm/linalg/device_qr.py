@@ -11,8 +11,8 @@ from hdgemm.fortran import gemm
 from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.stored_factors import QRFactors
 from hdgemm.matrices.stores import is_stored
 from hdgemm.product.arguments import check_out_dtype, check_shape

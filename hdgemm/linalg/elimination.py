@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.linalg.resident_plan import factored, panels, strips
+from hdgemm.linalg.slab import Block, operations_on
 from hdgemm.linalg.slab_plan import Columns
-from hdgemm.linalg.slabs import Block
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from hdgemm.linalg.core_team import CoreTeam
     from hdgemm.linalg.resident import ResidentColumns
     from hdgemm.linalg.resident_block import ResidentBlock
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.slabs import Slab, SlabPipeline
+    from hdgemm.linalg.slabs import SlabPipeline
 
     _Span = tuple[int, int]
 
@@ -55,8 +56,8 @@ class Chunk:
         self.place = Columns(first, last, slab.place.top)
         self.array = slab.array[:, first - start : last - start]
         self._team = team
-        #: The last task on these columns; before the first one, the reads of them that are left.
-        self.latest: tuple[Future[Any], ...] = slab.read(first, last)
+        #: The last task on these columns; before the first one, their loads.
+        self.latest: tuple[Future[None], ...] = operations_on(self.place, slab.loads)
 
     def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
         """Queue a task that follows the last one on this chunk, and others."""
@@ -67,7 +68,7 @@ class Chunk:
             return future
         future = self._team.submit(run, (*self.latest, *after))
         self.latest = (future,)
-        self.slab.tasks.append(future)
+        self.slab.tasks.append((self.place, future))
         return future
 
     def block(self, top: int) -> Block:
@@ -115,15 +116,31 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk
             block.tasks.append(chunk.then(partial(method.update, chunk, block, number)))
     for chunk in chunks:
         chunk.latest = next(x.latest for x in wide if chunk.place.first < x.place.last)
-    factored: list[tuple[Block, Future[None]]] = []
-    for chunk in chunks:
-        for block, done in factored:
-            chunk.then(partial(method.update, chunk, block, 0), done)
-        if len(factored) < len(own):
-            top = slab.place.top if plan.kind == "cholesky" else chunk.place.first
-            done = chunk.then(partial(method.factor, chunk))
-            factored.append((chunk.block(top), done))
+    _queue_panels(pipeline, chunks, len(own), method)
     return chunks
+
+
+def _queue_panels(pipeline: SlabPipeline, chunks: list[Chunk], panels: int, method: Method) -> None:
+    """Queue the factorisation of the first chunks, and the updates of the chunks right of each.
+
+    The next panel is updated and factored first (lookahead); then the others are updated, so that
+    all chunks advance together and few tasks are left for the end.
+    """
+    cholesky = pipeline.plan.kind == "cholesky"
+    ahead: tuple[Block, Future[None]] | None = None
+
+    def update(chunk: Chunk) -> None:
+        if ahead is not None:
+            chunk.then(partial(method.update, chunk, ahead[0], 0), ahead[1])
+
+    for number, chunk in enumerate(chunks[:panels], 1):
+        update(chunk)
+        factored = chunk.then(partial(method.factor, chunk))
+        for other in chunks[number:]:
+            update(other)
+        ahead = chunk.block(chunk.place.top if cholesky else chunk.place.first), factored
+    for chunk in chunks[panels:]:
+        update(chunk)
 
 
 def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
@@ -140,6 +157,7 @@ def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
 def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
     """Update and factor a slab that devices hold; each strip of it comes back once."""
     plan, place, resident = pipeline.plan, slab.place, pipeline.resident
+    slab.wait_loaded()
     for columns in resident:
         columns.begin(slab)
     for number, block in enumerate(pipeline.earlier(slab), 1):

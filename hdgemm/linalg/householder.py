@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.resident_block import ResidentBlock
+    from hdgemm.linalg.slab import Block
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
-    from hdgemm.linalg.slabs import Block, SlabPipeline
+    from hdgemm.linalg.slabs import SlabPipeline
     from hdgemm.matrices.stored import StoredMatrix
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.slab import Slab
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.matrices.transfer import Bounce
 

@@ -18,10 +18,10 @@ from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
 from hdgemm.linalg.run import Run, folder_of, open_run
+from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slab_run import slab_run
-from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.storage import destination, in_memory, open_matrix
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
 from hdgemm.linalg.updates import host_bytes

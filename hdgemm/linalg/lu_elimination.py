@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hdgemm.fortran import elimination_pairs, laswp, trsm
-from hdgemm.linalg.elimination import queue_slab
+from hdgemm.linalg.elimination import Chunk, queue_slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.updates import add_product
 from hdgemm.pipeline.devices.interchanges import moves_of
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
-    from hdgemm.linalg.elimination import Chunk
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.resident_block import ResidentBlock
-    from hdgemm.linalg.slabs import Block, Slab, SlabPipeline
+    from hdgemm.linalg.slab import Block, Slab
+    from hdgemm.linalg.slabs import SlabPipeline
 
 #: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
 Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
@@ -150,7 +150,12 @@ def factor_panel(
 def interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
     """Apply the interchanges of later slabs to the rows of L in earlier ones."""
     pipeline.recorder.phase = "interchange"
+
+    def interchange(chunk: Chunk, last: int) -> None:
+        with pipeline.recorder.operation("mult1", chunk.slab.number):
+            laswp(chunk.array, pivots[last:] - chunk.place.top, last - chunk.place.top)
+
     for slab in pipeline.below():
-        _, last, top = slab.place
-        with pipeline.recorder.operation("mult1", slab.number):
-            laswp(slab.array, pivots[last:] - top, last - top)
+        for columns, _ in slab.loads:
+            chunk = Chunk(pipeline.team, slab, columns.first, columns.last)
+            chunk.then(partial(interchange, chunk, slab.place.last))

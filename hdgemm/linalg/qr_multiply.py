@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.householder import Reflectors
-    from hdgemm.linalg.slabs import Slab
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options

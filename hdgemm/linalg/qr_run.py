@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hdgemm.linalg.run import OpenRun
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_journal import Command
-    from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.devices.protocol import NativeDevice

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.elimination import Method
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.slab import Block as FactoredColumns
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.slabs import Block as FactoredColumns
-    from hdgemm.linalg.slabs import Slab
     from hdgemm.pipeline.devices.protocol import Completion, NativeDevice
     from hdgemm.pipeline.plan import Stage
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.linalg.resident import ResidentColumns
+    from hdgemm.linalg.slab import Block as FactoredColumns
     from hdgemm.linalg.slab_plan import Columns
-    from hdgemm.linalg.slabs import Block as FactoredColumns
     from hdgemm.pipeline.devices.interchanges import Moves
     from hdgemm.pipeline.devices.protocol import Tile, Triangle
 

@@ -14,9 +14,9 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import elimination_pairs, gemm, trsm
 from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slab_run import say_state
-from hdgemm.linalg.slabs import Slab
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.devices.interchanges import moves_of, pivots_of

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.recorder import Recorder
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
-    from hdgemm.linalg.slabs import Slab
     from hdgemm.matrices.stored import StoredMatrix
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hdgemm.linalg.run import OpenRun
+    from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_plan import Kind
-    from hdgemm.linalg.slabs import Slab
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -58,9 +58,15 @@ def slab_run(
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
     recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
-    store = None if plan.stores else lambda _slab: None
     pipeline = SlabPipeline(
-        a, out, plan, recorder, check, checkpoint, store=store, devices=devices_of(plan, run)
+        a,
+        out,
+        plan,
+        recorder,
+        check,
+        checkpoint,
+        devices=devices_of(plan, run),
+        overwrites=not target.new,
     )
     try:
         with pipeline:

@@ -20,8 +20,8 @@ from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.row_plan import REFLECTORS
+from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_plan import Columns
-from hdgemm.linalg.slabs import Slab
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Piece = Callable[[Bounce], None]
     _MoveLine = Callable[["_Line", Bounce], None]
+    _MoveRows = Callable[[int, int, NDArray[Any], Bounce], None]
     _MoveBand = Callable[[int, NDArray[Any], Bounce], None]
 
 #: Bytes of one request; larger ones are no faster, smaller ones cost more cores.
@@ -155,15 +156,16 @@ class FileMatrix(Matrix):
 
     def read_pieces(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
         """Cut a read into pieces for the disk pool, which may run beside other matrices' ones."""
-        return self._pieces(row, col, out, self._read_line, self._read_band, GAP)
+        return self._pieces(row, col, out, self._read_line, self._read_rows, self._read_band, GAP)
 
     def write_pieces(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
         """Cut a write into pieces for the disk pool."""
-        return self._pieces(row, col, tile, self._write_line, self._write_band, 0)
+        return self._pieces(row, col, tile, self._write_line, self._write_rows, self._write_band, 0)
 
     def _pieces(
-        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, band: _MoveBand, gap: int
-    ) -> list[Piece]:
+        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, each: _MoveRows,
+        band: _MoveBand, gap: int,
+    ) -> list[Piece]:  # fmt: skip
         if not memory.size:
             return []
         rows, cols = memory.shape
@@ -182,15 +184,31 @@ class FileMatrix(Matrix):
             ]
         count = min(rows, -(-rows * row_bytes // _GROUP))
         return [
-            partial(self._one_by_one, row + top, col, memory[top:bottom], line)
+            partial(each, row + top, col, memory[top:bottom])
             for top, bottom in _even_cuts(rows, count)
         ]
 
-    def _one_by_one(
-        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, bounce: Bounce
-    ) -> None:
-        for one in self._lines(row, col, memory):
-            line(one, bounce)
+    def _write_rows(self, row: int, col: int, tile: NDArray[Any], bounce: Bounce) -> None:
+        """Write short rows by a request each."""
+        for line in self._lines(row, col, tile):
+            self._write_line(line, bounce)
+
+    def _read_rows(self, row: int, col: int, out: NDArray[Any], bounce: Bounce) -> None:
+        """Read short rows by a direct request each; copy as many at once as the buffer holds."""
+        rows, cols = out.shape
+        nbytes = cols * self.dtype.itemsize
+        # Each row lies in the buffer at the phase that it has in the file.
+        pitch = self.pitch % ALIGNMENT + (2 - -nbytes // ALIGNMENT) * ALIGNMENT
+        step = (BOUNCE_SIZE - ALIGNMENT) // pitch
+        for top in range(0, rows, step):
+            part = out[top : top + step]
+            first = self._position(row + top, col)
+            start = first % ALIGNMENT
+            for i in range(len(part)):
+                block = (start + i * pitch) // ALIGNMENT * ALIGNMENT
+                self.file.read_around(first + i * self.pitch, nbytes, bounce.memory[block:])
+            strides = pitch, self.dtype.itemsize
+            copy_rows(part, np.ndarray(part.shape, self.dtype, bounce.memory.data, start, strides))
 
     def _lines(self, row: int, col: int, memory: NDArray[Any]) -> Iterator[_Line]:
         for i in range(len(memory)):

@@ -135,7 +135,7 @@ class BlockFile:
 
         The buffer holds two blocks more than `nbytes`.
         """
-        start = offset % ALIGNMENT if self.direct else 0
+        start = offset % ALIGNMENT
         found = 0
         if self.direct:
             whole = -(-(start + nbytes) // ALIGNMENT) * ALIGNMENT

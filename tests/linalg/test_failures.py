@@ -11,7 +11,7 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor
+from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor, slab
 from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -42,7 +42,11 @@ def test_the_error_says_which_columns_are_overwritten(tmp_path, lower, checkpoin
     assert caught.value.order == 26
 
 
-def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(tmp_path):
+@pytest.mark.parametrize("strip", [slab._STRIP_BYTES, 1])
+def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(
+    tmp_path, monkeypatch, strip
+):
+    monkeypatch.setattr(slab, "_STRIP_BYTES", strip)
     np.save(tmp_path / "A.npy", -np.eye(N))
     before = (tmp_path / "A.npy").read_bytes()
     with pytest.raises(np.linalg.LinAlgError, match=r"A\.npy is unchanged"):
