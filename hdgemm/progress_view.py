@@ -7,13 +7,13 @@ from functools import wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
-from rich.console import Console
-
 from hdgemm.machine.limits import memory_limit, thread_limit
 from hdgemm.units import format_duration, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.console import Console
 
     from hdgemm.progress import Progress
 
@@ -45,7 +45,10 @@ def show_progress(label: str, *, console: Console | None = None) -> ProgressView
     """Return the view that suits a notebook, a terminal, or another standard error."""
     if console is None and (display := _notebook_display()):
         return NotebookBar(label, display)
-    console = console or Console(stderr=True)
+    if console is None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveBar(label, console)
     return PlainLines(label, console)

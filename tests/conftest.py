@@ -52,7 +52,17 @@ def own_signals():
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path)  # as all workers do, in whatever order they collect
+    """Put the tests into one order for all workers, in whatever order each collects them.
+
+    Those that share servers come first: pytest-xdist gives them to one worker, and the others take
+    tests from its end of the list. They wait for processes while the others compute.
+    """
+    here = Path(__file__).parent
+
+    def key(item):
+        return not item.path.is_relative_to(here / "server"), item.path
+
+    items.sort(key=key)
 
 
 def pytest_configure(config):
@@ -73,7 +83,12 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"{mark}: NumPy's")
 
 
+def pytest_collection():
+    gc.disable()  # what is made there stays, and looking for garbage takes a seventh of the time
+
+
 def pytest_collection_finish():
-    # The garbage collector need not visit thousands of tests again and again.
+    # The garbage collector need not visit them again and again.
+    gc.enable()
     gc.collect()
     gc.freeze()

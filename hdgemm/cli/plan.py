@@ -62,11 +62,9 @@ def command(
         strategy=strategy, tile=tile, verify="tiles" if verify_tiles else None,
     )  # fmt: skip
 
-    import hdgemm
-    from hdgemm.linalg.preflight import PLANNED
     from hdgemm.preflight import plan, plan_shape
 
-    if what[0] in {*PLANNED, *hdgemm.linalg.__all__, *hdgemm.__all__}:
+    if _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,
             "out": out or "X.npy",
@@ -102,6 +100,16 @@ def command(
     else:
         raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
     print_plans(plans, as_json=as_json)
+
+
+def _is_routine(word: str) -> bool:
+    """Say whether a word names a function, planned or not; `hdgemm.linalg` takes long to import."""
+    if not word.isidentifier():
+        return False
+    import hdgemm
+    from hdgemm.linalg.preflight import PLANNED
+
+    return word in {*PLANNED, *hdgemm.linalg.__all__, *hdgemm.__all__}
 
 
 def _of_routine(

@@ -8,6 +8,7 @@ import pytest
 from hdgemm import DeviceError, Options, dgemm, multiply
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from tests.reference import assert_close_in_eps
+from tests.run.folder import contents
 
 OPTIONS = Options(devices="recording", tile=(16, 16, 16), host_memory="64MB")
 M, N, K = 40, 36, 44
@@ -30,10 +31,6 @@ def lend(monkeypatch):
         return device
 
     return use
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def run(folder, **keywords):

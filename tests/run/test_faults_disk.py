@@ -15,21 +15,9 @@ import pytest
 
 from hdgemm import InputError, MatrixIOError, Options, dgemm, multiply
 from hdgemm.matrices.files import BlockFile
+from tests.run.folder import N, contents
 
 PIPELINE = Options(devices="host", tile=(64, 64, 64))
-N = 512
-
-
-@pytest.fixture
-def matrices(tmp_path):
-    rng = np.random.default_rng(1)
-    for name in "abc":
-        np.save(tmp_path / f"{name}.npy", rng.standard_normal((N, N)))
-    return tmp_path
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def lanes():

@@ -8,30 +8,17 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hdgemm import CancelledRunError, Options, multiply
 from hdgemm.pipeline.devices.registry import list_devices
 from tests.child import HEARS_SIGNALS
+from tests.run.folder import N, contents
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 MAIN = f"{HEARS_SIGNALS}\nfrom hdgemm.cli.app import main\nmain()"
 #: Tiles so small that the run would take half a minute.
 SLOW = ("--tile", "16,16,16", "--host-memory", "200MB", "--device", "host")
-N = 512
-
-
-@pytest.fixture
-def matrices(tmp_path):
-    rng = np.random.default_rng(1)
-    for name in "abc":
-        np.save(tmp_path / f"{name}.npy", rng.standard_normal((N, N)))
-    return tmp_path
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def interrupted(folder, *arguments, ready, by=signal.SIGINT):
@@ -49,7 +36,7 @@ def interrupted(folder, *arguments, ready, by=signal.SIGINT):
         while not ready(process) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         # Into the run: its lanes are up, and some tiles are stored.
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert process.poll() is None, process.stderr.read()
         process.send_signal(by)
         errors = process.communicate(timeout=240)[1]
@@ -74,13 +61,14 @@ def part_file(folder):
     return ready
 
 
-@pytest.mark.parametrize("out", ["d.npy", "d.zarr::group/D", "d.h5::D"])
 @pytest.mark.parametrize(
-    ("by", "code", "words"),
+    ("out", "by", "code", "words"),
     [
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "stopped by SIGTERM"),
-        (signal.SIGHUP, 129, "stopped by SIGHUP"),
+        ("d.npy", signal.SIGINT, 130, "interrupted"),
+        ("d.npy", signal.SIGTERM, 143, "stopped by SIGTERM"),
+        ("d.zarr::group/D", signal.SIGINT, 130, "interrupted"),
+        ("d.zarr::group/D", signal.SIGHUP, 129, "stopped by SIGHUP"),
+        ("d.h5::D", signal.SIGTERM, 143, "stopped by SIGTERM"),
     ],
 )
 def test_a_new_file_does_not_appear(matrices, out, by, code, words):

@@ -32,14 +32,16 @@ HUGE_PAGE = 2 << 20
 
 CASES = {
     "npy": {"a": "x.npy", "b": "y.npy"},
-    "beta": {"a": "x.npy", "b": "y.npy", "beta": 0.5, "c": "f.npy"},
-    "Fortran order, transposed": {"a": "f.npy", "b": "y.npy", "trans_a": True, "trans_b": True},
-    "float32 to float64": {"a": "x4.npy", "b": "y.npy"},
-    "checked tiles": {"a": "x.npy", "b": "y.npy", "options": {"verify": "tiles"}},
+    "Fortran order, transposed, beta": {
+        "a": "f.npy", "b": "y.npy", "trans_a": True, "trans_b": True, "beta": 0.5, "c": "f.npy",
+    },
+    "float32 to float64, checked tiles": {
+        "a": "x4.npy", "b": "y.npy", "options": {"verify": "tiles"},
+    },
     "gzip in HDF5": {"a": "x.h5::/x", "b": "x.h5::/x"},
     "Zarr": {"a": "x.zarr", "b": "x.zarr"},
     "float32 to Zarr": {"a": "x4.npy", "b": "x4.npy", "out": "out.zarr"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")

@@ -1,4 +1,4 @@
-"""A server that tests of several modules share."""
+"""Servers that tests of several modules share, and a service in the test's own process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.server.harness import Live, live, make_settings
+from tests.server.harness import InProcess, Live, application, live, make_settings
 from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from hdgemm.server.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +38,24 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     np.save(settings.roots[0] / "b.npy", np.asfortranarray(rng.standard_normal((500, 600))))
     with live(settings) as started:
         yield started
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of a service of one test, with a matrix a.npy in its root."""
+    chosen = make_settings(tmp_path)
+    np.save(chosen.roots[0] / "a.npy", np.eye(3))
+    return chosen
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[FastAPI]:
+    """The application of these settings."""
+    with application(settings) as made:
+        yield made
+
+
+@pytest.fixture
+def client(app: FastAPI) -> InProcess:
+    """A client of it, without a token."""
+    return InProcess(app)

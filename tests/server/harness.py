@@ -24,11 +24,13 @@ import pytest
 import uvicorn
 
 import hdgemm
+from hdgemm.server import tokens
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
 from hdgemm.server.http_server import Listener, make_config
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
+from hdgemm.server.tokens import Account
 from tests.child import ends_with_parent
 from tests.ports import reserved_port
 from tests.server import postgres
@@ -59,7 +61,7 @@ def make_settings(folder: Path, **values: Any) -> Settings:
     return Settings(
         **{
             "data_dir": folder / "data", "roots": (root,), "library": FAKE, "memory": 1 << 30,
-            "lease_seconds": 60.0, "beat_seconds": 0.5, "poll_seconds": 0.05, "grace_seconds": 2.0,
+            "lease_seconds": 60.0, "beat_seconds": 0.5, "poll_seconds": 0.1, "grace_seconds": 2.0,
             "job_niceness": 0,
             **values,
         }
@@ -139,6 +141,13 @@ class InProcess:
     delete = partialmethod(request, "DELETE")
 
 
+def token(app: FastAPI, name: str, **limits: Any) -> str:
+    """Create an account with these limits; return its token."""
+    database = app.state.service.database
+    with database.write() as conn:
+        return tokens.create(conn, Account(name=name, **limits), database.now(conn))
+
+
 def npy(array: NDArray[Any]) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array)
@@ -179,7 +188,7 @@ def start(
         )  # fmt: skip
 
 
-def wait_until(ready: Callable[[], Any], seconds: float = LIMIT, every: float = 0.05) -> Any:
+def wait_until(ready: Callable[[], Any], seconds: float = LIMIT, every: float = 0.1) -> Any:
     """Return the first true answer; fail when there is none in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -14,7 +14,6 @@ import pytest
 from hdgemm.errors import InputError
 from hdgemm.server import tokens
 from hdgemm.server.http_server import check_may_serve
-from hdgemm.server.tokens import Account
 from tests.server.harness import (
     LIMIT,
     InProcess,
@@ -23,36 +22,17 @@ from tests.server.harness import (
     make_settings,
     served,
     submit,
+    token,
     upload,
     wait_until,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from fastapi import FastAPI
 
     from hdgemm.server.settings import Settings
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    chosen = make_settings(tmp_path)
-    np.save(chosen.roots[0] / "a.npy", np.eye(3))
-    return chosen
-
-
-@pytest.fixture
-def app(settings: Settings) -> Iterator[FastAPI]:
-    with application(settings) as made:
-        yield made
-
-
-def token(app: FastAPI, name: str, **limits: float) -> str:
-    database = app.state.service.database
-    with database.write() as conn:
-        return tokens.create(conn, Account(name=name, **limits), database.now(conn))  # type: ignore[arg-type]
 
 
 A = {"path": "a.npy"}

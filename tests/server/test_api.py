@@ -12,7 +12,6 @@ import pytest
 from tests.server.harness import InProcess, application, make_settings, npy, submit, upload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return make_settings(tmp_path)
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[InProcess]:
-    with application(settings) as app:
-        yield InProcess(app)
 
 
 @pytest.fixture

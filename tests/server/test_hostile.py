@@ -13,14 +13,19 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.server import jobs, leases, paths, tokens
+from hdgemm.server import jobs, leases, paths
 from hdgemm.server.leases import Capacity, Held
 from hdgemm.server.tables import WorkerRow
-from hdgemm.server.tokens import Account
-from tests.server.harness import InProcess, application, make_settings, served, submit, upload
+from tests.server.harness import (
+    InProcess,
+    served,
+    submit,
+    token,
+    upload,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     import httpx
@@ -31,24 +36,6 @@ if TYPE_CHECKING:
 
 A = {"path": "a.npy"}
 GEMM = "/v1/processes/gemm/execution"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    chosen = make_settings(tmp_path)
-    np.save(chosen.roots[0] / "a.npy", np.eye(3))
-    return chosen
-
-
-@pytest.fixture
-def app(settings: Settings) -> Iterator[FastAPI]:
-    with application(settings) as made:
-        yield made
-
-
-@pytest.fixture
-def client(app: FastAPI) -> InProcess:
-    return InProcess(app)
 
 
 def refused(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
@@ -209,12 +196,6 @@ def test_results_count_against_the_quota_wherever_they_lie(app: FastAPI) -> None
     assert (told["type"], told["limit"]) == ("/problems/quota-exceeded", 6000)
     client.post(f"/v1/jobs/{first}/cancel")
     assert client.post(GEMM, json=refused_body).status_code == 201
-
-
-def token(app: FastAPI, name: str, **limits: int) -> str:
-    database = app.state.service.database
-    with database.write() as conn:
-        return tokens.create(conn, Account(name=name, **limits), database.now(conn))  # type: ignore[arg-type]
 
 
 def test_made_up_secrets_and_methods_are_not_remembered(app: FastAPI) -> None:

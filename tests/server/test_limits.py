@@ -13,11 +13,9 @@ import pytest
 import hdgemm.server
 from hdgemm.server import tokens
 from hdgemm.server.tokens import Account
-from tests.server.harness import REPOSITORY, InProcess, application, make_settings, submit
+from tests.server.harness import REPOSITORY, InProcess, make_settings, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastapi import FastAPI
 
     from hdgemm.server.settings import Settings
@@ -33,12 +31,6 @@ def settings(tmp_path: Path) -> Settings:
         (root / name).mkdir()
         np.save(root / name / "a.npy", np.eye(3))
     return chosen
-
-
-@pytest.fixture
-def app(settings: Settings) -> Iterator[FastAPI]:
-    with application(settings) as made:
-        yield made
 
 
 def client_of(app: FastAPI, account: Account) -> InProcess:

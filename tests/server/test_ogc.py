@@ -11,35 +11,16 @@ import pytest
 from hdgemm.server.execution import PROCESSES
 from tests.server.harness import (
     InProcess,
-    application,
     finished,
-    make_settings,
     submit,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hdgemm.server.settings import Settings
     from tests.server.harness import Live
 
 A = {"path": "a.npy"}
 GEMM = "/v1/processes/gemm/execution"
 OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    chosen = make_settings(tmp_path)
-    np.save(chosen.roots[0] / "a.npy", np.eye(3))
-    return chosen
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[InProcess]:
-    with application(settings) as app:
-        yield InProcess(app)
 
 
 def test_owslib_lists_describes_and_executes(server: Live) -> None:

@@ -25,7 +25,6 @@ from tests.server.harness import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from hdgemm.server.settings import Settings
@@ -40,12 +39,6 @@ def settings(tmp_path: Path) -> Settings:
     chosen = make_settings(tmp_path)
     np.save(chosen.roots[0] / "a.npy", np.eye(30))
     return chosen
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[InProcess]:
-    with application(settings) as app:
-        yield InProcess(app)
 
 
 def change(client: InProcess, job_id: str, **values: Any) -> None:

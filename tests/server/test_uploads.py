@@ -20,7 +20,6 @@ from hdgemm.server.problems import ProblemError
 from hdgemm.server.tables import StoredMatrix
 from tests.server.harness import (
     InProcess,
-    application,
     live,
     make_settings,
     npy,
@@ -29,19 +28,12 @@ from tests.server.harness import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
 MATRIX: NDArray[np.float64] = np.random.default_rng(7).standard_normal((40, 30))
 DATA = MATRIX.tobytes()
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[InProcess]:
-    with application(make_settings(tmp_path)) as app:
-        yield InProcess(app)
 
 
 def new(client: InProcess, **values: Any) -> str:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
-from tests.server.harness import InProcess, application, make_settings
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.server.harness import InProcess
 
 AB = {"a": {"path": "a.npy"}, "b": {"path": "a.npy"}}
 REFERENCE = '{"path": …} or {"matrix": …} or {"job": …}'
 
 DEVICE = 'a text like "host" or "opencl:0" or "cuda:0"'
 STRATEGY = '"initial", "double-buffering", "data-reuse", "data-placement" or "hybrid"'
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[InProcess]:
-    settings = make_settings(tmp_path)
-    np.save(settings.roots[0] / "a.npy", np.eye(3))
-    with application(settings) as app:
-        yield InProcess(app)
 
 
 def errors(client: InProcess, inputs: Any, process: str = "gemm") -> dict[str, str]:

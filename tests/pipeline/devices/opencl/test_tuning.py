@@ -424,11 +424,21 @@ def first_usable(platform):
     return pytest.skip(f"no usable OpenCL platform named {platform!r}")
 
 
+#: Of a shape: whether panels are staged in local memory, and whether they are packed.
+STAGING = [(False, True), (True, True), (True, False)]
+
+
 @pytest.mark.parametrize(
-    ("platform", "dtype"),
-    [*(("Intel", dtype) for dtype in DTYPES), ("Portable", "float64"), ("Portable", "complex64")],
+    ("platform", "dtype", "local", "packed"),
+    [
+        *(("Intel", dtype, *how) for dtype in DTYPES for how in STAGING),
+        # PoCL compiles for more than a second: each staging, and each kind of element, once.
+        *(
+            ("Portable", dtype, *how)
+            for dtype, how in zip(("float64", "complex64", "float64"), STAGING, strict=True)
+        ),
+    ],
 )
-@pytest.mark.parametrize(("local", "packed"), [(False, True), (True, True), (True, False)])
 def test_shapes_for_gpus_and_cpus_multiply_rightly(platform, dtype, local, packed):
     """On a CPU only their results are judged: edges, odd k, and C that must not be read."""
     dtype = np.dtype(dtype)
