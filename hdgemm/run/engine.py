@@ -53,13 +53,12 @@ def run_product(
     *,
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
-    energy: bool = True,
 ) -> Report:
     """Compute a checked product whose C is open.
 
     A `plan` made before for the same extents is made again, with the same tile and limits, where it
     does not fit the way these operands are stored. A `checkpoint` is the durable run that this is,
-    with the plan to go on with where there is one. `energy` measures it, which takes milliseconds.
+    with the plan to go on with where there is one.
 
     Raises `DoesNotFitError` when no plan fits the limits, `DeviceError` when a device failed and no
     other is left, `CancelledRunError` for `watch.cancel`: C is not finished.
@@ -76,7 +75,7 @@ def run_product(
     run = _Run(product, options, session, watch, checkpoint)
     with session.running(options):
         start, calibrated = time.perf_counter(), session.calibration_seconds
-        with EnergyMeter(names) if energy else nullcontext(EnergyMeter()) as meter:
+        with EnergyMeter(names) as meter:
             report = run.alone(names[0], plan) if len(names) == 1 else run.shared(names)
         total = time.perf_counter() - start
         calibrating = session.calibration_seconds - calibrated
