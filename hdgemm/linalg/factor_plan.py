@@ -51,6 +51,12 @@ def plan_for(
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
     machine = machine_of(a.shape, found, folder_of(out, a), run)
+    storage = storage_of(a, out, new=new)
+    return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
+
+
+def storage_of(a: StoredMatrix, out: StoredMatrix, *, new: bool) -> Storage:
+    """Return what a plan depends on of the storage of A and of an output, which may be `new`."""
     stored = out.operand.matrix
     contiguous = (
         isinstance(stored, FileMatrix)
@@ -58,8 +64,7 @@ def plan_for(
         and stored.pitch == stored.shape[1] * stored.dtype.itemsize
     )
     copies = new and contiguous and out.shape == a.shape and mirrored(a) is None
-    storage = Storage(out.chunks is None, row_bytes(a), copies, contiguous)
-    return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
+    return Storage(out.chunks is None, row_bytes(a), copies, contiguous)
 
 
 def plan_in_array(
@@ -143,7 +148,9 @@ def mirrored(a: StoredMatrix) -> SymmetricMatrix | None:
 
 def _unconverted(a: StoredMatrix) -> Matrix:
     matrix = a.operand.matrix
-    return matrix.stored if isinstance(matrix, Converted) else matrix
+    while isinstance(matrix, Converted):
+        matrix = matrix.stored
+    return matrix
 
 
 def row_bytes(a: StoredMatrix) -> int:

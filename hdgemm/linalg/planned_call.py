@@ -6,8 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hdgemm.errors import InputError
-from hdgemm.linalg.factor_plan import FactorsOfSolve, plan_in_array, row_bytes, slabs_for
+from hdgemm.linalg.factor_plan import (
+    FactorsOfSolve,
+    plan_in_array,
+    row_bytes,
+    slabs_for,
+    storage_of,
+)
+from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.refinement import SINGLE, STEPS
@@ -16,8 +25,8 @@ from hdgemm.linalg.run import OpenRun, folder_of, machine_of
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
-from hdgemm.linalg.storage import open_columns, open_matrix
-from hdgemm.linalg.system import MIRRORED, whole_of
+from hdgemm.linalg.storage import in_memory, open_columns, open_matrix
+from hdgemm.linalg.system import MIRRORED, check_transposed, whole_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.layout import check_dtype
@@ -28,8 +37,6 @@ from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import numpy as np
 
     from hdgemm.linalg.row_plan import RowPlan
     from hdgemm.linalg.slab_plan import Kind, SlabPlan
@@ -80,6 +87,13 @@ class PlannedCall:
         """The folder of A, or the present one where A is only described."""
         return Path.cwd() if self.matrix is None else folder_of(self.matrix)
 
+    @property
+    def out_folder(self) -> Path | None:
+        """The folder of the result, where that is a file."""
+        if self.out is None or not is_location(self.out):
+            return None
+        return Path(parse_location(self.out).path).absolute().parent
+
     def row_bytes(self, transposed: bool, itemsize: int | None = None) -> int:
         """Return the bytes from one row to the next of a row-major A, or of its transpose.
 
@@ -100,19 +114,18 @@ class PlannedCall:
 
     def slabs(self, kind: Kind, storage: Storage) -> SlabPlan:
         """Return the plan of a factorisation."""
-        folder = self.folder
-        if self.out is not None and is_location(self.out):
-            folder = Path(parse_location(self.out).path).absolute().parent
+        machine = self.machine(self.out_folder or self.folder)
         return slabs_for(
-            kind, self.shape, self.dtype.name, self.machine(folder), self.run,
+            kind, self.shape, self.dtype.name, machine, self.run,
             storage=storage, reserved=PIECE_BYTES if self.checkpoint else 0,
         )  # fmt: skip
 
-    def solution(self, stream: Stream, reserved: int = 0) -> SolvePlan:
-        """Return the plan of a solution with stored triangles."""
+    def solution(self, stream: Stream, folder: Path | None, reserved: int = 0) -> SolvePlan:
+        """Return the plan of a solution with triangles that are stored in a folder."""
+        machine = self.machine(folder or self.out_folder, self.columns)
         return plan_solve(
             (self.shape[0], self.columns), self.dtype, stream,
-            host_bytes(self.run.options) - reserved, self.machine(self.folder, self.columns),
+            host_bytes(self.run.options) - reserved, machine,
             in_array=not is_location(self.out), tile=self.run.options.tile,
         )  # fmt: skip
 
@@ -123,16 +136,35 @@ class PlannedCall:
         triangles = (Triangle(self.matrix, lower=True),)
         return ColumnSolver(lambda _solver, _x: None, triangles).stream(self.dtype)
 
-    def factors(self, kind: Kind, transposed: bool, mirrors: bool) -> SlabPlan:
-        """Return the plan of factors, of A or of its transpose, for a solve: in an array where A is
-        one, or in a scratch file.
+    def overwritten(self, arguments: Mapping[str, Any]) -> StoredMatrix | None:
+        """Return A where the factors are stored over it."""
+        a = self.matrix
+        if not arguments.get("overwrite_a") or arguments["assume_a"] in MIRRORED or a is None:
+            return None
+        kept = bool(arguments.get("refine")) and self.dtype.name in SINGLE
+        same, array = a.dtype.newbyteorder("=") == self.dtype, a.operand.matrix.array
+        in_array = array is not None and array.flags.writeable and not self.checkpoint
+        takes = self.folder is not None or in_array
+        return a if same and takes and not kept else None
+
+    def factors(
+        self, kind: Kind, transposed: bool, mirrors: bool, place: StoredMatrix | None
+    ) -> SlabPlan:
+        """Return the plan of factors, of A or of its transpose, for a solve: in a new array where A
+        is one, over A, which `place` is then, or in a scratch file.
         """
         n, itemsize = self.shape[0], self.dtype.itemsize
-        if self.matrix is not None and self.folder is None:
+        if place is not None:
+            place = place.T if transposed else place
+            if in_memory(place, self.dtype) is not None:
+                return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
+            return replace(self, out=None).slabs(kind, storage_of(place, place, new=False))
+        if self.matrix is not None and self.folder is None and not self.checkpoint:
             return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
         described = n * itemsize if mirrors and self.matrix is None else 0
         pitch = described or self.row_bytes(transposed, itemsize)
-        return self.slabs(kind, Storage(True, pitch, copies=not mirrors, whole=True))
+        call = self if self.checkpoint else replace(self, out=None)
+        return call.slabs(kind, Storage(True, pitch, copies=not mirrors, whole=True))
 
     def completed(self, arguments: Mapping[str, Any]) -> PlannedCall:
         """Return the same with A read whole from the triangle that is stored."""
@@ -143,32 +175,52 @@ class PlannedCall:
 
     def system(self, routine: str, arguments: Mapping[str, Any]) -> JointPlan:
         """Return the plan of a factorisation into a scratch file, and of the solution with it."""
-        kind: Kind = "cholesky" if arguments["assume_a"] == "pos" else "lu"
-        mirrors = arguments["assume_a"] in MIRRORED
+        structure, transposed = arguments["assume_a"], bool(arguments.get("transposed"))
+        check_transposed(
+            structure, self.dtype if self.matrix is None else self.matrix.dtype,
+            transposed=transposed,
+        )  # fmt: skip
+        kind: Kind = "cholesky" if structure == "pos" else "lu"
         upper = kind == "cholesky" and not arguments.get("lower", False)
         single = SINGLE.get(self.dtype.name) if arguments.get("refine") else None
-        dtype, n = single or self.dtype, self.shape[0]
-        columns = n if routine == "inv" else self.columns
+        n, columns = self.shape[0], self.shape[0] if routine == "inv" else self.columns
         # Of a row-major matrix, refinement factors the transpose.
         turned = kind == "lu" and bool(single and self.matrix and self.matrix.order == "C")
+        place = self.overwritten(arguments)
         needed = FactorsOfSolve(
-            kind, (n, columns), self.dtype, single,
-            in_place=bool(arguments.get("overwrite_a")) and not mirrors, durable=self.checkpoint,
-        )  # fmt: skip
+            kind, (n, columns), self.dtype, single, place is not None, self.checkpoint
+        )
         slabs = needed.plan_in_memory(self.folder, self.run) if routine == "solve" else None
         if slabs is None:
-            slabs = replace(self, dtype=dtype, out=None).factors(kind, upper or turned, mirrors)
-        stored = 2 if slabs.stores else 0
+            factored = replace(self, dtype=single or self.dtype)
+            slabs = factored.factors(kind, upper or turned, structure in MIRRORED, place)
+        if place is None:
+            # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
+            second_lower = kind == "cholesky" or transposed != turned
+            stream = self.scratch(needed, stored=slabs.stores, second_lower=second_lower)
+        elif kind == "cholesky":
+            stream = by_cholesky(place, lower=not upper).stream(self.dtype)
+        else:
+            code = "T" if transposed else "N"
+            stream = by_lu(place, np.empty(0, np.int64), code).stream(self.dtype)
+        beside_a = slabs.stores and (place is not None or not self.checkpoint)
         reserved = needed.residual_bytes(self.run.options)
         reserved += 0 if slabs.stores else slabs.bytes_held
-        whole = bool(stored) and n * dtype.itemsize < SHORT
-        # The second triangle is L^H of Cholesky factors, U of LU factors, L of their transpose.
-        second_lower = kind == "cholesky" or bool(arguments.get("transposed")) != turned
-        stream = Stream(2, stored, dtype.itemsize, whole=whole,
-                        keeps_lower=second_lower if whole else None)  # fmt: skip
-        if single is not None:
-            residual = n * n * self.dtype.itemsize
-            stream = stream._replace(more=residual, copies=needed.copies, steps=STEPS)
+        solution = replace(self, columns=columns).solution(
+            stream, self.folder if beside_a else None, reserved
+        )
         facts = facts_of(routine, (n, columns), self.dtype.name, self.run.options)
-        solution = replace(self, columns=columns).solution(stream, reserved)
         return JointPlan(facts, (slabs, solution))
+
+    def scratch(self, needed: FactorsOfSolve, *, stored: bool, second_lower: bool) -> Stream:
+        """Return what a solve reads of factors in a scratch file (`stored`) or in memory."""
+        n, itemsize = self.shape[0], (needed.single or self.dtype).itemsize
+        whole = stored and n * itemsize < SHORT
+        stream = Stream(
+            2, 2 if stored else 0, itemsize, whole=whole,
+            keeps_lower=second_lower if whole else None,
+        )  # fmt: skip
+        if needed.single is None:
+            return stream
+        residual = n * n * self.dtype.itemsize
+        return stream._replace(more=residual, copies=needed.copies, steps=STEPS)

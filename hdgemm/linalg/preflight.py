@@ -114,7 +114,7 @@ def plan(
             raise InputError(f"{routine} takes square matrices, got {m}×{n}")
         arguments["assume_a"] = structure_of(arguments.get("assume_a"))
         if routine in _TRIANGULAR or "triangular" in arguments["assume_a"]:
-            return call.solution(call.triangle())
+            return call.solution(call.triangle(), call.folder)
         if routine in ("solve", "inv"):
             return call.completed(arguments).system(routine, arguments)
         if routine == "qr" and arguments.get("mode") == "r":

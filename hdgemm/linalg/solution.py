@@ -66,7 +66,12 @@ class ColumnSolver(NamedTuple):
     def stream(self, dtype: np.dtype[Any]) -> Stream:
         """Return what is read and held for an X of some dtype."""
         dtype = self.dtype or dtype
-        triangles = [each for each in self.triangles if in_memory(each.matrix, dtype) is None]
+        columns = [each.by_columns(dtype).matrix for each in self.triangles]
+        triangles = [
+            each
+            for each, matrix in zip(self.triangles, columns, strict=True)
+            if in_memory(matrix, dtype) is None
+        ]
         whole = bool(triangles) and all(whole_columns(each.matrix) for each in triangles)
         keeps = whole and len(triangles) > 1
         return Stream(

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.factored_solve import solve_triangular
 from hdgemm.linalg.refinement import SINGLE, NotConvergedError
@@ -15,7 +14,15 @@ from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import absolute, open_square
-from hdgemm.linalg.system import MIRRORED, System, check_refine, factored, refined, structure_of
+from hdgemm.linalg.system import (
+    MIRRORED,
+    System,
+    check_refine,
+    check_transposed,
+    factored,
+    refined,
+    structure_of,
+)
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -116,8 +123,7 @@ def solve(
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
     with ExitStack() as stack:
         source = stack.enter_context(open_square(a))
-        if assume_a == "pos" and transposed and source.dtype.kind == "c":
-            raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
+        check_transposed(assume_a, source.dtype, transposed=bool(transposed))
         solution = Solution.of(b, source.shape[0], source.dtype)
         stack.enter_context(solution.rhs)
         refines = refine is not None and solution.dtype.name in SINGLE

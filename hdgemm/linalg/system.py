@@ -59,6 +59,12 @@ def structure_of(assume_a: str | None) -> str:
     return _STRUCTURES[assume_a]
 
 
+def check_transposed(structure: str, dtype: np.dtype[Any], *, transposed: bool) -> None:
+    """Raise `InputError` for the transpose of a Hermitian matrix that is factored by Cholesky."""
+    if structure == "pos" and transposed and dtype.kind == "c":
+        raise InputError("transposed does not go with assume_a='pos' for a complex matrix")
+
+
 def check_refine(refine: str | None) -> None:
     """Raise `InputError` where X cannot be refined in this way."""
     if refine not in (None, "float32"):

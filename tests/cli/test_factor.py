@@ -233,3 +233,35 @@ def test_errors_have_the_exit_codes_of_products(files):
         assert text in str(result.exception)
         assert result.exception.exit_code == code
     assert not (files / "F.npy").exists()
+
+
+@pytest.mark.parametrize("store", ["C", "F", "array C", "array F", "zarr"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"overwrite_a": True}, {"overwrite_a": True, "transposed": True},
+        {"overwrite_a": True, "assume_a": "pos"}, {"refine": "float32"}, {"assume_a": "pos"},
+        {"assume_a": "her", "refine": "float32"}, {"assume_a": "lower triangular"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_plan_of_a_solve_is_that_of_its_storage(files, arguments, store, durable):
+    a = np.load("A.npy")
+    a = np.tril(a) if "triangular" in str(arguments) else a @ a.T + N * np.eye(N)
+    place = np.asarray(a, order=store[-1]) if store != "zarr" else "P.zarr"
+    if store == "zarr":
+        with hdgemm.create(place, a.shape) as stored:
+            stored.write(a)
+    elif "array" not in store:
+        np.save("P.npy", place)
+        place = "P.npy"
+    if durable and store == "zarr" and "overwrite_a" in arguments:
+        return  # refused: the library decides when a chunk reaches the disk
+    np.save("rhs.npy", np.ones((N, 5), np.complex128 if "refine" in arguments else np.float64))
+    reports, how = [], {"out": "X.npy", "checkpoint": durable} | arguments
+    how["options"] = Options(host_memory="20MB", tile=(1, 7, 3), devices="host")
+    shown = linalg.plan("solve", place, columns="rhs.npy", **how)
+    linalg.solve(place, "rhs.npy", report=reports.append, **how)
+    assert reports[0].plan == shown.summary()
+    if "refine" not in arguments:
+        assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
