@@ -13,7 +13,6 @@ others (lookahead).
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,6 +23,7 @@ from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -45,12 +45,9 @@ _PER_CORE: Final = 2
 
 
 class Chunk:
-    """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows.
+    """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows."""
 
-    Without a team, tasks run in the calling thread.
-    """
-
-    def __init__(self, team: CoreTeam | None, slab: Slab, first: int, last: int) -> None:
+    def __init__(self, team: CoreTeam, slab: Slab, first: int, last: int) -> None:
         start = slab.place.first
         self.slab = slab
         self.place = Columns(first, last, slab.place.top)
@@ -61,11 +58,6 @@ class Chunk:
 
     def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
         """Queue a task that follows the last one on this chunk, and others."""
-        if self._team is None:
-            run()
-            future: Future[None] = Future()
-            future.set_result(None)
-            return future
         future = self._team.submit(run, (*self.latest, *after))
         self.latest = (future,)
         self.slab.tasks.append((self.place, future))
@@ -168,7 +160,7 @@ def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
     _begin_fetch(resident, own[:1])
     for panel, after in zip(own, following, strict=True):
         _settle(resident)
-        chunk = Chunk(None, slab, panel.first, panel.last)
+        chunk = Chunk(pipeline.team, slab, panel.first, panel.last)
         method.factor(chunk)
         if panel.last < place.last:
             sent = _sent(resident, method, chunk.block(factored(plan, panel).top), 0)
