@@ -420,3 +420,11 @@ def test_slabs_are_as_narrow_as_a_device_holds(cuda, routine):
     blocks = 2 * narrow.m * narrow.block * 8
     assert max(held) + blocks <= 64_000_000
     assert narrow.slab_buffers * max(held) + blocks <= narrow.bytes_held <= 500_000_000
+
+
+def test_a_plan_of_an_older_journal_deals_strips_equally(cuda):
+    plan = hdgemm.linalg.plan("lu", N, options=cuda[0])
+    values = plan.to_dict()
+    assert SlabPlan.from_dict(values) == plan
+    del values["weights"]
+    assert SlabPlan.from_dict({**values, "devices": ["a", "b"]}).weights == (1.0, 1.0)
