@@ -155,16 +155,32 @@ class PlannedCall:
         """
         n, itemsize = self.shape[0], self.dtype.itemsize
         if place is not None:
-            place = place.T if transposed else place
-            if in_memory(place, self.dtype) is not None:
-                return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
-            return replace(self, out=None).slabs(kind, storage_of(place, place, new=False))
+            return replace(self, out=None).over(kind, place.T if transposed else place)
         if self.matrix is not None and self.folder is None and not self.checkpoint:
             return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
         described = n * itemsize if mirrors and self.matrix is None else 0
         pitch = described or self.row_bytes(transposed, itemsize)
         call = self if self.checkpoint else replace(self, out=None)
         return call.slabs(kind, Storage(True, pitch, copies=not mirrors, whole=True))
+
+    def over(self, kind: Kind, place: StoredMatrix) -> SlabPlan:
+        """Return the plan of factors of A, or of its transpose, that are stored over it."""
+        if in_memory(place, self.dtype) is not None:
+            return plan_in_array(kind, self.shape, self.dtype, None, self.run.options)
+        return self.slabs(kind, storage_of(place, place, new=False))
+
+    def factorisation(self, kind: Kind, arguments: Mapping[str, Any]) -> SlabPlan:
+        """Return the plan of `lu_factor`, of Cholesky's or of the reflectors of `qr`."""
+        upper = kind == "cholesky" and not arguments.get("lower", False)
+        if self.out is None and self.matrix is not None and kind != "qr":
+            place = self.overwritten(arguments)
+            if place is not None:
+                return self.over(kind, place.T if upper else place)
+            return plan_in_array(kind, self.shape, self.dtype, self.folder, self.run.options)
+        given = is_location(self.out) if self.out is not None else False
+        made = parse_location(self.out).format if given else None
+        whole = made == "npy"
+        return self.slabs(kind, Storage(made != "zarr", self.row_bytes(upper), whole, whole))
 
     def completed(self, arguments: Mapping[str, Any]) -> PlannedCall:
         """Return the same with A read whole from the triangle that is stored."""

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planned_call import PlannedCall, described
-from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.system import check_refine, structure_of
 from hdgemm.machine.limits import memory_limit
-from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix
-from hdgemm.product.target import is_location
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
@@ -77,8 +74,8 @@ def plan(
         Right-hand sides, for "solve", "lstsq" and triangular systems: their number, or B as the
         routine takes it.
     out
-        Where the result will go: a location. Its folder's disk is the one that is priced. None
-        plans a factorisation as for a file in the folder of A; into an array it takes no slabs.
+        Where the result will go: a location. Its folder's disk is the one that is priced. None for
+        an array, or for A with `overwrite_a`; where A is only described, for a file.
     checkpoint
         The run is to be durable.
     options, session
@@ -121,10 +118,7 @@ def plan(
             tall = tall_plan(call.shape, call.dtype, call.folder, run)
             if tall is not None:
                 return tall
-        made = parse_location(out).format if out is not None and is_location(out) else None
-        kind, whole = _KINDS[routine], made == "npy"
-        upper = kind == "cholesky" and not arguments.get("lower", False)
-        return call.slabs(kind, Storage(made != "zarr", call.row_bytes(upper), whole, whole))
+        return call.factorisation(_KINDS[routine], arguments)
 
 
 def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:

@@ -265,3 +265,25 @@ def test_the_plan_of_a_solve_is_that_of_its_storage(files, arguments, store, dur
     assert reports[0].plan == shown.summary()
     if "refine" not in arguments:
         assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
+
+
+@pytest.mark.parametrize("store", ["C", "F", "array C", "array F", "zarr"])
+@pytest.mark.parametrize("routine", ["lu_factor", "cholesky", "cho_factor"])
+@pytest.mark.parametrize("over", [False, True])
+def test_the_plan_of_factors_without_an_out_is_that_of_an_array_or_of_a(
+    files, routine, store, over
+):
+    a = np.load("A.npy")
+    a = a @ a.T + N * np.eye(N)
+    place = np.asarray(a, order=store[-1]) if store != "zarr" else "P.zarr"
+    if store == "zarr":
+        with hdgemm.create(place, a.shape) as stored:
+            stored.write(a)
+    elif "array" not in store:
+        np.save("P.npy", place)
+        place = "P.npy"
+    reports, options = [], Options(host_memory="20MB", tile=(1, 7, 3), devices="host")
+    shown = linalg.plan(routine, place, overwrite_a=over, options=options)
+    getattr(linalg, routine)(place, overwrite_a=over, options=options, report=reports.append)
+    assert reports[0].plan == shown.summary()
+    assert nonzero(reports[0].planned_bytes) == nonzero(reports[0].moved_bytes)
