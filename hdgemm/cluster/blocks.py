@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.regions import area, joined_remainder
+from hdgemm.run.regions import joined_remainder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,13 +112,13 @@ class BlockPool:
         self._quantum = quantum
         whole = [Rect(0, 0, *shape)] if region is None else region
         #: Elements of C that are computed, those done before included.
-        self.total = sum(map(area, whole))
+        self.total = sum(rect.area for rect in whole)
         self._free = [part for rect in whole for part in joined_remainder(rect, done)]
         self._workers: dict[str, _Worker] = {}
         self._total_rate = 0.0
         #: Workers that are there; those that have not joined yet get their shares later.
         self.expected = 0
-        self.undrawn = sum(map(area, self._free))
+        self.undrawn = sum(rect.area for rect in self._free)
         #: Elements of C that are not stored.
         self.left = self.undrawn
 
@@ -153,7 +153,7 @@ class BlockPool:
             return None
         worker = self._workers[name]
         block = self._cut(*self._extents(self._elements(worker)))
-        self.undrawn -= area(block)
+        self.undrawn -= block.area
         worker.out.append(block)
         return block
 
@@ -164,7 +164,7 @@ class BlockPool:
             return []
         deep = _SHALLOWEST
         if worker.out and worker.rate > 0:
-            seconds = area(worker.out[-1]) / worker.rate
+            seconds = worker.out[-1].area / worker.rate
             deep = min(_DEEPEST, deep + round(_QUEUE_SECONDS / seconds))
         drawn: list[Rect] = []
         if len(worker.out) > max(deep // 2, _SHALLOWEST - 1):
@@ -177,8 +177,8 @@ class BlockPool:
         """Record that a worker has stored a block, and the seconds that it took."""
         worker = self._workers[name]
         worker.out.remove(block)
-        self.left -= area(block)
-        worker.elements = area(block) + _FADING * worker.elements
+        self.left -= block.area
+        worker.elements = block.area + _FADING * worker.elements
         worker.seconds = seconds + _FADING * worker.seconds
         rate = worker.elements / worker.seconds if worker.seconds > 0 else worker.rate
         self._total_rate += rate - worker.rate
@@ -192,7 +192,7 @@ class BlockPool:
 
     def _put_back(self, block: Rect) -> None:
         self._free.append(block)
-        self.undrawn += area(block)
+        self.undrawn += block.area
 
     def _elements(self, worker: _Worker) -> float:
         """Return the elements of a worker's next block."""
@@ -237,13 +237,13 @@ class BlockPool:
         wide = _part(rect.cols, max(1, rows * cols // high), self._quantum[1])
         below = rect._replace(row=rect.row + high, rows=rect.rows - high)
         right = Rect(rect.row, rect.col + wide, high, rect.cols - wide)
-        self._free += [rest for rest in (below, right) if area(rest)]
+        self._free += [rest for rest in (below, right) if rest.area]
         return Rect(rect.row, rect.col, high, wide)
 
 
 def _fit(rect: Rect, rows: int) -> tuple[bool, int]:
     """Rank a free rectangle: first a strip of the block's height, then the largest."""
-    return rows / _WHOLE <= rect.rows < _WHOLE * rows, area(rect)
+    return rows / _WHOLE <= rect.rows < _WHOLE * rows, rect.area
 
 
 def _part(extent: int, wanted: int, quantum: int) -> int:

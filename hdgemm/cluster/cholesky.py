@@ -26,7 +26,6 @@ from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
-from hdgemm.run.regions import area
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class _Run:
             for region in self._regions():
                 # Multiply-adds of an element: the update, and half a slab's width of the solve.
                 depth = region.col + region.cols // 2
-                work = 2.0 * depth * area(region) / (2 if region.row == region.col else 1)
+                work = 2.0 * depth * region.area / (2 if region.row == region.col else 1)
                 pool = self._pool(region, done, dtype.itemsize)
                 span = before / total, min(1.0, (before + work) / total)
                 if pool.left:

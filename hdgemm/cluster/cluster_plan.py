@@ -125,7 +125,7 @@ def plan_cluster(
     run = cluster.run()
     rate = sum(worker.flop_rate for worker in workers)
     read = sum(run.bytes_read.values())
-    blocks = sorted(run.blocks, key=lambda block: block.rows * block.cols)
+    blocks = sorted(run.blocks, key=lambda block: block.area)
     return ClusterPlan(
         m, n, k, dtype,
         workers=len(workers),

@@ -37,11 +37,9 @@ class Recorder(Wrapper):
 
     def pieces(self, block: Rect) -> list[tuple[Rect, int]]:
         """Return the rectangles written and their checksums; raise where they are not the block."""
-        elements = sum(rect.rows * rect.cols for rect in self._pieces)
-        if elements != block.rows * block.cols:
-            raise HdgemmError(
-                f"{elements} of the {block.rows * block.cols} elements of {block} were stored"
-            )
+        elements = sum(rect.area for rect in self._pieces)
+        if elements != block.area:
+            raise HdgemmError(f"{elements} of the {block.area} elements of {block} were stored")
         return sorted(self._pieces.items())
 
 

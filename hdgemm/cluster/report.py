@@ -168,7 +168,7 @@ def _split(coordinator: Coordinator, labels: Mapping[str, str]) -> SplitReport:
         offset = coordinator.workers.offsets[address] - coordinator.began
         began = min(receipt.began for receipt in own) + offset
         finished = max(receipt.began + receipt.seconds for receipt in own) + offset
-        elements = sum(receipt.block.rows * receipt.block.cols for receipt in own)
+        elements = sum(receipt.block.area for receipt in own)
         flops = sum(receipt.flops for receipt in own)
         multiplied = sum_stages(receipt.stages for receipt in own).get("mult1")
         busy = multiplied.seconds if multiplied is not None else 0.0

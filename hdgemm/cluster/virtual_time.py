@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.cluster.blocks import BlockPool, Costs
-from hdgemm.run.regions import area
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +140,7 @@ class VirtualCluster:
     def _start(self, name: str, state: _State) -> None:
         block, worker = state.queue.pop(0), state.worker
         nbytes = self._costs.nbytes(block.rows, block.cols)
-        computing = area(block) * self._flops / worker.flop_rate
+        computing = block.area * self._flops / worker.flop_rate
         seconds = TASK_SECONDS + max(computing, nbytes / worker.bandwidth)
         state.running = _Running(block, nbytes / seconds, self._now)
         self._read[name] += nbytes

@@ -50,7 +50,7 @@ def redo_size(plans: Sequence[Plan]) -> tuple[int, int]:
     """
     if len(plans) == 1:
         slabs = slabs_of(plans[0])
-        most = max(slab.rows * slab.cols for parts in slabs for slab in parts)
+        most = max(slab.area for parts in slabs for slab in parts)
         return most * plans[0].problem.c.itemsize, 1 + max(map(len, slabs))
     most = max(plan.tile[0] * plan.tile[1] * plan.problem.c.itemsize for plan in plans)
     return most, 1 + sum(_pieces_of_a_tile(plan) for plan in plans)

@@ -42,7 +42,7 @@ def save_tilemap(
     for place, (name, own) in enumerate(tiles.items()):
         colour = COLOURS[place % len(COLOURS)]
         _add(axes, own, facecolor=colour)
-        part = sum(tile.rows * tile.cols for tile in own) / elements
+        part = sum(tile.area for tile in own) / elements
         legend.append(Patch(color=colour, label=f"{name}  {part:.1%}"))
     _label(axes, extents, title)
     figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False)

@@ -32,6 +32,11 @@ class Rect(NamedTuple):
     rows: int
     cols: int
 
+    @property
+    def area(self) -> int:
+        """Elements in it."""
+        return self.rows * self.cols
+
     def covers(self, other: Rect) -> bool:
         """Say whether `other` lies wholly inside."""
         rows = self.row <= other.row and other.row + other.rows <= self.row + self.rows
@@ -258,7 +263,7 @@ class Plan:
     @property
     def elements(self) -> int:
         """Elements of C that the plan computes."""
-        return self.problem.m * self.problem.n - sum(rect.rows * rect.cols for rect in self.done)
+        return self.problem.m * self.problem.n - sum(rect.area for rect in self.done)
 
     @property
     def flops(self) -> int:

@@ -32,7 +32,7 @@ def bytes_of(plan: Plan, loads: Iterable[Load], elements: int) -> dict[Stage, in
     moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
     problem, unified = plan.problem, plan.device.unified
     for load in loads:
-        spec, area = problem.spec(load.operand), load.rect.rows * load.rect.cols
+        spec, area = problem.spec(load.operand), load.rect.area
         if spec.path == "staged":
             moved["load1"] += area * spec.itemsize
         if not unified:

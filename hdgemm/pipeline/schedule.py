@@ -116,7 +116,7 @@ class ScheduleBuilder:
         self._store(unit)
 
     def _pieces(self, operand: Operand, rect: Rect) -> Sequence[Rect]:
-        if rect.rows * rect.cols * self._itemsize <= self._piece_bytes[operand]:
+        if rect.area * self._itemsize <= self._piece_bytes[operand]:
             return (rect,)
         return pieces_of(self._plan, operand, rect)
 
@@ -129,7 +129,6 @@ class ScheduleBuilder:
         if (reader := self._reader.get((operand, slot))) is not None:
             free = (*free, reader)
         for rect in self._pieces(operand, load.rect):
-            area = rect.rows * rect.cols
             ring, needs = -1, free
             if spec.path == "staged":
                 if not self._unified:
@@ -137,11 +136,11 @@ class ScheduleBuilder:
                     if not self._overlap.loads:  # otherwise load1 overwrites staging only
                         needs = free + needs
                 load1.append(Op("load1", len(load1), operand, unit, step, number, rect, ring,
-                                area * spec.itemsize, 0, needs))  # fmt: skip
+                                rect.area * spec.itemsize, 0, needs))  # fmt: skip
                 needs = (("load1", len(load1)), *free)
             if not self._unified:
                 load2.append(Op("load2", len(load2), operand, unit, step, number, rect, ring,
-                                area * self._itemsize, 0, needs))  # fmt: skip
+                                rect.area * self._itemsize, 0, needs))  # fmt: skip
                 if ring >= 0:
                     self._up.emptied(len(load2))
             free = ()
@@ -168,7 +167,7 @@ class ScheduleBuilder:
             needs += self._stored.get(unit.slot, ())
             if not self._overlap.stores:
                 needs += self._all_stored()
-        flops = unit.rect.rows * unit.rect.cols * step.kb * self._flops
+        flops = unit.rect.area * step.kb * self._flops
         mult1 = self.schedule["mult1"]
         mult1.append(Op("mult1", len(mult1), "C", unit.number, step.number, -1, unit.rect, -1,
                         0, flops, needs))  # fmt: skip
@@ -181,7 +180,6 @@ class ScheduleBuilder:
         store1, store2 = self.schedule["store1"], self.schedule["store2"]
         drains = self._overlap.c_on_device and not self._unified
         for rect in self._pieces("C", unit.rect):
-            area = rect.rows * rect.cols
             ring = -1
             needs: tuple[Need, ...] = (("mult1", unit.last + 1),)
             if drains:
@@ -189,10 +187,10 @@ class ScheduleBuilder:
                     ring, empty = self._down.fill("store2")
                     needs += empty
                 store1.append(Op("store1", len(store1), "C", unit.number, unit.last, -1, rect,
-                                 ring, area * self._itemsize, 0, needs))  # fmt: skip
+                                 ring, rect.area * self._itemsize, 0, needs))  # fmt: skip
                 needs = (("store1", len(store1)),)
             if path == "staged":
-                nbytes = area * problem.c.itemsize * (2 if problem.reads_c else 1)
+                nbytes = rect.area * problem.c.itemsize * (2 if problem.reads_c else 1)
                 store2.append(Op("store2", len(store2), "C", unit.number, unit.last, -1, rect,
                                  ring, nbytes, 0, needs))  # fmt: skip
                 if drains:

@@ -72,7 +72,7 @@ def pieces(
     chunk) in stored rows and columns.
     """
     stored = _turned(rect) if trans else rect
-    if chunk is None or stored.rows * stored.cols * itemsize <= most:
+    if chunk is None or stored.area * itemsize <= most:
         step = max(1, most // max(1, stored.cols * itemsize))
         found = list(_bands(stored, step, step, start=stored.row))
     else:

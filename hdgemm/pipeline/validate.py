@@ -96,7 +96,7 @@ def _check_cover(rects: Sequence[Rect], m: int, n: int) -> None:
 
     Rectangles within m×n that have its area and do not overlap fill it.
     """
-    area = sum(rect.rows * rect.cols for rect in rects)
+    area = sum(rect.area for rect in rects)
     if area != m * n:
         raise PlanError(f"the units hold {area} elements, C has {m * n}")
     by_column: dict[tuple[int, int], list[Rect]] = {}
@@ -255,7 +255,7 @@ def _check_staging(plan: Plan) -> None:
 
 def _check_memory(plan: Plan) -> None:
     for unit in plan.units:
-        nbytes = unit.rect.rows * unit.rect.cols * plan.problem.itemsize
+        nbytes = unit.rect.area * plan.problem.itemsize
         if plan.problem.c.path != "resident" and nbytes > plan.c_slots.nbytes:
             raise PlanError(f"unit {unit.number} needs {nbytes} of {plan.c_slots.nbytes} bytes")
     if plan.device_bytes > plan.device_limit:

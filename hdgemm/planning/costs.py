@@ -77,9 +77,9 @@ def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, rect = plan.problem, op.rect
     spec = problem.spec(op.operand)
     tile = rect if op.operand == "C" else plan.loads[op.load].rect
-    more = decoded_area(problem, op.operand, tile) / (tile.rows * tile.cols)
+    more = decoded_area(problem, op.operand, tile) / tile.area
     if op.stage == "store2":
-        one = rect.rows * rect.cols * spec.itemsize
+        one = rect.area * spec.itemsize
         seconds = one / machine.disk_write + (op.nbytes - one) / machine.disk_read
     else:
         seconds = op.nbytes / machine.disk_read

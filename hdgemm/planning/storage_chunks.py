@@ -101,7 +101,7 @@ def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
     spec = problem.spec(operand)
     chunk = op_chunk(spec)
     if chunk is None or not spec.encoded:
-        return rect.rows * rect.cols
+        return rect.area
     whole = op_extents(problem)[operand]
     area = 1
     for first, extent, step, end, origin in zip(

@@ -42,7 +42,7 @@ def describe_split(
     if regions is None:
         weights = {name: shared.first_rate(name) for name in plans}
     else:
-        weights = {name: float(rect.rows * rect.cols) for name, rect in regions.items()}
+        weights = {name: float(rect.area) for name, rect in regions.items()}
     expected = sum(weights.values())
     shares = {}
     for name in plans:
@@ -86,5 +86,5 @@ def moved_bytes(
     for name, plan in plans.items():
         for batch in batches[name]:
             rect = batch.unit.rect
-            moved.update(bytes_of(plan, batch.loads, rect.rows * rect.cols))
+            moved.update(bytes_of(plan, batch.loads, rect.area))
     return dict(moved)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.pipeline.plan import Rect
 from hdgemm.run.balance_member import TRIALS, Member, Refusal, State, rounded_up
-from hdgemm.run.regions import area, remainder, split
+from hdgemm.run.regions import remainder, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class Pool:
             for name, member in members.items()
         }
         self.extents = m, n
-        self._elements = m * n - sum(map(area, done))
+        self._elements = m * n - sum(rect.area for rect in done)
         self._balances = regions is None
         self._free = remainder(Rect(0, 0, m, n), done) if regions is None else []
         for name, rect in (regions or {}).items():
@@ -81,9 +81,10 @@ class Pool:
     @property
     def undrawn(self) -> int:
         """Elements that are not drawn."""
-        states = self._states.values()
-        kept = sum(area(state.bar) + sum(map(area, state.own)) for state in states)
-        return kept + sum(map(area, self._free))
+        left = list(self._free)
+        for state in self._states.values():
+            left += [*state.own, *filter(None, [state.bar])]
+        return sum(rect.area for rect in left)
 
     def draw(self, name: str) -> Rect | Wait:
         """Return the next C tile for a device, or why there is none."""
@@ -196,13 +197,12 @@ class Pool:
         """
         thief = self._states[name]
         victims = [
-            state for other, state in self._states.items()
+            (state, state.bar) for other, state in self._states.items()
             if other != name and state.bar is not None and not state.failed
         ]  # fmt: skip
-        victim = max(victims, key=lambda state: area(state.bar) / state.rate, default=None)
-        if victim is None or victim.bar is None:
+        if not victims:
             return False
-        bar = victim.bar
+        victim, bar = max(victims, key=lambda found: found[1].area / found[0].rate)
         cols = int(bar.cols * thief.rate / (thief.rate + victim.rate))
         cols -= cols % self.members[name].granularity[1]
         if cols == 0:

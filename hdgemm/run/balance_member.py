@@ -7,8 +7,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from hdgemm.run.regions import area
-
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Rect
 
@@ -108,7 +106,7 @@ class State:
     @property
     def busy_elements(self) -> int:
         """Elements that it has drawn and not stored."""
-        return sum(map(area, self.out))
+        return sum(rect.area for rect in self.out)
 
     def trial_elements(self, seconds: float) -> float:
         """Return the most elements of a trial tile with `seconds` left; infinite once known."""

@@ -1,4 +1,4 @@
-"""Regions of C: areas, the rest of a region, the bars of a fixed split, the map of stored parts."""
+"""Regions of C: the rest of a region, the bars of a fixed split, the map of stored parts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-def area(rect: Rect | None) -> int:
-    """Return the number of elements of a rectangle, 0 for None."""
-    return rect.rows * rect.cols if rect is not None else 0
-
-
 def remainder(rect: Rect, taken: Sequence[Rect]) -> list[Rect]:
     """Return disjoint rectangles that make up `rect` without those taken."""
-    left = [rect] if area(rect) else []
+    left = [rect] if rect.area else []
     for hole in taken:
         left = [part for whole in left for part in _without(whole, hole)]
     return left
@@ -38,7 +33,7 @@ def _without(rect: Rect, hole: Rect) -> list[Rect]:
         middle._replace(col=last, cols=rect.col + rect.cols - last),
         rect._replace(row=bottom, rows=rect.row + rect.rows - bottom),
     )
-    return [part for part in parts if area(part)]
+    return [part for part in parts if part.area]
 
 
 def split(

@@ -80,7 +80,7 @@ class SharedPool:
             rect = self._pool.draw(name)
             if isinstance(rect, Rect):
                 now, record = self._clock(), self.records[name]
-                self._drawn[name][rect] = _Drawn(now, rect.rows * rect.cols)
+                self._drawn[name][rect] = _Drawn(now, rect.area)
                 if record.began is None:
                     record.began = now
             elif rect is Wait.GAVE_BACK:
@@ -94,7 +94,7 @@ class SharedPool:
             self._cells.mark(list(self.records).index(name), part)
             on_the_way = self._drawn[name]
             tile = next(tile for tile in on_the_way if tile.covers(part))
-            on_the_way[tile].left -= part.rows * part.cols
+            on_the_way[tile].left -= part.area
             if on_the_way[tile].left == 0:
                 self._measure(name, tile, on_the_way.pop(tile).at)
             self._changed.notify_all()
@@ -106,7 +106,7 @@ class SharedPool:
 
     def _measure(self, name: str, tile: Rect, drawn: float) -> None:
         record, now = self.records[name], self._clock()
-        elements = tile.rows * tile.cols
+        elements = tile.area
         multiplied, multiplying = record.multiplied
         if record.last is None and multiplied and multiplying > 0:
             # The first tile waits for its loads, which later tiles overlap: only its time in mult1

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.regions import area
 
 
 def pool_of(shape, rates, **arguments):
@@ -123,9 +122,9 @@ def test_blocks_that_are_slowed_by_reading_do_not_shrink_without_end():
     pool = pool_of((8192, 8192), {"fast": 3e6, "slow": 3e6})
     blocks = []
     while (block := pool.draw("slow")) is not None:
-        pool.finished("slow", block, 2.0 + area(block) / 3e6)
+        pool.finished("slow", block, 2.0 + block.area / 3e6)
         blocks.append(block)
-    assert min(map(area, blocks)) >= 0.25 * 3e6 / 1.5
+    assert min(rect.area for rect in blocks) >= 0.25 * 3e6 / 1.5
 
 
 def test_one_worker_alone_gets_equal_blocks_of_what_fits_its_memory():
@@ -140,14 +139,14 @@ def test_one_worker_alone_gets_equal_blocks_of_what_fits_its_memory():
 def test_workers_that_have_not_joined_yet_get_their_shares():
     pool = pool_of((8000, 8000), {"first": 1e7})
     pool.expected = 4
-    assert sum(map(area, pool.refill("first"))) < 8000**2 / 4
+    assert sum(rect.area for rect in pool.refill("first")) < 8000**2 / 4
 
 
 def test_a_block_is_an_eighth_of_a_workers_share_or_ten_seconds():
     slow, fast = (pool_of((8000, 8000), {"a": rate, "b": rate}) for rate in (1e4, 1e8))
     eighth = 8000**2 / 2 / 8
-    assert area(slow.draw("a")) == pytest.approx(eighth, rel=0.2)
-    assert area(fast.draw("a")) > 2 * eighth
+    assert slow.draw("a").area == pytest.approx(eighth, rel=0.2)
+    assert fast.draw("a").area > 2 * eighth
 
 
 def test_blocks_of_whole_rows_where_all_of_a_row_major_b_is_read_for_each():

@@ -124,7 +124,7 @@ class LoadSums:
         self._places = places[places % kb < SAMPLES]
         across = rect.rows if self._along_a else rect.cols
         self._samples = np.zeros((across, self._places.size), dtype)
-        self._left = rect.rows * rect.cols
+        self._left = rect.area
         self._sum = np.zeros(depth, wide(dtype))
         self._dtype = dtype
 
@@ -139,7 +139,7 @@ class LoadSums:
         self._sum[k0 - self._k0 : k0 - self._k0 + depth] += side @ weights
         here = (self._places >= k0) & (self._places < k0 + depth)
         self._samples[first : first + across, here] = side[self._places[here] - k0].T
-        self._left -= rect.rows * rect.cols
+        self._left -= rect.area
 
     @property
     def complete(self) -> bool:

@@ -70,7 +70,7 @@ class CudaDevice:
                 for _ in range(3)
             )
             self._blas = driver.blas()
-            resources.callback(driver.destroy_blas, self._blas)
+            resources.callback(driver.release, "destroy", self._blas, driver.api.blas)
             self._warm_up()
             free, _ = driver.memory()
             self._resources = resources.pop_all()

@@ -169,12 +169,6 @@ class Driver(Context):
             self.checked("setPointerMode", self.api.blas.setPointerMode, handle, _POINTER_MODE_HOST)
             return handle
 
-    def destroy_blas(self, handle: int) -> None:
-        """Give a cuBLAS handle and its workspace back."""
-        if self.lost is None:
-            with self.current():
-                self.checked("destroy", self.api.blas.destroy, handle)
-
     def blas_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> None:
         """Enqueue a routine of cuBLAS.
 
@@ -195,12 +189,6 @@ class Driver(Context):
             ) from error
         with self.current():
             return int(self.checked("create", create))
-
-    def destroy_solver(self, handle: int) -> None:
-        """Give a cuSOLVER handle back."""
-        if self.lost is None:
-            with self.current():
-                self.checked("destroy", self.api.solver().destroy, handle)
 
     def solver_call(self, name: str, handle: int, arguments: Sequence[int], stream: Any) -> Any:
         """Call a routine of cuSOLVER on a stream; see `blas_call`."""
@@ -228,11 +216,14 @@ class Driver(Context):
         with stream:
             self.checked("launchKernel", kernel, grid, (threads, 1), tuple(arguments))
 
-    def release(self, name: str, handle: int) -> None:
-        """Call `free`, `freeHost`, ... on a handle; a lost context holds nothing any more."""
+    def release(self, name: str, handle: int, library: Any = None) -> None:
+        """Call `free`, `freeHost`, ... of the runtime, or `destroy` of a library, on a handle.
+
+        A lost context holds nothing any more.
+        """
         if self.lost is None:
             with self.current():
-                self.call(name, handle)
+                self.checked(name, getattr(library or self.api.runtime, name), handle)
 
 
 class DeviceBuffer:

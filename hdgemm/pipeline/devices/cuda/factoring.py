@@ -148,7 +148,7 @@ class CudaNativeDevice(CudaDevice):
     @cached_property
     def _solver(self) -> int:
         handle = self.driver.solver()
-        self._resources.callback(self.driver.destroy_solver, handle)
+        self._resources.callback(self.driver.release, "destroy", handle, self.driver.api.solver())
         return handle
 
     @cached_property

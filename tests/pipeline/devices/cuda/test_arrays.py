@@ -103,19 +103,19 @@ def test_strides_become_ld_and_trans(make, dtype):
         assert (found.pointer, found.shape, found.dtype) == (
             array.ctypes.data, stored.shape, array.dtype,
         )  # fmt: skip
-        assert found.ld == 10
+        assert found.strides[0] == 10 * found.itemsize
         assert operand.matrix.array is None
 
 
 def test_absent_strides_mean_rows_in_order():
     operand = from_device_array(Interface(np.zeros((4, 3)), strides=False), "A")
-    assert (operand.matrix.device_array.ld, operand.trans) == (3, False)
+    assert (operand.matrix.device_array.strides, operand.trans) == ((24, 8), False)
 
 
 def test_a_single_row_or_column_takes_any_stride():
     x = np.zeros((5, 6))
     assert from_device_array(Interface(x[::2, 1:2].T), "A").matrix.shape == (1, 3)[::-1]
-    assert from_device_array(Interface(x[1:2, ::1]), "A").matrix.device_array.ld == 6
+    assert from_device_array(Interface(x[1:2, ::1]), "A").matrix.device_array.strides == (48, 8)
 
 
 def test_dlpack_is_asked_for_data_that_is_ready():
@@ -159,7 +159,9 @@ def on_gpu(bench, array):
 
 def resident(operand, name):
     found = operand.matrix.device_array
-    return Tile(name, found, *found.shape, found.ld, found.dtype, operand.trans)
+    return Tile(
+        name, found, *found.shape, found.strides[0] // found.itemsize, found.dtype, operand.trans
+    )
 
 
 def test_a_product_of_arrays_that_stay_where_they_are():
