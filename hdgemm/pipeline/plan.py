@@ -18,7 +18,6 @@ Operand = Literal["A", "B", "C"]
 OPERANDS: Final[tuple[Operand, ...]] = ("A", "B", "C")
 Stage = Literal["load1", "load2", "mult1", "store1", "store2"]
 STAGES: Final[tuple[Stage, ...]] = ("load1", "load2", "mult1", "store1", "store2")
-
 #: Copied through staging, moved by DMA from page-locked memory, or used by the kernel in place.
 Path = Literal["staged", "direct", "resident"]
 Place = Literal["memory", "file"]  # where the caller keeps an operand
@@ -71,10 +70,7 @@ class OperandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """C (m×n) := alpha·op(A)·op(B) + beta·C, as far as a plan depends on it.
-
-    `reads_c` says that beta is not zero, so that store2 must read the old C.
-    """
+    """C (m×n) := alpha·op(A)·op(B) + beta·C; with `reads_c` (beta ≠ 0) store2 reads the old C."""
 
     m: int
     n: int
@@ -191,7 +187,6 @@ class Slots:
 
 
 NO_SLOTS: Final = Slots(0, 0)
-
 SCRATCH_BYTES: Final = 16 << 20  # the most that store2 reads of the old C at once
 
 
