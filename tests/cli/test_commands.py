@@ -169,7 +169,7 @@ def test_what_does_not_fit_exits_with_3(files, hdgemm):
     )
     failed(result, 3, "missing")
     assert not (folder / "D.npy").exists()
-    failed(hdgemm("plan", 10**6, 10**6, 10**6, "--host-memory", "2KB", cwd=folder), 3, "missing")
+    failed(hdgemm("plan", 1000, 1000, 1000, "--host-memory", "2KB", cwd=folder), 3, "missing")
 
 
 def test_a_warning_is_one_line(tmp_path, hdgemm):

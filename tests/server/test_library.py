@@ -57,12 +57,11 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None
     [
         (
             {"trans_a": True, "a": {"path": "at.npy"}, "c": {"path": "c0.npy"}, "beta": 0.5},
-            {"host_memory": "4MB", "threads": 1},
+            {"host_memory": "5MB", "threads": 1, "verify": "tiles"},
         ),
-        ({}, {"host_memory": "5MB", "verify": "tiles"}),
         ({}, {}),
     ],
-    ids=["transposed-beta", "tiles", "default-memory"],
+    ids=["transposed-beta-tiles", "default-memory"],
 )
 def test_the_plan_of_a_dry_run_is_the_plan_that_runs(
     real: Live, inputs: dict[str, Any], options: dict[str, Any]
