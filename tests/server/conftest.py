@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.server.settings import Settings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a worker and quick jobs, for tests that neither stop nor fill it."""
     settings = make_settings(tmp_path_factory.mktemp("shared"), sample_seconds=0.05)
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server that computes with hdgemm itself, with a 700 by 500 matrix and one of 500 by 600."""
     settings = make_settings(
