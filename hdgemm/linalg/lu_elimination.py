@@ -64,8 +64,10 @@ class _ByColumns:
             slab.notes.update(pivots=self.pivots[first:last], zero=np.array(self.zero))
         chunks = queue_slab(self._pipeline, slab, self)
         own = [chunk for chunk in chunks if chunk.place.first < last]
+        # Updates of chunks right of the last pivot read L in the order of its own chunk.
+        updated = [done for chunk in chunks[len(own) - 1 :] for done in chunk.latest]
         for chunk in own[:-1]:
-            chunk.then(partial(self._interchange_left, chunk, last), *own[-1].latest)
+            chunk.then(partial(self._interchange_left, chunk, last), *updated)
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
         """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract

@@ -146,7 +146,9 @@ class SlabPipeline:
             )
             fill = self._copies.load
         elif fill is None:
-            fill, source = partial(self._read_slab, self._a, plan.loaded_bytes), self._a
+            fill = partial(self._read_slab, self._a, plan.loaded_bytes)
+            # A matrix that is read from one triangle is loaded by pieces of rows in either order.
+            source = None if plan.row_bytes else self._a
         return self._pass(_Pass(0, plan.slabs, fill, source, self._check))
 
     def below(self) -> Iterator[Slab]:

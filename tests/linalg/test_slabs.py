@@ -1,13 +1,15 @@
 """Strips of slabs: loaded, computed, stored and read again one after the other."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.linalg import cholesky, cholesky_elimination, lu_factor, qr, slab
-from tests.linalg.matrices import positive_definite, random_matrix
+from hdgemm.linalg import cholesky, cholesky_elimination, lu_elimination, lu_factor, qr, slab, solve
+from tests.linalg.matrices import SOUND, positive_definite, random_matrix
+from tests.linalg.test_tournament import ratio_of
 
 N = 60
 SLABS = hdgemm.Options(tile=(1, 23, 7), host_memory="30MB")
@@ -69,3 +71,33 @@ def test_columns_are_stored_while_later_ones_are_factored(tmp_path, monkeypatch)
     monkeypatch.setattr(cholesky_elimination, "factor_panel", wait_at_last)
     options = hdgemm.Options(tile=(1, 300, 7), host_memory="30MB")
     cholesky(tmp_path / "A.npy", True, out=tmp_path / "L.npy", options=options, observer=observe)
+
+
+def test_a_matrix_that_is_read_from_one_triangle_is_loaded_by_slabs(tmp_path, monkeypatch):
+    monkeypatch.setattr(slab, "_STRIP_BYTES", 1)
+    a, b, reports = positive_definite(N, "float64"), np.ones((N, 2)), []
+    np.save(tmp_path / "A.npy", np.asfortranarray(a))
+    x = solve(tmp_path / "A.npy", b, assume_a="sym", options=SLABS, report=reports.append)
+    np.testing.assert_allclose(a @ x, b, rtol=1e-12)
+    assert reports[0].moved_bytes == reports[0].planned_bytes
+
+
+def test_rows_of_l_keep_their_order_while_columns_right_of_the_last_pivot_are_updated(
+    tmp_path, monkeypatch
+):
+    """The first slab has two chunks left of the last pivot, and one right of it."""
+    monkeypatch.setattr("hdgemm.linalg.elimination._WIDEST", 8)
+    monkeypatch.setattr("hdgemm.linalg.elimination._NARROWEST", 8)
+    m, update = 16, lu_elimination._ByColumns.update
+
+    def update_late(self, chunk, *others):
+        if chunk.place.first >= m:
+            time.sleep(0.1)
+        update(self, chunk, *others)
+
+    monkeypatch.setattr(lu_elimination._ByColumns, "update", update_late)
+    a = random_matrix(m, 24, "float64")
+    np.save(tmp_path / "A.npy", a)
+    options = hdgemm.Options(tile=(1, 24, 8), host_memory="30MB")
+    lu, pivots = lu_factor(tmp_path / "A.npy", out=tmp_path / "LU.npy", options=options)
+    assert ratio_of(np.array(lu), pivots, a) < SOUND
