@@ -31,7 +31,9 @@ class CoreTeam:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # An interrupt inside `Condition.__enter__` would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._tasks: list[_Task] = []
         self._closing = False
         self._threads: list[threading.Thread] = []
@@ -44,7 +46,7 @@ class CoreTeam:
 
     def close(self) -> None:
         """Cancel the tasks that have not begun, and wait for those that have."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             for task in self._tasks:
                 task.future.cancel()
@@ -58,14 +60,14 @@ class CoreTeam:
         future: Future[None] = Future()
         if not self._threads:
             self._start()
-        with self._changed:
+        with self._lock:
             self._tasks.append(_Task(run, after, future))
             self._changed.notify_all()
         return future
 
     def wake(self) -> None:
         """Look for tasks that can begin: a future that no task of the team sets is done."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def _start(self) -> None:
@@ -87,12 +89,12 @@ class CoreTeam:
                 else:
                     task.future.set_result(None)
                 del task
-                with self._changed:
+                with self._lock:
                     self._changed.notify_all()
 
     def _next(self) -> _Task | None:
         """Take the next task; None when the team is closed."""
-        with self._changed:
+        with self._lock:
             while not self._closing:
                 for number, task in enumerate(self._tasks):
                     if all(before.done() for before in task.after):

@@ -207,12 +207,13 @@ class SlabPipeline:
 
     def overwritten(self, axis: str) -> str:
         """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
-        name, begun = self._out.operand.matrix.name, sorted(self._begun)
+        name, whole = self._out.operand.matrix.name, 0
         if self.checkpoint is not None:
-            whole = begun = list(range(self.checkpoint.done(self._pass_number)))
-        else:
-            whole = [number for number in begun if all(map(_succeeded, self._stores[number]))]
-        last, torn = (self.plan.slabs[max(slabs)].last if slabs else 0 for slabs in (whole, begun))
+            whole = self.checkpoint.done(self._pass_number)
+        while whole in self._begun and all(map(_succeeded, self._stores[whole])):
+            whole += 1
+        begun = max([whole, *(number + 1 for number in self._begun)])
+        last, torn = (self.plan.slabs[count - 1].last if count else 0 for count in (whole, begun))
         if self._pass_number == 1:
             return f"{name} is factored, but only {axis} 0:{last} have L's rows in their last order"
         if torn == 0:

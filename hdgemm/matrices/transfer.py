@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from functools import cache, cached_property, partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -135,7 +136,9 @@ class Transfer:
         self.pieces: Iterator[Callable[[Bounce], None]] = iter(pieces)
         self.running = 0
         self.error: BaseException | None = None
-        self.done = threading.Event()
+        self.ended = False
+        self._gate = threading.Lock()  # locked until then
+        self._gate.acquire()
         self._start = self.end = time.perf_counter()
 
     def wait(self) -> None:
@@ -148,15 +151,25 @@ class Transfer:
             if (previous := self.previous) is not None:
                 previous.wait()
                 self.previous = None
-            # An untimed wait can miss an interrupt that comes as it begins.
-            while not self.done.wait(_INTERRUPTIBLE):
-                continue
+            self._wait_ended()
         except BaseException:
             self._pool.drop(self)
-            self.done.wait()
+            self._wait_ended()
             raise
         if self.error is not None:
             raise self.error
+
+    def end_now(self) -> None:
+        """Note that no piece runs any more, nor will."""
+        if not self.ended:
+            self.end, self.ended = time.perf_counter(), True
+            self._gate.release()
+
+    def _wait_ended(self) -> None:
+        while not self.ended:
+            # An untimed wait can miss an interrupt that comes as it begins.
+            if self._gate.acquire(timeout=_INTERRUPTIBLE):
+                self._gate.release()
 
     def interval(self) -> tuple[float, float]:
         """Return when it was begun and when it ended, on `time.perf_counter`'s clock."""
@@ -164,10 +177,16 @@ class Transfer:
 
 
 class Pool:
-    """Threads that take pieces from all calls in turn, so that a large one delays no small one."""
+    """Threads that take pieces from all calls in turn, so that a large one delays no small one.
+
+    Callers may be interrupted anywhere. An interrupt inside `threading.Condition` or `Event` can
+    leave it locked, or lose a notification; the C code of locks and `SimpleQueue` runs as a whole.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._wake = threading.Condition()
+        self._lock = threading.RLock()
+        #: Wakes a thread for each element.
+        self._calls: SimpleQueue[None] = SimpleQueue()
         self._transfers: deque[Transfer] = deque()
         self.threads = 0
         for number in range(threads):
@@ -184,11 +203,12 @@ class Pool:
         """Begin to run all pieces, in any order; the first error drops those not yet begun."""
         transfer = Transfer(self, pieces)
         if not pieces:
-            transfer.done.set()
+            transfer.end_now()
             return transfer
-        with self._wake:
+        with self._lock:
             self._transfers.append(transfer)
-            self._wake.notify(min(len(pieces), self.threads))
+        for _ in range(min(len(pieces), self.threads)):
+            self._calls.put(None)
         return transfer
 
     def run(self, pieces: list[Callable[[Bounce], None]]) -> None:
@@ -197,45 +217,52 @@ class Pool:
 
     def drop(self, transfer: Transfer) -> None:
         """Start no more pieces of a transfer."""
-        with self._wake:
+        with self._lock:
             self._end(transfer)
+
+    def _take(self) -> tuple[Transfer, Callable[[Bounce], None]] | None:
+        """Return the next piece and its transfer; None where all pieces are begun."""
+        with self._lock:
+            while self._transfers:
+                transfer = self._transfers[0]
+                self._transfers.rotate(-1)
+                piece = next(transfer.pieces, None)
+                if piece is not None:
+                    transfer.running += 1
+                    return transfer, piece
+                self._end(transfer)
+        return None
 
     def _work(self) -> None:
         bounce = Bounce()
         # Conversions to a smaller range give Inf, as arithmetic does, without a warning.
         np.seterr(over="ignore")
         while True:
-            with self._wake:
-                while not self._transfers:
-                    self._wake.wait()
-                transfer = self._transfers[0]
-                self._transfers.rotate(-1)
-                piece = next(transfer.pieces, None)
-                if piece is None:
-                    self._end(transfer)
-                    continue
-                transfer.running += 1
+            taken = self._take()
+            if taken is None:
+                self._calls.get()
+                continue
+            transfer, piece = taken
             error: BaseException | None = None
             try:
                 piece(bounce)
             except BaseException as raised:  # noqa: BLE001 - it is raised again in the caller
                 error = raised
-            with self._wake:
+            with self._lock:
                 transfer.running -= 1
                 transfer.error = transfer.error or error
                 if error is not None or transfer not in self._transfers:
                     self._end(transfer)
             # An idle thread must not keep the caller's memory alive.
-            del piece, transfer, error
+            del taken, piece, transfer, error
 
     def _end(self, transfer: Transfer) -> None:
         """Start no more pieces of this transfer; called with the lock held."""
         transfer.pieces = iter(())
         if transfer in self._transfers:
             self._transfers.remove(transfer)
-        if transfer.running == 0 and not transfer.done.is_set():
-            transfer.end = time.perf_counter()
-            transfer.done.set()
+        if transfer.running == 0:
+            transfer.end_now()
 
 
 @cache

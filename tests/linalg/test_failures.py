@@ -13,6 +13,8 @@ from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor, slab
 from hdgemm.linalg.row_plan import plan_rows
+from hdgemm.linalg.slab_store import SlabStore
+from hdgemm.linalg.slabs import SlabPipeline
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
@@ -56,6 +58,41 @@ def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(
     assert "overwritten" not in str(caught.value)
     assert (tmp_path / "A.npy").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeypatch):
+    a, write, calls = random_matrix(N, N, "float64"), SlabStore.write, []
+
+    def tear(self, place, array):
+        calls.append(place)
+        if len(calls) == 2:
+            write(self, place._replace(last=place.last - 1), array[:, :-1])
+            raise MatrixIOError("no space", path="A.npy", offset=0, length=0)
+        return write(self, place, array)
+
+    np.save(tmp_path / "A.npy", np.asfortranarray(a))
+    monkeypatch.setattr(SlabStore, "write", tear)
+    with pytest.raises(MatrixIOError, match=r"0:7 of .* overwritten, columns 7:14 perhaps in part"):
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS, checkpoint=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "A.npy")[:, 14:], a[:, 14:])
+
+
+def test_a_slab_that_is_not_stored_again_is_not_said_to_be(tmp_path, monkeypatch):
+    """The second slab has the last order of its rows before the store of the first one fails."""
+    store, second = SlabPipeline._store, threading.Event()
+
+    def fail_first(self, slab, after):
+        if self._pass_number == 1 and slab.number == 0:
+            assert second.wait(120)
+            raise MatrixIOError("no space", path="A.npy", offset=0, length=0)
+        store(self, slab, after)
+        if self._pass_number == 1:
+            second.set()
+
+    np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
+    monkeypatch.setattr(SlabPipeline, "_store", fail_first)
+    with pytest.raises(MatrixIOError, match="only columns 0:0 have L's rows"):
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
 
 
 def test_a_failure_at_the_last_columns_of_l_publishes_no_u(tmp_path):

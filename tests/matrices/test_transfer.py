@@ -1,5 +1,9 @@
 """Copies of matrices in memory."""
 
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -22,3 +26,23 @@ def test_transposing_copies_are_exact(monkeypatch, shape, dtype):
         copy_transposed(columns, rows, diagonal)
         kept = np.ones(shape, bool) if diagonal is None else np.tri(*shape, diagonal, dtype=bool)
         np.testing.assert_array_equal(columns, np.where(kept, x, -1))
+
+
+def test_a_pool_runs_after_interrupts_anywhere():
+    """The first of a few dozen interrupts left a condition of `threading` locked."""
+    script = """
+        import random, signal
+        from hdgemm.matrices.transfer import Pool
+
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        pool, calls = Pool(4, "pool"), []
+        for _ in range(1000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-5, 4e-4))
+                while True:
+                    pool.run([lambda _: None])
+            except KeyboardInterrupt:
+                pool.run([calls.append])
+        assert len(calls) == 1000
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
