@@ -14,6 +14,7 @@ import numpy as np
 
 from hdgemm.durable.fingerprint import differences, sampled
 from hdgemm.errors import InputError
+from hdgemm.linalg.slab_run import say_state
 from hdgemm.linalg.storage import Destination
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
@@ -86,6 +87,18 @@ def save_factors(
     facts
         Plain values that are kept with the kind.
     """
+    try:
+        _save_beside(target, kind, arrays, facts)
+    except BaseException as error:
+        if not target.new:
+            name = target.stored.operand.matrix.name
+            say_state(error, f"{name} is factored, but the files that belong to it are not saved")
+        raise
+
+
+def _save_beside(
+    target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+) -> None:
     location = target.location
     description = None if location is None else beside(location, ".factor.json")
     if location is None or description is None:

@@ -77,6 +77,16 @@ def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeyp
     np.testing.assert_array_equal(np.load(tmp_path / "A.npy")[:, 14:], a[:, 14:])
 
 
+def test_a_matrix_that_is_factored_without_its_pivots_is_named(tmp_path, monkeypatch):
+    def refuse(_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
+    monkeypatch.setattr("hdgemm.matrices.companions.sync_file", refuse)
+    with pytest.raises(MatrixIOError, match=r"A\.npy is factored, but the files that belong to it"):
+        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
+
+
 def test_a_slab_that_is_not_stored_again_is_not_said_to_be(tmp_path, monkeypatch):
     """The second slab has the last order of its rows before the store of the first one fails."""
     store, second = SlabPipeline._store, threading.Event()
