@@ -24,9 +24,9 @@ _APPLYING: Final = 2e-4
 #: short, and the pieces are copied (measured: 0.91 of 1.65 GB/s).
 _SHORT_ROWS: Final = 0.55
 #: Time to begin a request for one short piece of a row, where several threads make them, and the
-#: core time that it takes (measured: 30 µs and 13 to 18 µs, with pieces of 2 to 40 KiB).
+#: core time that it takes (measured: 30 µs, and 15 to 40 µs of a core, with pieces of 2 to 40 KiB).
 _REQUEST_SECONDS: Final = 30e-6
-_PIECE_SECONDS: Final = 18e-6
+_PIECE_SECONDS: Final = 30e-6
 
 
 def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None) -> SlabPlan:
