@@ -1,4 +1,4 @@
-"""The plan of one call of a factorisation or a solve, from what is known before it runs."""
+"""Plans of calls of factorisations and solves, made from their arguments before they run."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ResidentBlock:
         return self.held.parts(*self.cols)
 
     def target(self, row: int, last: int | None = None, cols: Columns | None = None) -> Block:
-        """Return what is updated, or some columns of it, from one row of the matrix to another."""
+        """Return the columns that are updated, or some of them, between two rows of the matrix."""
         span = self.cols if cols is None else (cols.first, cols.last)
         return self.held.target(span, row, self.held.plan.m if last is None else last)
 
@@ -68,7 +68,7 @@ class ResidentBlock:
         return self.held.work.scratch(name, rows, cols, self.tiles[0].dtype)
 
     def permute(self, moves: Moves) -> None:
-        """Permute the rows of what is updated: the columns of its transpose."""
+        """Permute the rows of the columns that are updated: columns of their transpose."""
         if len(moves.places):
             done = self.held.device.permute(self.target(0), moves, self.held.order(), axis=1)
             self.held.work.completions.append(done)

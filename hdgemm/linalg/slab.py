@@ -9,6 +9,7 @@ from hdgemm.linalg.slab_plan import Columns
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -25,6 +26,12 @@ def operations_on(columns: Columns, found: Operations) -> tuple[Future[None], ..
     """Return the operations on some columns."""
     first, last, _ = columns
     return tuple(done for x, done in found if x.first < last and first < x.last)
+
+
+def wait_for(operations: Iterable[Future[None]]) -> None:
+    """Return when operations have ended; raise the error of the first that failed."""
+    for operation in operations:
+        operation.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,7 @@ class Slab:
 
     def wait_loaded(self) -> None:
         """Return when all columns are loaded."""
-        for _, load in self.loads:
-            load.result()
+        wait_for(load for _, load in self.loads)
 
     def strips(self, stored: StoredMatrix | None) -> list[Slab]:
         """Cut the slab into strips that are contiguous in a matrix; where it has none, into one."""

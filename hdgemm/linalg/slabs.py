@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from hdgemm.linalg.core_team import CoreTeam
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.resident import resident_columns
-from hdgemm.linalg.slab import Block, Slab, operations_on
+from hdgemm.linalg.slab import Block, Slab, operations_on, wait_for
 from hdgemm.linalg.slab_buffers import SlabBuffers
 from hdgemm.linalg.slab_copies import SlabCopies
 
@@ -177,8 +177,7 @@ class SlabPipeline:
                 self._begin_load(walk, number + buffers, loading)
             loading.popleft()
         for stores in self._stores.values():
-            for _, store in stores:
-                store.result()
+            wait_for(store for _, store in stores)
 
     def _begin_load(self, walk: _Pass, number: int, loading: deque[Slab]) -> None:
         """Load a slab when its buffer is stored and the slab ahead, the last one, is loaded."""
@@ -242,8 +241,7 @@ class SlabPipeline:
 
     def _load(self, walk: _Pass, strip: Slab, after: Iterable[Future[None]]) -> None:
         """Fill a strip of a slab, and check it."""
-        for future in after:
-            future.result()
+        wait_for(after)
         walk.fill(strip)
         if walk.check is not None:
             walk.check(strip)
@@ -258,8 +256,7 @@ class SlabPipeline:
     def _store(self, slab: Slab, after: Iterable[Future[None]]) -> None:
         """Store a slab, or a strip of it; a checkpoint records slabs in their order."""
         place, checkpoint = slab.place, self.checkpoint
-        for future in after:
-            future.result()
+        wait_for(after)
         self._begun.add(slab.number)
         if self._keep is not None:
             self._keep(slab)
@@ -278,8 +275,7 @@ class SlabPipeline:
         after: Iterable[Future[None]],
     ) -> Block:
         """Read a block when it is stored, and the block that its buffer held has been used."""
-        for future in after:
-            future.result()
+        wait_for(after)
         first, last, _ = block.place
         with self.recorder.operation("load1", step[0], nbytes=array.nbytes, block=step[1]):
             self._stream[self.plan.m - len(array) :, first:last].read(array)

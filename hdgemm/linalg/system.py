@@ -135,7 +135,7 @@ class System:
         )
 
     def completed(self) -> System:
-        """Return the system whose matrix is read whole from the triangle that is stored."""
+        """Return the system with the whole matrix that the stored triangle stands for."""
         if self.assume_a not in MIRRORED:
             return self
         source = whole_of(self.source, lower=self.lower, hermitian=self.assume_a == "her")

@@ -235,6 +235,19 @@ def test_errors_have_the_exit_codes_of_products(files):
     assert not (files / "F.npy").exists()
 
 
+def stored_as(store, a):
+    """Return an array in this order, or the location of a file or store with its elements."""
+    if store == "zarr":
+        with hdgemm.create("P.zarr", a.shape) as stored:
+            stored.write(a)
+        return "P.zarr"
+    place = np.asarray(a, order=store[-1])
+    if "array" in store:
+        return place
+    np.save("P.npy", place)
+    return "P.npy"
+
+
 @pytest.mark.parametrize("store", ["C", "F", "array C", "array F", "zarr"])
 @pytest.mark.parametrize(
     "arguments",
@@ -248,13 +261,7 @@ def test_errors_have_the_exit_codes_of_products(files):
 def test_the_plan_of_a_solve_is_that_of_its_storage(files, arguments, store, durable):
     a = np.load("A.npy")
     a = np.tril(a) if "triangular" in str(arguments) else a @ a.T + N * np.eye(N)
-    place = np.asarray(a, order=store[-1]) if store != "zarr" else "P.zarr"
-    if store == "zarr":
-        with hdgemm.create(place, a.shape) as stored:
-            stored.write(a)
-    elif "array" not in store:
-        np.save("P.npy", place)
-        place = "P.npy"
+    place = stored_as(store, a)
     if durable and store == "zarr" and "overwrite_a" in arguments:
         return  # refused: the library decides when a chunk reaches the disk
     np.save("rhs.npy", np.ones((N, 5), np.complex128 if "refine" in arguments else np.float64))
@@ -275,13 +282,7 @@ def test_the_plan_of_factors_without_an_out_is_that_of_an_array_or_of_a(
 ):
     a = np.load("A.npy")
     a = a @ a.T + N * np.eye(N)
-    place = np.asarray(a, order=store[-1]) if store != "zarr" else "P.zarr"
-    if store == "zarr":
-        with hdgemm.create(place, a.shape) as stored:
-            stored.write(a)
-    elif "array" not in store:
-        np.save("P.npy", place)
-        place = "P.npy"
+    place = stored_as(store, a)
     reports, options = [], Options(host_memory="20MB", tile=(1, 7, 3), devices="host")
     shown = linalg.plan(routine, place, overwrite_a=over, options=options)
     getattr(linalg, routine)(place, overwrite_a=over, options=options, report=reports.append)
