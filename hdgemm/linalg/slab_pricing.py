@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.linalg.resident_plan import panels
 from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
 from hdgemm.linalg.updates import PANEL, SlabDevices
 from hdgemm.matrices.filematrix import GAP
@@ -27,6 +28,9 @@ _SHORT_ROWS: Final = 0.55
 #: core time that it takes (measured: 30 µs, and 15 to 40 µs of a core, with pieces of 2 to 40 KiB).
 _REQUEST_SECONDS: Final = 30e-6
 _PIECE_SECONDS: Final = 30e-6
+#: Time that the updates by one block take on a device besides their operations, and that a panel
+#: takes to go to the host and back: 2 ms and more on an H100 (LU and QR of order 12288).
+_STEP_SECONDS: Final = 2e-3
 
 
 def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None) -> SlabPlan:
@@ -133,7 +137,8 @@ def _resident_seconds(
     computing = per_pair * pairs / speed
     if any(device.host_cores for device in devices.devices):  # see `_kernel_seconds`
         computing += plan.itemsize * pairs / (plan.block * min(x.memory for x in each))
-    seconds = max(computing, sent / up)
+    steps = len(panels(plan, slab)) + streamed / (plan.itemsize * rows * plan.block)
+    seconds = max(computing + steps * _STEP_SECONDS, sent / up)
     seconds += plan.nbytes(slab) / len(each) * (1 / up + 1 / down)
     return seconds, per_pair * panel / machine.flop_rate(plan.dtype)
 
