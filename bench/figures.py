@@ -169,6 +169,8 @@ def overhead(result: dict[str, Any]) -> list[str]:
 def linalg(result: dict[str, Any]) -> list[str]:
     """Return the rows of factorisations from file to file."""
     rows = []
+    devices = result.get("devices", "host")
+    where = "" if devices == "host" else f", slabs updated by {devices}"
     for name, measured in result.items():
         if not isinstance(measured, dict):
             continue
@@ -179,7 +181,7 @@ def linalg(result: dict[str, Any]) -> list[str]:
         )
         if ratios:
             what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
-            rows.append(f"| {what} | {ratios} |")
+            rows.append(f"| {what}{where} | {ratios} |")
     return rows
 
 
@@ -417,6 +419,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "neighbour": ("Products beside another process", neighbour),
     "linalg": ("Factorisations from file to file", linalg),
     "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
+    "linalg_cuda": ("Factorisations from file to file, updated by an NVIDIA GPU", linalg),
     "linalg_lstsq": ("Least squares from a file of 2,000,000×500", lstsq),
     "linalg_syrk": ("Symmetric products from files", syrk),
     "linalg_refine": ("Solutions refined from single precision", refine),

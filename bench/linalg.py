@@ -1,11 +1,13 @@
 """Factorisations from file to file under a real memory limit, against SciPy in RAM, by turns.
 
     python -m bench.linalg --n 16384 --memory 1.5GB [--routines cholesky lu_factor qr] [--repeats 3]
+    python -m bench.linalg --n 12288 --memory 1GB --devices cuda:0 --name linalg_cuda
     python -m bench.linalg --routines lstsq --rows 2000000 --columns 500 --memory 1GB
 
 Every turn measures DGEMM and SciPy's routine in RAM in one process without a limit, then hdgemm's
 from file to file in a process inside a memory cgroup of the limit + 300 MB (needs root; without it
-there is no limit). Both use memory that the machine has provided before, see `warm_memory`. Ratios
+there is no limit, nor where another device than the host updates slabs: its driver takes memory of
+its own). Both use memory that the machine has provided before, see `warm_memory`. Ratios
 are of LAPACK's operation counts per second. The factors are checked by HPL's residual of one
 system, which must be below 16; those of QR by ||A·x - Q·(R·x)||, in the same unit.
 
@@ -99,12 +101,12 @@ def in_ram(routine: str, n: int) -> dict[str, float]:
     }
 
 
-def from_file(routine: str, folder: Path, memory: int) -> dict[str, Any]:
+def from_file(routine: str, folder: Path, memory: int, devices: str) -> dict[str, Any]:
     """Factor A.npy into F.npy within `memory` bytes; return seconds by stage and in all."""
     import hdgemm.linalg
 
     events: list[Any] = []
-    options = hdgemm.Options(host_memory=memory, devices="host")
+    options = hdgemm.Options(host_memory=memory, devices=devices)
     # Measures the rates of a machine that has none in its cache, which is once in its life.
     hdgemm.linalg.plan(routine, folder / "A.npy", out=folder / "F.npy", options=options)
     warm_memory(memory)
@@ -225,7 +227,8 @@ def measure(routine: str, folder: Path, args: argparse.Namespace) -> dict[str, A
         (folder / "F.npy").unlink(missing_ok=True)
         drop_cached([folder / "A.npy"])
         file = ["--turn", "file", routine, "--folder", str(folder), "--memory", str(args.memory)]
-        ours.append(turn(file, args.memory, args.time_limit))
+        limit = args.memory if args.devices == "host" else None
+        ours.append(turn([*file, "--devices", args.devices], limit, args.time_limit))
         print(routine, peers[-1], ours[-1], flush=True)
     speeds = [flops(routine, args.n) / x["seconds"] / 1e9 for x in ours if x["status"] == "done"]
     result: dict[str, Any] = {"hdgemm": ours, "in_ram": peers, "in_ram_n": ram_n}
@@ -245,7 +248,7 @@ def one_turn(kind: str, routine: str, args: argparse.Namespace) -> dict[str, Any
         return tall_from_file(args.folder, args.memory)
     if kind == "ram":
         return in_ram(routine, args.n)
-    done = from_file(routine, args.folder, args.memory)
+    done = from_file(routine, args.folder, args.memory, args.devices)
     return done | residual(routine, args.folder, args.memory)
 
 
@@ -255,6 +258,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--ram-n", type=int, help="order of the matrices in RAM, at most 8192")
     parser.add_argument("--memory", type=parse_size, default=parse_size("100MB"))
+    parser.add_argument("--devices", default="host", help="which update slabs")
     parser.add_argument("--routines", nargs="+", default=["cholesky", "lu_factor"])
     parser.add_argument("--rows", type=int, default=100_000, help="of lstsq's matrix")
     parser.add_argument("--columns", type=int, default=200)
@@ -279,7 +283,11 @@ def main() -> None:
         if "lstsq" in args.routines:
             tall_matrix(folder, args.rows, args.columns)
             results["lstsq"] = measure_tall(folder, args)
-    save(args.name, {"n": args.n, "host_memory": args.memory, **results}, where)
+    save(
+        args.name,
+        {"n": args.n, "host_memory": args.memory, "devices": args.devices, **results},
+        where,
+    )
     worst = max(
         (x.get("hpl_ratio", 0.0) for result in results.values() for x in result["hdgemm"]),
         default=0.0,
