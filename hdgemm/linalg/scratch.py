@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,9 +13,11 @@ from hdgemm.linalg.lu import factor
 from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.storage import open_matrix
+from hdgemm.matrices.stores import create_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.run import OpenRun, Run
     from hdgemm.linalg.slab_plan import SlabPlan
     from hdgemm.linalg.solution import ColumnSolver
+    from hdgemm.matrices.draft import Draft
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Order of the diagonal blocks in which a diagonal is read.
@@ -117,7 +118,9 @@ def scratch_file(
     overwrite_a: bool,
     checkpoint: SlabCheckpoint | None = None,
     name: str = "lu",
-) -> Iterator[Path | None]:
+    order: str = "F",
+    sparse: bool = False,
+) -> Iterator[Draft[Any] | Path | None]:
     """Yield a file for factors: beside A or, for a durable run, beside its output.
 
     None says that they go into memory, or in place of A.
@@ -130,7 +133,6 @@ def scratch_file(
     elif folder is None:
         yield None
     else:
-        with TemporaryDirectory(
-            prefix=".hdgemm-solve-", dir=folder, ignore_cleanup_errors=True
-        ) as made:
-            yield Path(made) / "factors.npy"
+        dtype = source.dtype.newbyteorder("=")
+        with create_scratch(folder, source.shape, dtype, order, sparse=sparse) as draft:
+            yield draft

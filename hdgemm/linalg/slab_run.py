@@ -52,7 +52,7 @@ def slab_run(
         reserved = 0 if checkpoint is None else PIECE_BYTES
         plan = plan_for(kind, a, out, run, new=target.new, reserved=reserved)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
-        allocate_slabs(target.location, out, plan)
+        allocate_slabs(target, out, plan)
     if checkpoint is not None:
         checkpoint.begin(plan, run.options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.redo_log import RedoLog
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
-    from hdgemm.matrices.location import Location
+    from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Bytes of a piece of a slab: what is copied and summed at once. A column may be longer.
@@ -110,16 +110,17 @@ class SlabStore:
         return not begins_otherwise(self._matrix, samples, rects)
 
 
-def allocate_slabs(location: Location | None, out: StoredMatrix, plan: SlabPlan) -> None:
+def allocate_slabs(target: Destination, out: StoredMatrix, plan: SlabPlan) -> None:
     """Take disk space for the slabs of a new matrix, and leave a hole for the other triangle.
 
-    `location` is where it gets its name; an array, which has none, is left as it is.
+    `out` is the matrix or its transpose; an array is left as it is.
     """
-    matrix = out.operand.matrix
-    if location is None or not isinstance(matrix, FileMatrix):
+    matrix, location = out.operand.matrix, target.location
+    if not isinstance(matrix, FileMatrix):
         return
+    path = matrix.path if location is None else real_path(location.path)
     if out.order == "F":
         rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
     else:
         rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
-    allocate_rectangles(real_path(location.path), matrix, rects)
+    allocate_rectangles(path, matrix, rects)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,18 +14,20 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.companions import CompanionFiles
+from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.stores import create_matrix, is_stored
+from hdgemm.matrices.stores import create_matrix, create_scratch, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import check_shape
 from hdgemm.product.target import check_location, is_location, result_at, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -141,7 +141,8 @@ def destination(
     Parameters
     ----------
     out
-        As the caller gave it; None for a new array, or for `a` where `overwrite_a` allows that.
+        As the caller gave it; None for a new array, or for `a` where `overwrite_a` allows that; a
+        draft for a file that stays unpublished.
     a, source
         The operand as the caller gave it, and opened.
     order
@@ -185,6 +186,9 @@ def _opened(
     elif out is None:
         array = np.zeros(shape, dtype, order)  # type: ignore[call-overload]
         yield Destination(open_stored(array, "r+"), array, new=True)
+    elif isinstance(out, Draft):
+        stored = StoredMatrix(out.operand, writable=True)
+        yield Destination(stored, stored, new=True)
     elif is_location(out):
         place = parse_location(out)
         check_location(place, a, None)
@@ -281,12 +285,7 @@ def scratch_matrix(
     if folder is None:
         yield open_stored(np.zeros(shape, dtype, "F"), "r+")
         return
-    with (
-        TemporaryDirectory(
-            prefix=".hdgemm-scratch-", dir=folder, ignore_cleanup_errors=True
-        ) as made,
-        create_matrix(parse_location(Path(made) / "scratch.npy"), shape, dtype, order="F") as draft,
-    ):
+    with create_scratch(folder, shape, dtype, order="F") as draft:
         yield StoredMatrix(draft.operand, writable=True)
 
 

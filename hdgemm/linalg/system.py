@@ -159,8 +159,9 @@ class System:
         """
         if self.assume_a == "pos":
             with scratch_file(
-                self.source, overwrite_a=self.overwrite_a, checkpoint=checkpoint, name=name
-            ) as place:
+                self.source, overwrite_a=self.overwrite_a, checkpoint=checkpoint, name=name,
+                order="F" if self.lower else "C", sparse=True,
+            ) as place:  # fmt: skip
                 watch = run.watch
                 c, lower = cho_factor(
                     self.a, self.lower, self.overwrite_a, self.check_finite, out=place,

@@ -174,6 +174,23 @@ def create_matrix(
     return create_npy(place.path, shape, dtype, order, part, sparse=sparse)
 
 
+def create_scratch(
+    folder: Path,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    order: str = "C",
+    *,
+    sparse: bool = False,
+) -> Draft[Any]:
+    """Begin a matrix in a file of a folder that is never published; other parameters and errors as
+    of `create_matrix`. The file has no name, so that even a killed process leaves nothing of it.
+    """
+    place = Location(folder / "hdgemm-scratch.npy")
+    draft = create_matrix(place, shape, dtype, order=order, sparse=sparse)
+    draft.part.unlink(missing_ok=True)
+    return draft
+
+
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:
     """Resume a draft that another process began with `create_matrix` and this `part`."""
     if place.format == "zarr":

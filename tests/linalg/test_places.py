@@ -1,5 +1,11 @@
 """Places of operands and results: another working directory, results over each other or over A."""
 
+import contextlib
+import errno
+import os
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -43,32 +49,66 @@ def test_a_change_of_directory_during_a_call(tmp_path, monkeypatch, call):
     assert list(other.iterdir()) == []
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_scratch_files_lie_beside_a_zarr_store(tmp_path, version):
+def without_unnamed_files(monkeypatch):
+    """Let no file be created without a name, as on file systems that do not offer it."""
+
+    def refuse(path, flags, *rest, **named):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return opened(path, flags, *rest, **named)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def open_folders():
+    """Return the folders of the files that this process has open and that have no name."""
+    links = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(entry.readlink())
+    return {link.parent for link in links if link.name.endswith(" (deleted)")}
+
+
+@pytest.mark.parametrize(("version", "unnamed"), [(2, True), (3, True), (3, False)])
+def test_scratch_files_lie_beside_a_zarr_store_without_a_name(
+    tmp_path, monkeypatch, version, unnamed
+):
+    if not unnamed:
+        without_unnamed_files(monkeypatch)
     s, b = positive_definite(N, "float64"), random_matrix(N, 2, "float64")
     zarr.open_group(tmp_path / "A.zarr", mode="w", zarr_format=version).create_array("g/S", data=s)
     before = sorted((tmp_path / "A.zarr").rglob("*"))
-    beside = set()
+    beside, names = [], set()
 
     def watch(_):
         assert sorted((tmp_path / "A.zarr").rglob("*")) == before
-        beside.update(path.name.partition("-")[0] for path in tmp_path.glob(".*"))
+        beside[-1] |= tmp_path in open_folders()
+        names.update(path.name for path in tmp_path.iterdir())
 
     how = {"options": SLABS, "observer": watch}
     place = f"{tmp_path / 'A.zarr'}::g/S"
     unit = 30 * N * np.finfo(np.float64).eps * np.linalg.norm(s)
-    for found in (
-        linalg.solve(place, b, **how),
-        linalg.solve(place, b, assume_a="pos", **how),
-        linalg.solve(place, b, refine="float32", **how),
-        linalg.inv(place, **how) @ b,
-    ):
+    calls = (
+        lambda: linalg.solve(place, b, **how),
+        lambda: linalg.solve(place, b, assume_a="pos", lower=True, **how),
+        lambda: linalg.solve(place, b, assume_a="pos", **how),
+        lambda: linalg.solve(place, b, refine="float32", **how),
+        lambda: linalg.inv(place, **how) @ b,
+    )
+    for call in calls:
+        beside.append(False)
+        found = call()
         assert np.linalg.norm(s @ found - b) <= unit * np.linalg.norm(found)
-    linalg.det(place, **how)
+    for call in (linalg.det, partial(linalg.qr, mode="r")):
+        beside.append(False)
+        call(place, **how)
+    assert all(beside)
     linalg.lu(place, **how)
+    # Killed at any time, the process leaves nothing: a file without a name ends with it.
+    assert names == {"A.zarr"}
     q, r = linalg.qr(place, out=tuple(f"{tmp_path / 'F.zarr'}::{name}" for name in "QR"), **how)
     assert np.linalg.norm(np.asarray(q) @ np.asarray(r) - s) <= unit
-    assert beside == {".hdgemm"}
     assert {path.name for path in tmp_path.iterdir()} == {"A.zarr", "F.zarr"}
     names = {path.name for path in (tmp_path / "F.zarr").rglob("*")}
     assert not any("hdgemm" in name for name in names)
