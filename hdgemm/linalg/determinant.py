@@ -108,18 +108,28 @@ def _check_square(a: Any) -> None:
 
 
 def _product(factors: Factors) -> tuple[complex, float, int]:
-    """Return the product of the diagonal as sign, and magnitude mantissa·2^exponent."""
+    """Return the product of the diagonal as sign, and magnitude mantissa·2^exponent.
+
+    As in NumPy, a zero pivot makes it zero, whatever the others are; a NaN counts as positive in a
+    real matrix, and a complex sign with one that is not finite is NaN.
+    """
     pivots, n = factors.pivots, len(factors.pivots)
     found = diagonal(factors.lu)
     wide = found.astype(np.result_type(found.dtype, np.float64))
+    if factors.zero:
+        return wide.dtype.type(0).item(), 0.0, 0
     interchanges = np.count_nonzero(pivots != np.arange(n))
     magnitudes = np.abs(wide)
-    signs = np.divide(wide, magnitudes, out=wide, where=magnitudes > 0)
+    if wide.dtype.kind == "c":
+        with np.errstate(invalid="ignore"):
+            signs = wide / magnitudes
+    else:
+        signs = np.where(wide < 0, -1.0, 1.0)
     mantissas, exponents = np.frexp(magnitudes)
     exponent = int(exponents.sum(dtype=np.int64))
     mantissa = 1.0
     for part in np.array_split(mantissas, max(1, n // 512)):  # 2^-512 at least
         mantissa, more = np.frexp(mantissa * part.prod())
         exponent += int(more)
-    sign = (signs.prod() * (-1) ** (interchanges % 2)).item() if mantissa else 0.0
+    sign = (signs.prod() * (-1) ** (interchanges % 2)).item()
     return sign, float(mantissa), exponent

@@ -90,6 +90,31 @@ def test_determinants_beyond_the_range_of_intermediate_products():
     assert tuple(slogdet(np.zeros((0, 0)))) == (1, 0)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's own
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0])
+@pytest.mark.parametrize("singular", [False, True])
+def test_determinants_that_are_not_finite_are_numpys(tmp_path, dtype, value, singular):
+    n = 13
+    a = np.triu(random_matrix(n, n, dtype)) + (4 * np.eye(n)).astype(dtype)
+    a[2, 2] *= -1
+    # In the last column, where no choice of a pivot depends on how BLAS compares NaN.
+    a[n - 1, n - 1] = value
+    if singular:
+        a[7, 7] = 0
+    matrices = (a, a[: n - 1, : n - 1], a[n - 1 :, n - 1 :], a[:0, :0])
+    for matrix in matrices:
+        reference = np.linalg.slogdet(matrix)
+        sources = (matrix, saved(tmp_path, matrix)) if matrix.size else (matrix,)
+        for source in sources:
+            found = slogdet(source, options=SLABS)
+            assert type(found.sign) is type(reference.sign.item())
+            np.testing.assert_allclose(found, reference, rtol=1e-4)
+            number = det(source, check_finite=False, options=SLABS)
+            assert type(number) is type(reference.sign.item())
+            np.testing.assert_allclose(number, np.linalg.det(matrix), rtol=1e-4)
+
+
 def test_singular_matrices(tmp_path):
     a = random_matrix(13, 13, "float64")
     a[:, 4] = 0
