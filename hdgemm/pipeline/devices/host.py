@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
 from hdgemm.pipeline.devices.host_queue import GemmQueue
 from hdgemm.pipeline.devices.host_tuning import draws_blocks
+from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
 from hdgemm.pipeline.plan import DeviceSpec
 
@@ -33,41 +32,8 @@ if TYPE_CHECKING:
     )
     from hdgemm.pipeline.plan import Operand
 
-_HUGE_PAGE: Final = 2 << 20
 #: Multiply-adds from which a product is cut into blocks; threaded BLAS takes smaller ones.
 _WORTH_DRAWING: Final = 1 << 28
-
-
-class PageBuffer:
-    """Anonymous page-aligned memory, in huge pages where the system has them.
-
-    Huge pages reduce the page faults of a slot's first touch by a factor of 512.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        try:
-            self._map = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise DoesNotFitError(
-                f"the system refused {nbytes:,} bytes of memory; lower host_memory",
-                requested=nbytes,
-            ) from error
-        if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, nbytes)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes, as requested."""
-        return self.array.nbytes
-
-    def free(self) -> None:
-        """Unmap the memory, or leave that to the last view of it."""
-        self.array = np.empty(0, np.uint8)
-        try:
-            self._map.close()
-        except BufferError:
-            return
 
 
 class HostDevice:

@@ -138,8 +138,14 @@ class Context:
             return getattr(error, "status", None) in _CONTEXT_LOST
         return False
 
+    def check_host_memory(self, nbytes: int) -> None:
+        """Raise `DoesNotFitError` where the host has less: to touch it would end a process."""
+        if nbytes > _host_memory_left()[0]:
+            raise self._out_of_memory("hostRegister", nbytes)
+
     def _out_of_memory(self, call: str, requested: int) -> DoesNotFitError:
-        if call == "hostAlloc":
+        found: tuple[int, int] | None
+        if call == "hostRegister":
             where, found = "host memory to page-lock", _host_memory_left()
         else:
             where, found = "device memory", self._memory_left()
@@ -175,6 +181,6 @@ def is_after_fork(error: RuntimeError) -> bool:
     return type(error).__name__ in kinds and getattr(error, "status", None) == _NOT_INITIALIZED
 
 
-def _host_memory_left() -> tuple[int, int] | None:
+def _host_memory_left() -> tuple[int, int]:
     machine = psutil.virtual_memory()
     return int(machine.available), int(machine.total)

@@ -1,4 +1,4 @@
-"""The CUDA, cuBLAS and cuSOLVER calls that the device makes, and the memory that it takes.
+"""The CUDA, cuBLAS and cuSOLVER calls that the device makes.
 
 CuPy's bindings release the interpreter's lock in every call made here that can take long: copies,
 kernel launches, waits, allocations (read in `cupy_backends/cuda/api/runtime.pyx` and
@@ -7,11 +7,8 @@ kernel launches, waits, allocations (read in `cupy_backends/cuda/api/runtime.pyx
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-import numpy as np
 
 from hdgemm.errors import DeviceUnavailableError
 from hdgemm.pipeline.devices.cuda.context import Context
@@ -20,19 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from numpy.typing import NDArray
-
     from hdgemm.pipeline.devices.cuda.calls import CopyCall
 
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
 DEVICE_TO_DEVICE: Final = 3
+#: `cudaHostRegisterPortable` and `cudaHostRegisterMapped`, which CuPy does not name.
 _PORTABLE_MAPPED: Final = 1 | 2
 _BLOCKING_SYNC: Final = 1
 _POINTER_MODE_HOST: Final = 0
 #: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
 _FP64_RATIO: Final = 87
-_PAGE: Final = 4096
 
 MemoryKind = Literal["pageable", "pinned", "device", "managed"]
 _KINDS: Final[dict[int, MemoryKind]] = {0: "pageable", 1: "pinned", 2: "device", 3: "managed"}
@@ -88,10 +83,15 @@ class Driver(Context):
         with self.current():
             return int(self.call("malloc", nbytes, requested=nbytes))
 
-    def host_alloc(self, nbytes: int) -> int:
-        """Take page-locked host memory that every GPU can reach, kernels included."""
+    def host_register(self, address: int, nbytes: int) -> None:
+        """Page-lock host memory, so that every GPU can reach it, kernels included."""
         with self.current():
-            return int(self.call("hostAlloc", nbytes, _PORTABLE_MAPPED, requested=nbytes))
+            self.call("hostRegister", address, nbytes, _PORTABLE_MAPPED, requested=nbytes)
+
+    def device_pointer(self, address: int) -> int:
+        """Return the address at which kernels reach page-locked memory: most often the same."""
+        with self.current():
+            return int(self.call("pointerGetAttributes", address).devicePointer)
 
     def memory_kind(self, pointer: int) -> tuple[MemoryKind, int]:
         """Return the kind of memory at an address, and the GPU it belongs to."""
@@ -217,57 +217,10 @@ class Driver(Context):
             self.checked("launchKernel", kernel, grid, (threads, 1), tuple(arguments))
 
     def release(self, name: str, handle: int, library: Any = None) -> None:
-        """Call `free`, `freeHost`, ... of the runtime, or `destroy` of a library, on a handle.
+        """Call a function of the runtime that gives back, or a library's `destroy`, on a handle.
 
         A lost context holds nothing any more.
         """
         if self.lost is None:
             with self.current():
                 self.checked(name, getattr(library or self.api.runtime, name), handle)
-
-
-class DeviceBuffer:
-    """Device memory from one allocation; `pointer` is its device address."""
-
-    def __init__(self, driver: Driver, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._driver = driver
-        # The driver refuses to allocate nothing.
-        self.pointer = driver.malloc(max(1, nbytes))
-
-    def release(self) -> None:
-        """Give the memory back."""
-        self._driver.release("free", self.pointer)
-
-
-class PinnedBuffer:
-    """Page-locked, mapped host memory: DMA reaches it, and so does a kernel at `pointer`."""
-
-    def __init__(self, driver: Driver, nbytes: int) -> None:
-        self._driver = driver
-        self._base = driver.host_alloc(max(1, nbytes))
-        if self._base % _PAGE:
-            # Small allocations may share a page; direct reads from disk need a page boundary.
-            driver.release("freeHost", self._base)
-            self._base = driver.host_alloc(nbytes + _PAGE)
-        self.pointer = -(-self._base // _PAGE) * _PAGE
-        self._array: NDArray[np.uint8] | None = np.ctypeslib.as_array(
-            (ctypes.c_uint8 * nbytes).from_address(self.pointer)
-        )
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """All its bytes, 4096-byte aligned."""
-        if self._array is None:
-            raise ValueError("this staging memory was freed")
-        return self._array
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that were asked for."""
-        return self.array.nbytes
-
-    def release(self) -> None:
-        """Give the memory back; no view of `array` may be used any more."""
-        self._array = None
-        self._driver.release("freeHost", self._base)

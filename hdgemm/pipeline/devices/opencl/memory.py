@@ -12,8 +12,8 @@ import numpy as np
 import pyopencl as cl
 
 from hdgemm.errors import DeviceError, DoesNotFitError
-from hdgemm.pipeline.devices.host import PageBuffer
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
+from hdgemm.pipeline.devices.page_buffer import PageBuffer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -149,7 +149,7 @@ def test_the_same_plan_gives_the_same_bits():
 
 FAULTS = (
     Fault("malloc", 1, 2),
-    Fault("hostAlloc", 1, 2),
+    Fault("hostRegister", 1, 2),
     Fault("memcpyAsync", 2, 1),
     Fault("memcpyAsync", 2, 719, late=True),
     Fault("dgemm", 3, 13),

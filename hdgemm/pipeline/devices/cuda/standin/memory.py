@@ -29,10 +29,11 @@ _HOST: Final = -1
 
 
 class PointerAttributes(NamedTuple):
-    """The kind of memory and the GPU, by CuPy's names."""
+    """The kind of memory, the GPU, and its address there, by CuPy's names."""
 
     type: int
     device: int
+    devicePointer: int  # noqa: N815
 
 
 class _Range(NamedTuple):
@@ -55,23 +56,22 @@ class Memory:
         self._held = dict.fromkeys(self._room, 0)
         self._ranges: dict[int, _Range] = {}
 
-    def allocate(self, nbytes: int, kind: int, device: int) -> int:
-        """Take memory and return its address, on a page boundary for host memory."""
-        if nbytes <= 0:
-            raise CUDARuntimeError(INVALID_VALUE, f"{nbytes} bytes")
-        self.reserve(nbytes, _owner(kind, device))
+    def allocate(self, nbytes: int, device: int) -> int:
+        """Take device memory and return its address."""
+        _check_size(nbytes)
+        self.reserve(nbytes, device)
         memory = np.full(nbytes + _PAGE, 0xFF, np.uint8)
         start = -(-memory.ctypes.data // _PAGE) * _PAGE
-        self._ranges[start] = _Range(start, nbytes, kind, device, memory)
+        self._ranges[start] = _Range(start, nbytes, DEVICE, device, memory)
         return start
 
-    def release(self, start: int, kind: int) -> None:
-        """Give memory back."""
+    def release(self, start: int) -> None:
+        """Give device memory back."""
         found = self._ranges.get(start)
-        if found is None or found.kind != kind or found.owner is None:
+        if found is None or found.kind != DEVICE:
             raise CUDARuntimeError(INVALID_VALUE, "not the start of an allocation")
         del self._ranges[start]
-        self.reserve(-found.nbytes, _owner(kind, found.device))
+        self.reserve(-found.nbytes, found.device)
 
     def reserve(self, nbytes: int, owner: int) -> None:
         """Count bytes as held by a GPU, in whole pieces, or by the host; negative ones as free."""
@@ -82,21 +82,24 @@ class Memory:
         self._held[owner] += nbytes
 
     def register(self, start: int, nbytes: int, device: int) -> None:
-        """Page-lock a range of the application's memory; pages are locked once only."""
+        """Page-lock a range of host memory; pages are locked once only."""
+        _check_size(nbytes)
         first, last = start // _PAGE, (start + nbytes - 1) // _PAGE
         for found in self._ranges.values():
             if found.kind == PINNED and not (
                 last < found.start // _PAGE or first > (found.start + found.nbytes - 1) // _PAGE
             ):
                 raise CUDARuntimeError(REGISTERED, "part or all of the memory is locked already")
+        self.reserve(nbytes, _HOST)
         self._ranges[start] = _Range(start, nbytes, PINNED, device, None)
 
     def unregister(self, start: int) -> None:
         """Unlock a range that was registered."""
         found = self._ranges.get(start)
-        if found is None or found.owner is not None:
+        if found is None or found.kind != PINNED:
             raise CUDARuntimeError(NOT_REGISTERED, "not the start of a registered range")
         del self._ranges[start]
+        self.reserve(-found.nbytes, _HOST)
 
     def info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a GPU's memory."""
@@ -113,8 +116,8 @@ class Memory:
         """Say what an address is."""
         found = self.find(ptr)
         if found is None:
-            return PointerAttributes(PAGEABLE, 0)
-        return PointerAttributes(found.kind, found.device)
+            return PointerAttributes(PAGEABLE, 0, 0)
+        return PointerAttributes(found.kind, found.device, ptr)
 
     def address_range(self, pointer: int) -> tuple[int, int] | None:
         """Return the start and the bytes of the range an address lies in."""
@@ -136,8 +139,9 @@ class Memory:
         return len(self._ranges)
 
 
-def _owner(kind: int, device: int) -> int:
-    return device if kind == DEVICE else _HOST
+def _check_size(nbytes: int) -> None:
+    if nbytes <= 0:
+        raise CUDARuntimeError(INVALID_VALUE, f"{nbytes} bytes")
 
 
 def matrix(address: int, pitch: int, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:

@@ -46,10 +46,8 @@ class Runtime:
             "deviceGetPCIBusId": lambda device: f"0000:0{device}:00.0",
             "deviceSynchronize": lambda: streams.drain(self._index),
             "memGetInfo": lambda: memory.info(self._index),
-            "malloc": lambda size: memory.allocate(size, DEVICE, self._index),
-            "free": lambda ptr: self._free(ptr, DEVICE),
-            "hostAlloc": self._host_alloc,
-            "freeHost": lambda ptr: self._free(ptr, PINNED),
+            "malloc": lambda size: memory.allocate(size, self._index),
+            "free": self._free,
             "hostRegister": self._host_register,
             "hostUnregister": self._host_unregister,
             "pointerGetAttributes": memory.attributes,
@@ -99,13 +97,9 @@ class Runtime:
             raise CUDARuntimeError(INVALID_VALUE, f"attribute {attrib}")
         return self._standin.properties.fp64_ratio
 
-    def _free(self, ptr: int, kind: int) -> None:
+    def _free(self, ptr: int) -> None:
         self._standin.streams.drain(self._index)
-        self._standin.memory.release(ptr, kind)
-
-    def _host_alloc(self, size: int, flags: int) -> int:
-        _check_flags(flags, _HOST_FLAGS)
-        return self._standin.memory.allocate(size, PINNED, self._index)
+        self._standin.memory.release(ptr)
 
     def _host_register(self, ptr: int, size: int, flags: int) -> None:
         _check_flags(flags, _HOST_FLAGS)
