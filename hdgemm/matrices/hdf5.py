@@ -90,7 +90,13 @@ def open_file(path: Path, mode: str) -> Any:
         # Blocks are cut at chunks, so that HDF5's cache of 8 MB for each dataset would be unused.
         return h5py.File(path, mode, **({"rdcc_nbytes": 0} if mode == "r" else {}))
     except OSError as error:
-        raise InputError(f"cannot open {path} as HDF5: {error}", path=str(path)) from error
+        message = f"cannot open {path} as HDF5: {error}"
+        if mode == "r+" and "already open" in str(error):
+            message = (
+                f"cannot write to {path}, which HDF5 has open for reading, as it has the file of a "
+                "compressed matrix while that is read: store the result in another file"
+            )
+        raise InputError(message, path=str(path)) from error
 
 
 def _find(file: Any, path: Path, item: str) -> Any:
@@ -122,10 +128,11 @@ def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) 
     path = _file_of(dataset)
     if path is None or (writable and file is None):
         return _through_h5py(dataset, name, file, home=path, writable=writable)
-    if dataset.chunks is None and (offset := dataset.id.get_offset()) is not None:
+    offset = dataset.id.get_offset() if dataset.chunks is None else None
+    if offset is not None or not dataset.size:
         source = _source(dataset)
         opened = BlockFile(path, writable=writable)
-        matrix = FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=source)
+        matrix = FileMatrix(opened, dataset.shape, dataset.dtype, offset or 0, source=source)
         matrix.name = name
         return matrix
     if dataset.chunks and not writable and dataset.id.get_create_plist().get_nfilters() == 0:

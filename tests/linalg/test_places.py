@@ -6,6 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import zarr
@@ -191,3 +192,55 @@ def test_a_file_is_read_into_an_array_within_the_memory(tmp_path, routine):
     call(tmp_path / "A.npy", options=enough, report=reports.append)
     assert reports[0].plan["host_bytes"] == reports[0].plan["host_limit"] == BOUNCE_BYTES
     call(a, options=hdgemm.Options(host_memory=1000))  # an array is read without buffers
+
+
+EMPTY = {
+    "A.npy": {}, "A.bin": {}, "A.zarr": {}, "A.h5": {},
+    "compressed.h5": {"chunks": (4, 4), "maxshape": (None, None), "compression": "gzip"},
+}  # fmt: skip
+
+
+def create_empty(folder, name, shape):
+    """Create a matrix without elements; return its location."""
+    place = folder / name
+    if place.suffix == ".h5":
+        with h5py.File(place, "w") as file:
+            file.create_dataset("A", shape, "f8", **EMPTY[name])
+        return f"{place}::A"
+    if place.suffix == ".zarr":
+        zarr.create_array(place, shape=shape, chunks=(1, 1), dtype="f8")
+        return place
+    if place.suffix == ".bin":
+        place.touch()
+        return f"{place}::{shape[0]}x{shape[1]}:float64"
+    np.save(place, np.zeros(shape))
+    return place
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0)])
+def test_matrices_without_elements_are_factored_in_place(tmp_path, name, shape):
+    place = create_empty(tmp_path, name, shape)
+    lu, pivots = linalg.lu_factor(place, overwrite_a=True)
+    assert (lu.shape, len(pivots)) == (shape, 0)
+    assert linalg.lu_factor(place, overwrite_a=True, pivoting="tournament").lu.shape == shape
+    (_, tau), _ = linalg.qr(place, mode="raw", overwrite_a=True)
+    assert len(tau) == 0
+    assert linalg.qr(place, mode="r", overwrite_a=True)[0].shape == shape
+    if shape == (0, 0):
+        assert linalg.cholesky(place, overwrite_a=True).shape == shape
+        for structure in ("gen", "pos"):
+            x = linalg.solve(place, np.zeros((0, 2)), assume_a=structure, overwrite_a=True)
+            assert x.shape == (0, 2)
+        assert linalg.inv(place, overwrite_a=True).shape == shape
+
+
+def test_a_compressed_dataset_is_not_factored_in_place(tmp_path):
+    a = positive_definite(N, "float64")
+    with h5py.File(tmp_path / "A.h5", "w") as file:
+        file.create_dataset("A", data=a, chunks=(8, 8), compression="gzip")
+    for call in (linalg.lu_factor, linalg.cholesky, linalg.qr):
+        how = {"mode": "raw"} if call is linalg.qr else {}
+        with pytest.raises(hdgemm.InputError, match=r"cannot write to .*A.h5, which HDF5 has open"):
+            call(f"{tmp_path / 'A.h5'}::A", overwrite_a=True, **how)
+    np.testing.assert_array_equal(hdgemm.open(f"{tmp_path / 'A.h5'}::A"), a)
