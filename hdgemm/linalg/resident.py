@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,11 +96,14 @@ class ResidentColumns:
         self._buffers.append(self.device.allocate_staging(staged))
 
     def free(self) -> None:
-        """Wait for all operations, failed ones too, and free the memory."""
+        """Wait for all operations, failed ones too, and free the memory, all of it also where the
+        device refuses to free a part.
+        """
         self.device.synchronize()
-        self.work.free()
-        while self._buffers:
-            self.device.free(self._buffers.pop())
+        with ExitStack() as memory:
+            for buffer in self._buffers:
+                memory.callback(self.device.free, buffer)
+            memory.callback(self.work.free)
 
     def begin(self, slab: Slab) -> None:
         """Upload the columns of a slab, when all operations on the slab before are done."""
@@ -231,16 +234,14 @@ def resident_columns(
 ) -> Iterator[list[ResidentColumns]]:
     """Hold memory on the devices of a plan for its slabs, of which some are done already."""
     held: list[ResidentColumns] = []
-    try:
+    with ExitStack() as memory:
         for index, device in enumerate(devices if plan.slabs else ()):
             held.append(ResidentColumns(device, index, plan, recorder))
+            memory.callback(held[-1].free)
             held[-1].allocate()
         for stage, nbytes in link_bytes(plan, done).items() if held else ():
             recorder.expect(stage, nbytes)
         yield held
-    finally:
-        for columns in held:
-            columns.free()
 
 
 def _columns(slab: Slab, strip: Columns) -> NDArray[Any]:

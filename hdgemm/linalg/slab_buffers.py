@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,8 +58,9 @@ class SlabBuffers:
     def free(self) -> None:
         """Free the buffers: tracebacks may keep this object."""
         self._slabs, self.stream = [], []
-        while self._locked and self._device is not None:
-            self._device.free(self._locked.pop())
+        with ExitStack() as memory:  # goes on after an error
+            while self._locked and self._device is not None:
+                memory.callback(self._device.free, self._locked.pop())
 
     def _bytes(self, nbytes: int) -> NDArray[np.uint8]:
         if self._device is None:

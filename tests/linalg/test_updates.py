@@ -272,9 +272,13 @@ def test_errors_are_those_of_the_host(cuda, tmp_path):
 
 @pytest.mark.parametrize(
     ("call", "status"),
-    [("malloc", 2), ("hostRegister", 2), ("memcpyAsync", 1), ("dgemm", 13), ("dtrsm", 13)],
-)
-@pytest.mark.parametrize("number", [0, 1, 2])
+    [
+        ("malloc", 2), ("hostRegister", 2), ("memcpyAsync", 1), ("dgemm", 13), ("dtrsm", 13),
+        ("eventRecord", 1), ("streamWaitEvent", 1), ("eventSynchronize", 1),
+        ("eventElapsedTime", 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_every_call_of_the_driver_may_fail(cuda, tmp_path, call, status, number):
     options, machine = cuda
     path = saved(tmp_path / "A.npy", random_matrix(N, N, "float64"))
@@ -287,6 +291,23 @@ def test_every_call_of_the_driver_may_fail(cuda, tmp_path, call, status, number)
         lu, pivots = lu_factor(path, session=session, out=tmp_path / "LU.npy")
         np.testing.assert_array_equal(lu, np.load(tmp_path / "first.npy"))
         assert len(pivots) == N
+
+
+@pytest.mark.parametrize("call", ["free", "hostUnregister"])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_memory_is_freed_beside_some_that_is_not(tmp_path, call, number):
+    machine = StandIn()
+    path = saved(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    options = hdgemm.Options(devices="cuda:0", tile=TILE, host_memory="64MB")
+    with driven_by(machine.api()), hdgemm.Session(options) as session:
+        qr(path, session=session, mode="raw", out=tmp_path / "first.npy")
+        before = machine.leaks().get("memory", 0)
+        machine.inject(Fault(call, number, 1))
+        with pytest.raises(DeviceError, match=f"{call} failed"):
+            qr(path, session=session, mode="raw", out=tmp_path / "QR.npy")
+        assert machine.leaks()["memory"] == before + 1
+    gc.collect()
+    assert machine.leaks() == {"memory": 1}
 
 
 def crossed(machine, direction):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from hdgemm.pipeline.devices.protocol import Block, Tile
@@ -53,9 +54,10 @@ class Workspace:
         return taken
 
     def free(self) -> None:
-        """Free the workspace."""
-        while self._buffers:
-            self.device.free(self._buffers.popitem()[1])
+        """Free the workspace, all of it also where the device refuses to free a part."""
+        with ExitStack() as memory:
+            while self._buffers:
+                memory.callback(self.device.free, self._buffers.popitem()[1])
 
     def packed(self, operand: Operand, block: Block, after: After, trans: str = "N") -> Block:
         """Return op(block) as `gemm` takes A or B: a copy in workspace, or the block itself.

@@ -64,8 +64,7 @@ class CudaDevice:
                 Lane(driver, clock, self._starts, self._ends, driver.stream_within(resources))
                 for _ in range(3)
             )
-            self._blas = driver.blas()
-            resources.callback(driver.release, "destroy", self._blas, driver.api.blas)
+            self._blas = driver.blas_within(resources)
             self._warm_up()
             free, _ = driver.memory()
             self._resources = resources.pop_all()
@@ -206,8 +205,10 @@ class CudaDevice:
                 lane.synchronize()
 
     def close(self) -> None:
-        """Give back everything held, memory that was not freed included."""
+        """Give back everything held, memory that was not freed included; then raise an error that
+        the driver returned for any of it.
+        """
         self.synchronize()
         while self._taken:
-            self._taken.pop().release()
+            self._resources.callback(self._taken.pop().release)
         self._resources.close()

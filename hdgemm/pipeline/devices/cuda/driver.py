@@ -162,10 +162,11 @@ class Driver(Context):
                 arguments = (*target, *source, width, rows, direction, stream.ptr)
                 self.call("memcpy2DAsync", *arguments)
 
-    def blas(self) -> int:
-        """Make a cuBLAS handle that reads its scalars from host memory."""
+    def blas_within(self, resources: ExitStack) -> int:
+        """Make a cuBLAS handle that reads its scalars from host memory, destroyed with others."""
         with self.current():
             handle = int(self.checked("create", self.api.blas.create))
+            resources.callback(self.release, "destroy", handle, self.api.blas)
             self.checked("setPointerMode", self.api.blas.setPointerMode, handle, _POINTER_MODE_HOST)
             return handle
 

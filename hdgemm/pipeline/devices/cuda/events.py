@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class EventPool:
     def close(self) -> None:
         """Destroy all events; no completion that holds one may be used any more."""
         self._idle.clear()
-        while self._made:
-            self._driver.release("eventDestroy", self._made.pop())
+        with ExitStack() as events:  # goes on after an error
+            while self._made:
+                events.callback(self._driver.release, "eventDestroy", self._made.pop())
 
 
 class Anchor(NamedTuple):

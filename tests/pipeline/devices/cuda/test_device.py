@@ -359,6 +359,39 @@ def test_a_gpu_that_fails_while_it_is_opened_holds_nothing(call):
     assert standin.leaks() == {}
 
 
+def test_a_gpu_without_a_usable_cublas_holds_nothing():
+    standin = StandIn(faults=[Fault("setPointerMode", 0, 1)])
+    with (
+        driven_by(standin.api()),
+        pytest.raises(DeviceUnavailableError, match="setPointerMode") as raised,
+    ):
+        open_device("cuda:0")
+    del raised
+    gc.collect()
+    assert standin.leaks() == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("free", "memory"), ("hostUnregister", "memory"), ("streamDestroy", "streams"),
+        ("eventDestroy", "events"), ("destroy", "handles"),
+    ],
+)  # fmt: skip
+def test_closing_gives_back_all_but_what_the_driver_refuses(call, kind):
+    bench = Bench()
+    for _ in range(2):
+        bench.device.allocate(100)
+        bench.device.allocate_staging(100)
+    bench.standin.inject(Fault(call, 0, 1))
+    with pytest.raises(DeviceError, match=f"{call} failed") as raised:
+        bench.device.close()
+    standin = bench.standin
+    del bench, raised
+    gc.collect()
+    assert standin.leaks() == {kind: 1}
+
+
 def test_memory_is_freed_once():
     bench = Bench()
     buffer = bench.device.allocate(10)
