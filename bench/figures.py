@@ -171,6 +171,7 @@ def linalg(result: dict[str, Any]) -> list[str]:
     rows = []
     devices = result.get("devices", "host")
     where = "" if devices == "host" else f", slabs updated by {devices}"
+    where += ", column-major" if result.get("order") == "F" else ""
     for name, measured in result.items():
         if not isinstance(measured, dict):
             continue
@@ -419,6 +420,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "neighbour": ("Products beside another process", neighbour),
     "linalg": ("Factorisations from file to file", linalg),
     "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
+    "linalg_16384_columns": ("Factorisations from file to file, column-major", linalg),
     "linalg_cuda": ("Factorisations from file to file, updated by an NVIDIA GPU", linalg),
     "linalg_lstsq": ("Least squares from a file of 2,000,000×500", lstsq),
     "linalg_syrk": ("Symmetric products from files", syrk),

@@ -7,9 +7,10 @@
 Every turn measures DGEMM and SciPy's routine in RAM in one process without a limit, then hdgemm's
 from file to file in a process inside a memory cgroup of the limit + 300 MB (needs root; without it
 there is no limit, nor where another device than the host updates slabs: its driver takes memory of
-its own). Both use memory that the machine has provided before, see `warm_memory`. Ratios
-are of LAPACK's operation counts per second. The factors are checked by HPL's residual of one
-system, which must be below 16; those of QR by ||A·x - Q·(R·x)||, in the same unit.
+its own). Both have the matrix in the same order (SciPy copies a row-major one), and use memory that
+the machine has provided before, see `warm_memory`. Ratios are of LAPACK's operation counts per
+second. The factors are checked by HPL's residual of one system, which must be below 16; those of QR
+by ||A·x - Q·(R·x)||, in the same unit.
 
 `lstsq` of a tall matrix is compared with the time to read its file, with the time of the same call
 on arrays in RAM, and with SciPy's on arrays in RAM; the arrays have fewer rows, and their times are
@@ -58,13 +59,16 @@ def flops(routine: str, n: int) -> float:
 MODES: dict[str, dict[str, Any]] = {"qr": {"mode": "raw"}}
 
 
-def test_matrix(path: Path, n: int, routine: str) -> None:
-    """Write a symmetric positive definite matrix, by blocks of rows; for LU, HPL's random one:
-    rows of a diagonally dominant matrix would not be interchanged.
+def test_matrix(path: Path, n: int, routine: str, order: str) -> None:
+    """Write a symmetric positive definite matrix; for LU, HPL's random one: rows of a diagonally
+    dominant matrix would not be interchanged.
     """
     rng = np.random.default_rng(n)
     vector = rng.standard_normal(n)
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, n))
+    whole = np.lib.format.open_memmap(
+        path, mode="w+", dtype=np.float64, shape=(n, n), fortran_order=order == "F"
+    )
+    out = whole.T if order == "F" else whole
     for first in range(0, n, 1024):
         if routine == "lu_factor":
             out[first : first + 1024] = rng.random((min(1024, n - first), n)) - 0.5
@@ -73,15 +77,15 @@ def test_matrix(path: Path, n: int, routine: str) -> None:
         columns = np.arange(n)
         out[first : first + 1024] = vector[rows] * vector + np.cos(rows - columns)
         out[rows[:, 0], rows[:, 0]] += n
-    out.flush()
+    whole.flush()
 
 
-def in_ram(routine: str, n: int) -> dict[str, float]:
+def in_ram(routine: str, n: int, order: str) -> dict[str, float]:
     """Return GFLOP/s of DGEMM and of SciPy's routine on arrays in RAM, warmed up."""
     import scipy.linalg
 
     call = partial(getattr(scipy.linalg, routine), **MODES.get(routine, {}))
-    a = np.asfortranarray(np.random.default_rng(0).random((n, n)))
+    a = np.array(np.random.default_rng(0).random((n, n)), order=order)
     a -= 0.5
     if routine != "lu_factor":
         a += a.T
@@ -91,13 +95,15 @@ def in_ram(routine: str, n: int) -> dict[str, float]:
     call(a[: n // 4, : n // 4])
     began = time.perf_counter()
     np.matmul(a, a, out=c)
-    middle = time.perf_counter()
+    multiplied = time.perf_counter() - began
     del c
+    warm_memory(a.nbytes)  # SciPy copies a row-major array
+    began = time.perf_counter()
     call(a, overwrite_a=True, check_finite=False)
-    ended = time.perf_counter()
+    factored = time.perf_counter() - began
     return {
-        "gemm": flops("gemm", n) / (middle - began) / 1e9,
-        "scipy": flops(routine, n) / (ended - middle) / 1e9,
+        "gemm": flops("gemm", n) / multiplied / 1e9,
+        "scipy": flops(routine, n) / factored / 1e9,
     }
 
 
@@ -222,7 +228,8 @@ def measure(routine: str, folder: Path, args: argparse.Namespace) -> dict[str, A
     ours: list[dict[str, Any]] = []
     peers: list[dict[str, Any]] = []
     for _ in range(args.repeats):
-        peers.append(turn(["--turn", "ram", routine, "--n", str(ram_n)], None, args.time_limit))
+        ram = ["--turn", "ram", routine, "--n", str(ram_n), "--order", args.order]
+        peers.append(turn(ram, None, args.time_limit))
         # To free a sparse file of many extents takes seconds on some file systems.
         (folder / "F.npy").unlink(missing_ok=True)
         drop_cached([folder / "A.npy"])
@@ -247,7 +254,7 @@ def one_turn(kind: str, routine: str, args: argparse.Namespace) -> dict[str, Any
             return tall_in_ram(args.rows, args.columns)
         return tall_from_file(args.folder, args.memory)
     if kind == "ram":
-        return in_ram(routine, args.n)
+        return in_ram(routine, args.n, args.order)
     done = from_file(routine, args.folder, args.memory, args.devices)
     return done | residual(routine, args.folder, args.memory)
 
@@ -256,6 +263,7 @@ def main() -> None:
     """Measure all routines and write bench/results/linalg.json; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=4096)
+    parser.add_argument("--order", choices=("C", "F"), default="C", help="of A, in both turns")
     parser.add_argument("--ram-n", type=int, help="order of the matrices in RAM, at most 8192")
     parser.add_argument("--memory", type=parse_size, default=parse_size("100MB"))
     parser.add_argument("--devices", default="host", help="which update slabs")
@@ -278,14 +286,20 @@ def main() -> None:
         results = {}
         for routine in args.routines:
             if routine != "lstsq":
-                test_matrix(folder / "A.npy", args.n, routine)
+                test_matrix(folder / "A.npy", args.n, routine, args.order)
                 results[routine] = measure(routine, folder, args)
         if "lstsq" in args.routines:
             tall_matrix(folder, args.rows, args.columns)
             results["lstsq"] = measure_tall(folder, args)
     save(
         args.name,
-        {"n": args.n, "host_memory": args.memory, "devices": args.devices, **results},
+        {
+            "n": args.n,
+            "order": args.order,
+            "host_memory": args.memory,
+            "devices": args.devices,
+            **results,
+        },
         where,
     )
     worst = max(

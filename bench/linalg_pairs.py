@@ -165,7 +165,7 @@ def main() -> None:
         if args.pair == "syrk":
             tall_matrix(folder, args.rows, args.columns)
         else:
-            test_matrix(folder / "A.npy", args.n, "cholesky")
+            test_matrix(folder / "A.npy", args.n, "cholesky", "C")
             np.save(folder / "b.npy", np.random.default_rng(1).random((args.n, 1)) - 0.5)
         turns = measure(args, folder)
     speedup = spread([found["speedup"] for found in turns])

@@ -42,7 +42,7 @@ CHUNK = 1024
 def make_matrix(path: Path, n: int, kind: str) -> None:
     """Write a symmetric positive definite matrix, or the permutation that reverses rows."""
     if kind != "reversed":
-        test_matrix(path, n, "cholesky")
+        test_matrix(path, n, "cholesky", "C")
         return
     out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, n))
     out[np.arange(n), np.arange(n)[::-1]] = 1.0
