@@ -177,10 +177,22 @@ class PlannedCall:
             if place is not None:
                 return self.over(kind, place.T if upper else place)
             return plan_in_array(kind, self.shape, self.dtype, self.folder, self.run.options)
-        given = is_location(self.out) if self.out is not None else False
-        made = parse_location(self.out).format if given else None
-        whole = made == "npy"
-        return self.slabs(kind, Storage(made != "zarr", self.row_bytes(upper), whole, whole))
+        pitch = self.row_bytes(upper)
+        if kind == "qr" and arguments.get("mode") == "r":
+            return self.slabs(kind, self._scratch_of_r(arguments))
+        if self.out is None or not is_location(self.out):
+            return self.slabs(kind, Storage(True, pitch))
+        place = parse_location(self.out)
+        row_major = place.raw is None or place.raw.order == "C"
+        whole = place.format == "npy" or (place.format != "zarr" and row_major == upper)
+        return self.slabs(kind, Storage(place.format != "zarr", pitch, whole, whole))
+
+    def _scratch_of_r(self, arguments: Mapping[str, Any]) -> Storage:
+        """Return the storage of the reflectors of R alone: over A, or in a scratch file."""
+        if (place := self.overwritten(arguments)) is not None:
+            return storage_of(place, place, new=False)
+        in_file, (m, n) = (self.out_folder or self.folder) is not None, self.shape
+        return Storage(True, self.row_bytes(False), copies=in_file and m >= n, whole=in_file)
 
     def completed(self, arguments: Mapping[str, Any]) -> PlannedCall:
         """Return the same with A read whole from the triangle that is stored."""

@@ -132,6 +132,23 @@ def test_the_plan_of_a_file_is_the_plan_that_runs(files):
         assert "limited by" in printed
 
 
+@pytest.mark.parametrize(
+    "out", ["F.npy", f"F.bin::{N}x{N}:float64", f"F.bin::{N}x{N}:float64:F", "F.h5::F", "F.zarr::F"]
+)
+def test_the_plan_of_every_format_of_the_factor_is_the_plan_that_runs(files, out):
+    options = Options(tile=(1, 7, 3), devices="host")
+    for routine, arguments in (
+        ("lu_factor", {}), ("cholesky", {}), ("cholesky", {"lower": True}),
+        ("qr", {"mode": "raw"}), ("qr", {"mode": "r"}),
+    ):  # fmt: skip
+        shown = linalg.plan(routine, "A.npy", out=out, options=options, **arguments).summary()
+        reports = []
+        call = getattr(linalg, routine)
+        call("A.npy", out=out, options=options, report=reports.append, **arguments)
+        for name in ("slab_columns", "block_columns", "slabs", "host_bytes", "read_bytes"):
+            assert reports[0].plan[name] == shown[name], (routine, arguments, name)
+
+
 def test_the_plan_of_a_triangular_solve_is_the_plan_that_runs(files):
     rhs, options = np.ones((N, 5)), Options(host_memory="20MB", tile=(1, 2, 30), devices="host")
     np.save("rhs.npy", rhs)

@@ -187,6 +187,13 @@ def test_zeros_in_alpha_and_beta_are_not_multiplied():
         assert not hdgemm.symm(0.0, nan, nan, options=options).any()
 
 
+def test_an_update_by_no_columns_is_zero(tmp_path):
+    np.save(tmp_path / "A.npy", np.zeros((0, 5)))
+    c = hdgemm.syrk(1.0, tmp_path / "A.npy", trans=1, out=tmp_path / "C.npy")
+    assert c.shape == (5, 5)
+    assert not np.any(c)
+
+
 def test_a_is_read_once_where_c_fits(tmp_path):
     a = random_matrix(400, 20, "float64")
     np.save(tmp_path / "A.npy", a)
