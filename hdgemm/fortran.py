@@ -244,9 +244,7 @@ def _scalar(value: complex, like: NDArray[Any]) -> NDArray[Any]:
 def _lead(a: NDArray[Any]) -> int:
     """Return the leading dimension: elements from one column to the next."""
     rows, cols = a.shape
-    if not cols:  # NumPy gives such an array strides of its own
-        return max(1, rows)
-    if rows > 1 and a.strides[0] != a.itemsize:
+    if cols and rows > 1 and a.strides[0] != a.itemsize:
         raise InputError(f"a column-major array is needed, got strides {a.strides}")
     return max(1, a.strides[1] // a.itemsize if cols > 1 else rows)
 

@@ -182,10 +182,10 @@ class PlannedCall:
             return self.slabs(kind, self._scratch_of_r(arguments))
         if self.out is None or not is_location(self.out):
             return self.slabs(kind, Storage(True, pitch))
-        place = parse_location(self.out)
-        row_major = place.raw is None or place.raw.order == "C"
-        whole = place.format == "npy" or (place.format != "zarr" and row_major == upper)
-        return self.slabs(kind, Storage(place.format != "zarr", pitch, whole, whole))
+        made = parse_location(self.out)
+        row_major = made.raw is None or made.raw.order == "C"
+        whole = made.format == "npy" or (made.format != "zarr" and row_major == upper)
+        return self.slabs(kind, Storage(made.format != "zarr", pitch, whole, whole))
 
     def _scratch_of_r(self, arguments: Mapping[str, Any]) -> Storage:
         """Return the storage of the reflectors of R alone: over A, or in a scratch file."""

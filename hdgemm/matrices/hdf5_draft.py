@@ -87,9 +87,22 @@ def create_hdf5(
 
 
 def _missing_groups(path: Path, item: str) -> list[str]:
-    """Return the groups that an item needs and the file does not have, from the inside out."""
+    """Return the groups that an item needs and the file does not have, from the inside out.
+
+    Raises `InputError` where the item is a group, or a dataset has the name of one of its groups.
+    """
+    h5py = load_h5py()
+    groups = list(map(str, PurePosixPath(item).parents))
     with library("read", path), open_file(path, "r") as file:
-        return [str(group) for group in PurePosixPath(item).parents if str(group) not in file]
+        if item in file and not isinstance(file[item], h5py.Dataset):
+            raise InputError(f"{path}::{item} is a group; choose another name", path=str(path))
+        for group in groups:
+            if group in file and not isinstance(file[group], h5py.Group):
+                raise InputError(
+                    f"{path}::{group} is a dataset, no group for {item}; choose another name",
+                    path=str(path),
+                )  # fmt: skip
+        return [group for group in groups if group not in file]
 
 
 def _reserve(draft: Draft[FileMatrix], offset: int) -> None:

@@ -37,9 +37,14 @@ def open_objects(place: Location, *, writable: bool = False) -> Matrix:
     except Exception as error:
         # obstore's errors have no common base class.
         raise InputError(
-            f"cannot open {place} as a Zarr array: {error}", path=str(place)
+            f"cannot open {place} as a Zarr array: {_first_line(error)}", path=str(place)
         ) from error
     return from_zarr(array, str(place), writable=writable, source=(place.url, place.item))
+
+
+def _first_line(error: Exception) -> str:
+    """Return the message of one of obstore's errors without its source, which takes many lines."""
+    return str(error).partition("\n")[0]
 
 
 def _connect(url: str) -> Any:
@@ -50,7 +55,7 @@ def _connect(url: str) -> Any:
     try:
         return store.from_url(url, client_options={"allow_http": plain}, **settings)
     except Exception as error:
-        raise InputError(f"cannot reach {url}: {error}", path=url) from error
+        raise InputError(f"cannot reach {url}: {_first_line(error)}", path=url) from error
 
 
 class _ObjectsDraft(Draft["Matrix"]):
@@ -66,7 +71,7 @@ class _ObjectsDraft(Draft["Matrix"]):
             self._objects.put(self._prefix + _METADATA, self._metadata)
         except Exception as error:
             raise MatrixIOError(
-                f"cannot publish {self.matrix.name}: {error}",
+                f"cannot publish {self.matrix.name}: {_first_line(error)}",
                 path=self.matrix.name, offset=0, length=len(self._metadata),
             ) from error  # fmt: skip
 
@@ -122,7 +127,7 @@ def _there(objects: Any, place: Location) -> bool:
             for entry in objects.list_with_delimiter(prefix)["objects"]
         )
     except Exception as error:
-        raise InputError(f"cannot reach {place}: {error}", path=str(place)) from error
+        raise InputError(f"cannot reach {place}: {_first_line(error)}", path=str(place)) from error
 
 
 def objects_state(place: Location) -> tuple[int, int]:
@@ -136,5 +141,5 @@ def objects_state(place: Location) -> tuple[int, int]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"cannot reach {place}: {error}", path=str(place)) from error
+        raise InputError(f"cannot reach {place}: {_first_line(error)}", path=str(place)) from error
     return size, changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -73,7 +74,7 @@ def create_zarr(
     root = real_path(root)
     finish_replacements(root, item)
     target, parts = root / item, Path(item).parts
-    if target.exists() and not any((target / f).exists() for f in ("zarr.json", ".zarray")):
+    if target.exists() and not _is_array(target):
         raise InputError(f"{target} exists and is no Zarr array; choose another name")
     # A chunk no larger than the matrix: the edges of a small one are not stored as megabytes.
     chunk = max(1, min(CHUNK[0], shape[0])), max(1, min(CHUNK[1], shape[1]))
@@ -101,6 +102,17 @@ def create_zarr(
             raise InputError(f"cannot create {target}: {error}", path=str(target)) from error
         raise
     return _ArrayDraft(root, item, part, matrix, new_groups)
+
+
+def _is_array(folder: Path) -> bool:
+    """Say whether a folder of a store is an array: groups of format 3 have a zarr.json, too."""
+    metadata = folder / "zarr.json"
+    if not metadata.exists():
+        return (folder / ".zarray").exists()
+    try:
+        return bool(json.loads(metadata.read_bytes())["node_type"] == "array")
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _zarr_format(target: Path, group: Any) -> int:

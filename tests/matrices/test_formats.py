@@ -525,3 +525,17 @@ def test_a_zarr_store_in_a_folder_that_is_missing(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         create_matrix(f"{tmp_path}/missing/c.zarr::C", (64, 64), "f8")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["C.h5::g", "C.h5::g/B/C", "C.zarr::g", "C.zarr", "C.zarr::g/B/C"])
+def test_an_out_never_takes_the_place_of_a_group(tmp_path, name):
+    with h5py.File(tmp_path / "C.h5", "w") as file:
+        file["g/B"] = np.eye(3)
+    zarr.open_group(tmp_path / "C.zarr", mode="w").create_group("g").create_array(
+        "B", data=np.eye(3)
+    )
+    with pytest.raises(InputError, match=r"choose another name|no Zarr group"):
+        create_matrix(f"{tmp_path}/{name}", (2, 2), "f8")
+    for kept in ("C.h5::g/B", "C.zarr::g/B"):
+        assert open_operand(f"{tmp_path}/{kept}").shape == (3, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["C.h5", "C.zarr"]
