@@ -80,7 +80,7 @@ def link_bytes(plan: SlabPlan, start: int = 0) -> dict[Stage, int]:
             own = sum(map(plan.nbytes, strips(plan, slab)))
             sent = [factored(plan, x) for x in panels(plan, slab) if x.last < slab.last]
             squares = earlier + sum(_square(plan, panel) for panel in sent)
-            if plan.reflectors:
+            if plan.kind in ("form q", "apply q"):
                 squares = sum(_square(plan, block) for _, block in plan.blocks(number))
             up += own + count * (streamed[number] + sum(map(plan.nbytes, sent)) + squares)
             down += own

@@ -351,6 +351,16 @@ def test_a_slab_crosses_the_link_once(cuda, tmp_path, name):
     assert 0 <= lists <= (16 * 2 * N * 8 if name == "lu" else 0)
 
 
+@pytest.mark.parametrize("columns", [0, 1])
+def test_q_of_few_columns_crosses_the_link_as_planned(cuda, tmp_path, columns):
+    path, reports = saved(tmp_path / "A.npy", random_matrix(N, columns, "float64")), []
+    places = tmp_path / "Q.npy", tmp_path / "R.npy"
+    q, r = qr(path, mode="full", out=places, options=cuda[0], report=reports.append)
+    np.testing.assert_allclose(q @ r, np.load(path), atol=1e-14)
+    moved, planned = reports[0].moved_bytes, reports[0].planned_bytes
+    assert (moved, moved["load2"] > 0) == (planned, True)
+
+
 @pytest.mark.parametrize("name", ["lu", "cholesky", "qr"])
 def test_staging_is_allocated_once(cuda, tmp_path, name):
     options, machine = cuda
