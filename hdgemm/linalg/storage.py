@@ -15,6 +15,7 @@ from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.draft import Draft
+from hdgemm.matrices.fingerprint import keeps_name
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
@@ -180,7 +181,7 @@ def _opened(
         with _durable(command, out, a, source, form, overwrite_a) as durable:
             yield durable
     elif out is None and overwrite_a and _takes_result(a):
-        with open_stored(a, "r+") as stored:
+        with open_stored(a, "r+") as stored, keeps_name(stored.operand.matrix):
             check_whole(stored.operand)
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
@@ -198,7 +199,7 @@ def _opened(
             yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
             draft.publish()
     else:
-        with _open_out(out) as stored:
+        with _open_out(out) as stored, keeps_name(stored.operand.matrix):
             _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
 
@@ -222,9 +223,10 @@ def _durable(
         raise InputError("checkpoint needs a file: give out, or overwrite_a=True with a file as a")
     with _open_out(given) as stored:
         _check_out(stored, source, shape, dtype)
-        updates = overlaps(stored.operand.matrix, source.operand.matrix)
+        matrix = stored.operand.matrix
+        updates = overlaps(matrix, source.operand.matrix)
         existing = DurablePlace.of_existing(stored.operand, updates=updates)
-        with _run(command, source, existing, order) as checkpoint:
+        with _run(command, source, existing, order) as checkpoint, keeps_name(matrix):
             location = parse_location(given) if is_location(given) else None
             yield Destination(stored, given, location, checkpoint=checkpoint)
 

@@ -80,6 +80,33 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
             )  # fmt: skip
 
 
+@contextmanager
+def keeps_name(matrix: Matrix) -> Iterator[None]:
+    """Check that the file of a matrix that is overwritten keeps its name during a run, or
+    `MatrixIOError`: another file of that name has no result.
+    """
+    file = matrix.file if isinstance(matrix, FileMatrix) else None
+    named = file is not None and _named(file.path) == file.identity
+    yield
+    if file is None or not named or (now := _named(file.path)) == file.identity:
+        return
+    names = file.status().st_nlink
+    raise MatrixIOError(
+        f"{file.path} {'is gone' if now is None else 'was replaced by another file'} during the "
+        f"run: the result is in the file that was opened (device and inode {file.identity}), which "
+        f"has {names or 'no'} other name(s), not in the one of that name now ({now})",
+        path=str(file.path), offset=0, length=0, opened=file.identity, found=now,
+    )  # fmt: skip
+
+
+def _named(path: Path) -> tuple[int, int] | None:
+    """Return the identity of the file that a name leads to; None without one."""
+    try:
+        return _identity(path.stat())
+    except OSError:
+        return None
+
+
 def _state(matrix: Matrix) -> FileState | None:
     if isinstance(matrix, FileMatrix):
         # The run reads the file that it opened; another file may have its name by now.
