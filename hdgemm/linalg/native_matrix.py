@@ -6,7 +6,7 @@ It lies row-major, where rows are permuted by copies of contiguous memory.
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -72,9 +72,10 @@ class NativeMatrix:
 
     def __exit__(self, *_: object) -> None:
         self.device.synchronize()
-        self.work.free()
-        while self._buffers:
-            self.device.free(self._buffers.pop())
+        with ExitStack() as memory:  # goes on after an error
+            while self._buffers:
+                memory.callback(self.device.free, self._buffers.pop())
+            memory.callback(self.work.free)
 
     def block(self, rows: tuple[int, int], cols: tuple[int, int]) -> Block:
         """Return a rectangle of the matrix."""

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -293,18 +294,28 @@ def test_every_call_of_the_driver_may_fail(cuda, tmp_path, call, status, number)
         assert len(pivots) == N
 
 
-@pytest.mark.parametrize("call", ["free", "hostUnregister"])
-@pytest.mark.parametrize("number", [0, 1, 3])
-def test_memory_is_freed_beside_some_that_is_not(tmp_path, call, number):
+@pytest.mark.parametrize(
+    ("call", "number", "native"),
+    [
+        *((call, number, False) for call in ("free", "hostUnregister") for number in (0, 1, 3)),
+        ("free", 0, True), ("hostUnregister", 0, True),
+    ],
+)  # fmt: skip
+def test_memory_is_freed_beside_some_that_is_not(tmp_path, call, number, native):
     machine = StandIn()
-    path = saved(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    a = positive_definite(N, "float64")
+    path = saved(tmp_path / "A.npy", a)
     options = hdgemm.Options(devices="cuda:0", tile=TILE, host_memory="64MB")
     with driven_by(machine.api()), hdgemm.Session(options) as session:
-        qr(path, session=session, mode="raw", out=tmp_path / "first.npy")
+        if native:
+            factor = partial(cholesky, a, session=session, strategy="native")
+        else:
+            factor = partial(qr, path, session=session, mode="raw", out=tmp_path / "QR.npy")
+        factor()
         before = machine.leaks().get("memory", 0)
         machine.inject(Fault(call, number, 1))
         with pytest.raises(DeviceError, match=f"{call} failed"):
-            qr(path, session=session, mode="raw", out=tmp_path / "QR.npy")
+            factor()
         assert machine.leaks()["memory"] == before + 1
     gc.collect()
     assert machine.leaks() == {"memory": 1}
