@@ -22,11 +22,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	&& echo $$p && break; done)
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs-installed
+DIST := $(VENV)/.dist-installed
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile
 # Install an extra, by one process at a time. Where another make has done that meanwhile, its tests
 # are running, and the package must not go away under them.
 install-extra = flock pyproject.toml sh -c '[ $@ -nt pyproject.toml ] || { \
-	$(PIP) --editable ".[$(1)]" && touch $@; }'
+	$(PIP) --no-build-isolation --editable ".[$(1)]" && touch $@; }'
 
 .PHONY: demo test test-all test-postgres docs dist install clean
 
@@ -50,7 +51,7 @@ test-postgres: install
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-dist: install
+dist: $(DIST)
 	.ci/dist $(VENV) $(PYTHON)
 
 install: $(STAMP)
@@ -64,14 +65,18 @@ $(STAMP): pyproject.toml
 	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; \
 		exit 1; }
-# A Python's own pip may be old, and takes three times as long to choose the versions.
-	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/pip ] || { $(PYTHON) -m venv $(VENV) && \
-		$(PIP) --upgrade pip; }'
+# A Python's own pip may be old, and takes three times as long to choose the versions. With the build
+# backend in the environment, pip does not make another one for it, twice, at each installation.
+	@flock pyproject.toml sh -c '[ -x $(VENV)/bin/hatchling ] || { $(PYTHON) -m venv $(VENV) && \
+		$(PIP) --upgrade pip hatchling editables; }'
 	$(call install-extra,dev)
 
-# A third of all files, which no test reads.
+# What no test needs: the generator of the site is a third of all files.
 $(DOCS): $(STAMP)
 	$(call install-extra,docs)
+
+$(DIST): $(STAMP)
+	$(call install-extra,dist)
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
