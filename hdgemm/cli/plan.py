@@ -92,7 +92,7 @@ def command(
     args.refuse_storage_alone(storage)
     if len(what) == 3:
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)
-    elif len(what) == 2 and not all(text.isdigit() for text in what):
+    elif len(what) == 2 and not all(text.isdecimal() for text in what):
         plans = plan(
             what[0], what[1], beta=args.parse_scalar(beta), c=c, out=out or "C.npy",
             trans_a=trans_a, trans_b=trans_b, options=options,
@@ -122,11 +122,20 @@ def _of_routine(
     if not 1 <= len(operands) <= 2:
         raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
     a, b = operands[0], operands[1] if len(operands) > 1 else None
-    if not all(text.isdigit() for text in operands):
+    if not all(text.isdecimal() for text in operands):
         return plan(routine, a, columns=1 if b is None else b, **given)
+    order, *columns = _whole(operands)
     if routine in ("solve", "trsm", "solve_triangular"):
-        return plan(routine, int(a), dtype=dtype, columns=int(b or 1), **given)
-    return plan(routine, (int(a), int(b or a)), dtype=dtype, **given)
+        return plan(routine, order, dtype=dtype, columns=columns[0] if columns else 1, **given)
+    return plan(routine, (order, columns[0] if columns else order), dtype=dtype, **given)
+
+
+def _whole(texts: list[str]) -> list[int]:
+    """Read whole numbers; Python's limit of their digits is an `InputError`."""
+    try:
+        return [int(text) for text in texts]
+    except ValueError as error:
+        raise InputError(f"cannot read an extent: {error}") from error
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:

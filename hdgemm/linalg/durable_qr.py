@@ -19,6 +19,7 @@ from hdgemm.linalg.qr_run import identity_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import Destination, open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
@@ -115,7 +116,7 @@ class DurableQr:
                 copy_r(run, reflectors.stored, r.stored, reflectors.plan)
             forming = done.plan
             if not isinstance(forming, SlabPlan):
-                forming = run.plan_applied(reflectors, columns, q.stored)
+                forming = run.plan_applied(reflectors, columns, q.stored, reserved=PIECE_BYTES)
             done.begin(forming, run.how.options)
             self._form(reflectors, forming, q, done, portions.next(forming_flops))
         portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.how.options))
@@ -172,5 +173,7 @@ def _upper(v: StoredMatrix, rows: int, first: int, last: int) -> Any:
     """Return some columns of R from the matrix that has the reflectors below it."""
     part = np.zeros((rows, last - first), v.dtype.newbyteorder("="), "F")
     top = min(rows, last, v.shape[0])
-    part[:top] = np.triu(v[:top, first:last].read(), -first)
+    v[:top, first:last].read(part[:top])
+    for column in range(last - first):
+        part[first + column + 1 :, column] = 0
     return part

@@ -19,6 +19,7 @@ from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
+from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -228,7 +229,9 @@ class _Product:
         return "N" if self.left else "C"
 
     def _plan(self, run: QrRun, reflectors: Reflectors) -> SlabPlan:
-        return run.plan_applied(reflectors, self._columns.shape[1], self._out, self._trans)
+        reserved = 0 if self.target.checkpoint is None else PIECE_BYTES
+        columns = self._columns.shape[1]
+        return run.plan_applied(reflectors, columns, self._out, self._trans, reserved)
 
     def _apply(
         self, run: QrRun, reflectors: Reflectors, applying: SlabPlan, recorder: Recorder

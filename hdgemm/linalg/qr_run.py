@@ -130,9 +130,17 @@ class QrRun:
         return Reflectors(stored, plan)
 
     def plan_applied(
-        self, reflectors: Reflectors, columns: int, out: StoredMatrix, trans: str | None = None
+        self,
+        reflectors: Reflectors,
+        columns: int,
+        out: StoredMatrix,
+        trans: str | None = None,
+        reserved: int = 0,
     ) -> SlabPlan:
-        """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns."""
+        """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns.
+
+        `reserved` bytes of the memory are not used.
+        """
         plan, blocks, options = reflectors.plan, reflectors.blocks, self.how.options
         machine = machine_of(
             reflectors.stored.shape, np.dtype(plan.dtype), folder_of(out, reflectors.stored),
@@ -141,7 +149,7 @@ class QrRun:
         return plan_slabs(
             "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
             rows=plan.m, width=options.tile and options.tile[1], block=plan.block,
-            storage=Storage(out.chunks is None),
+            storage=Storage(out.chunks is None), reserved=reserved,
             reflectors=blocks if trans == "C" else blocks[::-1],
             devices=slab_devices((plan.m, columns), plan.dtype, self.how),
         )  # fmt: skip

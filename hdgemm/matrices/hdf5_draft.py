@@ -75,7 +75,10 @@ def create_hdf5(
         draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix, new_groups)
     else:
         part = part or aside(path)
-        part.unlink(missing_ok=True)
+        try:
+            part.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
         try:
             offset = _allocate(part, "x", item, shape, stored)
         except BaseException:

@@ -305,3 +305,8 @@ def test_the_plan_of_factors_without_an_out_is_that_of_an_array_or_of_a(
     getattr(linalg, routine)(place, overwrite_a=over, options=options, report=reports.append)
     assert reports[0].plan == shown.summary()
     assert nonzero(reports[0].planned_bytes) == nonzero(reports[0].moved_bytes)
+
+
+@pytest.mark.parametrize("order", ["²", "9" * 5000])
+def test_extents_that_python_cannot_read_are_input_errors(files, order):
+    assert isinstance(invoke("plan", "lu", order).exception, hdgemm.InputError)

@@ -1,5 +1,7 @@
 """Durable QR with R and Q, and durable reductions of rows: resumed to the same bits."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -200,3 +202,17 @@ def test_other_commands_are_refused_and_restart_begins_again(tall):
     x, *_ = solved(tall, "X.npy", restart=True)
     y, *_ = lstsq(tall / "A.npy", tall / "b.npy", options=ROWS)
     np.testing.assert_array_equal(x, y)
+
+
+def test_r_of_one_slab_is_copied_within_the_memory(tmp_path):
+    n = 1200
+    np.save(tmp_path / "A.npy", np.random.default_rng(0).standard_normal((n, n)))
+    reports, options = [], hdgemm.Options(tile=(1, n, 64), devices="host")
+    tracemalloc.start()
+    qr(
+        tmp_path / "A.npy", mode="r", out=tmp_path / "R.npy", options=options, checkpoint=True,
+        report=reports.append,
+    )  # fmt: skip
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < reports[-1].plan["host_bytes"]
