@@ -470,3 +470,11 @@ def test_a_plan_of_an_older_journal_deals_strips_equally(cuda):
     assert SlabPlan.from_dict(values) == plan
     del values["weights"]
     assert SlabPlan.from_dict({**values, "devices": ["a", "b"]}).weights == (1.0, 1.0)
+
+
+def test_work_that_fails_while_a_device_opens_ends_the_call(tmp_path):
+    machine = StandIn(faults=[Fault("Stream", 0, 1, late=True)])
+    path = saved(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    with driven_by(machine.api()), pytest.raises(DeviceUnavailableError, match="asked to fail"):
+        lu_factor(path, out=tmp_path / "LU.npy", options=hdgemm.Options(devices="cuda:0"))
+    gc.collect()

@@ -237,6 +237,8 @@ class StandIn:
         failed = self.streams.failed.get(self.current.index)
         if failed is not None:
             status = _LIBRARY_FAILED.get(error)
+            if isinstance(failed, CUDARuntimeError):  # raised twice, it would be its own context
+                failed = CUDARuntimeError(failed.status, str(failed))
             raise failed if status is None else error(status, "execution failed")
 
 
