@@ -15,7 +15,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError
 from hdgemm.matrices.transfer import copy_transposed
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.devices.workspace import Workspace
+from hdgemm.pipeline.devices.workspace import Workspace, free_all
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.units import format_size
 
@@ -72,9 +72,9 @@ class NativeMatrix:
 
     def __exit__(self, *_: object) -> None:
         self.device.synchronize()
-        with ExitStack() as memory:  # goes on after an error
-            while self._buffers:
-                memory.callback(self.device.free, self._buffers.pop())
+        buffers, self._buffers = self._buffers, []
+        with ExitStack() as memory:
+            memory.callback(free_all, self.device, buffers)
             memory.callback(self.work.free)
 
     def block(self, rows: tuple[int, int], cols: tuple[int, int]) -> Block:

@@ -25,7 +25,7 @@ from hdgemm.linalg.resident_plan import dealt, link_bytes
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.updates import buffer_sizes, squares_bytes
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.devices.workspace import Workspace
+from hdgemm.pipeline.devices.workspace import Workspace, free_all
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -96,13 +96,10 @@ class ResidentColumns:
         self._buffers.append(self.device.allocate_staging(staged))
 
     def free(self) -> None:
-        """Wait for all operations, failed ones too, and free the memory, all of it also where the
-        device refuses to free a part.
-        """
+        """Wait for all operations, failed ones too, and free the memory."""
         self.device.synchronize()
         with ExitStack() as memory:
-            for buffer in self._buffers:
-                memory.callback(self.device.free, buffer)
+            memory.callback(free_all, self.device, self._buffers)
             memory.callback(self.work.free)
 
     def begin(self, slab: Slab) -> None:

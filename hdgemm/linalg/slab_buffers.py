@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, leading
+from hdgemm.pipeline.devices.workspace import free_all
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,9 +58,9 @@ class SlabBuffers:
     def free(self) -> None:
         """Free the buffers: tracebacks may keep this object."""
         self._slabs, self.stream = [], []
-        with ExitStack() as memory:  # goes on after an error
-            while self._locked and self._device is not None:
-                memory.callback(self._device.free, self._locked.pop())
+        locked, self._locked = self._locked, []
+        if self._device is not None:
+            free_all(self._device, locked)
 
     def _bytes(self, nbytes: int) -> NDArray[np.uint8]:
         if self._device is None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _HUGE_PAGE: Final = 2 << 20
 #: `MADV_WIPEONFORK` of Linux, which Python's `mmap` does not name.
 _WIPE_ON_FORK: Final = 18
-#: Bytes whose pages one thread touches at a time; NumPy releases the interpreter's lock for them.
+#: Bytes of a piece of memory that one thread touches. In pieces of this size NumPy releases the
+#: interpreter's lock.
 _TOUCHED: Final = 4 << 20
 
 

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 from hdgemm.pipeline.devices.protocol import Block, Tile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
-    from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, FactorDevice
+    from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, Device, FactorDevice
     from hdgemm.pipeline.plan import Operand
+
+
+def free_all(device: Device, buffers: Iterable[Buffer]) -> None:
+    """Free buffers, the last one first, all of them also where the device refuses to free one."""
+    with ExitStack() as memory:
+        for buffer in buffers:
+            memory.callback(device.free, buffer)
 
 
 class Workspace:
@@ -54,10 +63,9 @@ class Workspace:
         return taken
 
     def free(self) -> None:
-        """Free the workspace, all of it also where the device refuses to free a part."""
-        with ExitStack() as memory:
-            while self._buffers:
-                memory.callback(self.device.free, self._buffers.popitem()[1])
+        """Free the workspace."""
+        buffers, self._buffers = self._buffers, {}
+        free_all(self.device, buffers.values())
 
     def packed(self, operand: Operand, block: Block, after: After, trans: str = "N") -> Block:
         """Return op(block) as `gemm` takes A or B: a copy in workspace, or the block itself.
