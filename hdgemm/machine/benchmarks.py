@@ -7,6 +7,8 @@ accurate, not the benchmark longer: each stops at its deadline with what it has 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
 import threading
@@ -132,21 +134,29 @@ def measure_disk(folder: Path, deadline: Deadline) -> tuple[float | None, float 
     """Return bytes/s of reading and of writing a scratch file with large requests.
 
     Direct I/O is used where the file system has it. None stands for a folder that cannot be
-    written.
+    written. The file has no name, so that even a killed process leaves nothing of it.
     """
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".hdgemm-") as scratch:
-            return _move_pieces(scratch.name, deadline)
+        with tempfile.TemporaryFile(dir=folder, prefix=".hdgemm-", buffering=0) as scratch:
+            _write_directly(scratch.fileno())
+            return _move_pieces(os.dup(scratch.fileno()), deadline)
     except OSError:
         return None, None
 
 
-def _move_pieces(path: str, deadline: Deadline) -> tuple[float | None, float | None]:
+def _write_directly(file: int) -> None:
+    """Let an open file be read and written past the page cache, where its file system can."""
+    with contextlib.suppress(OSError):
+        flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | getattr(os, "O_DIRECT", 0))
+
+
+def _move_pieces(file: int, deadline: Deadline) -> tuple[float | None, float | None]:
+    """Return the rates of a descriptor, which is closed once no request is pending."""
     memory = aligned_bytes(_FILE_BYTES)
     block = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
     memory.reshape(-1, block.size)[:] = block
     view = memory.data
-    file = _open(path)
 
     def write(start: int) -> None:
         os.pwritev(file, [view[start : start + _PIECE_BYTES]], start)
@@ -165,13 +175,6 @@ def _move_pieces(path: str, deadline: Deadline) -> tuple[float | None, float | N
     if writing.ended and (reading is None or reading.ended):
         os.close(file)
     return reading.rate if reading else None, writing.rate
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | getattr(os, "O_DIRECT", 0))
-    except OSError:
-        return os.open(path, os.O_RDWR)
 
 
 class _Transfers:

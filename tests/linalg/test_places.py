@@ -1,8 +1,6 @@
 """Places of operands and results: another working directory, results over each other or over A."""
 
 import contextlib
-import errno
-import os
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import hdgemm
 from hdgemm import linalg
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from tests.linalg.matrices import positive_definite, random_matrix
+from tests.unnamed_files import without_unnamed_files
 
 N = 40
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
@@ -48,18 +47,6 @@ def test_a_change_of_directory_during_a_call(tmp_path, monkeypatch, call):
     CALLS[call]({"options": SLABS, "observer": lambda _: monkeypatch.chdir(other)})
     assert (tmp_path / "C.npy").exists()
     assert list(other.iterdir()) == []
-
-
-def without_unnamed_files(monkeypatch):
-    """Let no file be created without a name, as on file systems that do not offer it."""
-
-    def refuse(path, flags, *rest, **named):
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return opened(path, flags, *rest, **named)
-
-    opened = os.open
-    monkeypatch.setattr(os, "open", refuse)
 
 
 def open_folders():

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from hdgemm.errors import CancelledRunError
 from hdgemm.machine import benchmarks
 from hdgemm.machine.benchmarks import Deadline, measure_blas, measure_disk, measure_executor
 from hdgemm.pipeline.validate import validate
+from tests.unnamed_files import without_unnamed_files
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(1e6, 9), (0.0, 2)])
@@ -59,6 +61,23 @@ def test_a_disk_s_rates_count_the_pieces_that_were_moved(tmp_path):
     assert read > 0
     assert write > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_killed_measurement_of_a_disk_leaves_nothing(tmp_path, monkeypatch, unnamed):
+    if not unnamed:
+        without_unnamed_files(monkeypatch)
+    names, files, write = [], set(), os.pwritev
+
+    def watch(fd, *rest):
+        names.extend(tmp_path.iterdir())
+        files.add(Path(f"/proc/self/fd/{fd}").readlink().parent)
+        return write(fd, *rest)
+
+    monkeypatch.setattr(os, "pwritev", watch)
+    assert None not in measure_disk(tmp_path, Deadline(20.0))
+    assert names == []  # a file without a name ends with its process
+    assert files == {tmp_path}
 
 
 def test_the_executor_s_plan_is_valid_and_takes_time():

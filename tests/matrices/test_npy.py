@@ -17,6 +17,7 @@ import pytest
 from hdgemm.errors import InputError, InputTypeError, MatrixIOError
 from hdgemm.matrices.npy import create_npy, open_npy, read_header
 from hdgemm.matrices.random import random_matrix
+from tests.unnamed_files import without_unnamed_files
 
 
 def file_with(path, header, version=(1, 0), data=b""):
@@ -160,14 +161,7 @@ def test_only_whole_files_get_their_name(tmp_path):
 
 
 def test_file_systems_without_unnamed_files(tmp_path, monkeypatch):
-    real = os.open
-
-    def without(path, flags, *rest, **more):
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return real(path, flags, *rest, **more)
-
-    monkeypatch.setattr(os, "open", without)
+    without_unnamed_files(monkeypatch)
     with create_npy(tmp_path / "x.npy", (9, 9), "f8") as draft:
         assert [path.name for path in tmp_path.iterdir()] == [draft.part.name]
     assert not list(tmp_path.iterdir())
