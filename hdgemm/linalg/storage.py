@@ -18,6 +18,7 @@ from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.fingerprint import keeps_name
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.npy import holds_vector
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
@@ -54,7 +55,10 @@ def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
 
 def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:
     """Open a matrix, or a vector as one column; say whether it is a vector."""
-    if not (is_location(x) or is_stored(x)):
+    if is_location(x):
+        place = parse_location(x)
+        return open_matrix(place, what), holds_vector(place)
+    if not is_stored(x):
         x = _as_array(x, what)
     vector = isinstance(x, np.ndarray) and x.ndim == 1
     return open_matrix(x[:, np.newaxis] if vector else x, what), vector

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
+    from hdgemm.matrices.location import Location
+
 _MAGIC: Final = b"\x93NUMPY"
 #: By format version: how the header's length is packed, and how its text is encoded.
 _VERSIONS: Final = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
@@ -133,15 +135,23 @@ def _dtype(path: Path, descr: Any) -> np.dtype[Any]:
 
 def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
     """Open a matrix of format version 1 to 3; return it row-major, and whether it is the file's
-    transpose.
+    transpose. A vector is a matrix of one column.
     """
     header = read_header(path)
-    if len(header.shape) != 2:
-        raise InputError(f"{path} must hold a matrix (2-D), it has shape {header.shape}")
-    rows, cols = header.shape
-    shape = (cols, rows) if header.fortran else (rows, cols)
+    if len(header.shape) not in (1, 2):
+        raise InputError(
+            f"{path} must hold a matrix (2-D) or a vector, it has shape {header.shape}"
+        )
+    flipped = header.fortran or len(header.shape) == 1
+    rows, cols = header.shape if len(header.shape) == 2 else (*header.shape, 1)
+    shape = (cols, rows) if flipped else (rows, cols)
     file = BlockFile(path, writable=writable)
-    return FileMatrix(file, shape, header.dtype, header.offset), header.fortran
+    return FileMatrix(file, shape, header.dtype, header.offset), flipped
+
+
+def holds_vector(place: Location) -> bool:
+    """Say whether a location is a .npy file of one dimension."""
+    return place.format == "npy" and not place.url and len(read_header(place.path).shape) == 1
 
 
 def create_npy(

@@ -250,7 +250,7 @@ class TestInputFiles:
         with pytest.raises(InputTypeError, match="pickled"):
             matmul(tmp_path / "a.npy", b)
 
-    @pytest.mark.parametrize("shape", [(5,), (2, 5, 5), ()])
+    @pytest.mark.parametrize("shape", [(2, 5, 5), ()])
     def test_not_a_matrix(self, tmp_path, b, shape):
         np.save(tmp_path / "a.npy", np.ones(shape))
         with pytest.raises(InputError, match="2-D"):

@@ -147,6 +147,22 @@ def test_mixed_dtypes_are_promoted_before_the_factorisation(tmp_path, assume_a, 
     np.testing.assert_array_equal(np.load(source) if in_file else source, a)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_file_of_one_dimension_is_a_vector(tmp_path, dtype):
+    a, b = random_matrix(23, 23, dtype), random_matrix(23, 1, dtype)[:, 0]
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    assert hdgemm.open(tmp_path / "b.npy").shape == (23, 1)
+    x = solve(tmp_path / "a.npy", tmp_path / "b.npy", options=SLABS)
+    assert x.shape == (23,)
+    assert_solved(a, x, b, dtype)
+    stored = solve(tmp_path / "a.npy", tmp_path / "b.npy", out=tmp_path / "x.npy", options=SLABS)
+    assert stored.shape == (23, 1)
+    np.testing.assert_array_equal(stored[:, 0], x)
+    fitted = linalg.lstsq(a[:, :5], tmp_path / "b.npy")[0]
+    np.testing.assert_allclose(fitted, scipy.linalg.lstsq(a[:, :5], b)[0], rtol=1e3 * eps_of(dtype))
+
+
 def test_lists_are_systems():
     assert solve([[2, 0], [0, 4]], [2, 4]).tolist() == [1.0, 1.0]
 

@@ -208,6 +208,9 @@ def test_only_matrices(shape, tmp_path):
         open_operand(np.ones(shape))
     assert caught.value.shape == shape
     np.save(tmp_path / "x.npy", np.ones(shape))
+    if len(shape) == 1:
+        assert open_operand(tmp_path / "x.npy").shape == (3, 1)
+        return
     with pytest.raises(InputError, match="2-D"):
         open_operand(tmp_path / "x.npy")
 
