@@ -19,7 +19,7 @@ from hdgemm.cluster.product import check_client, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
 from hdgemm.cluster.report import merged_report
 from hdgemm.errors import InputError
-from hdgemm.linalg.storage import check_square
+from hdgemm.linalg.operands import check_square
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand

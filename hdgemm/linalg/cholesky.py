@@ -12,13 +12,14 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.elimination import queue_slab
 from hdgemm.linalg.factor_plan import plan_in_array
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
+from hdgemm.linalg.operands import in_memory, open_square
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slab_run import say_state, slab_run
-from hdgemm.linalg.storage import destination, in_memory, open_square
+from hdgemm.linalg.storage import destination
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
 from hdgemm.product.target import result_at
 from hdgemm.progress import Watch

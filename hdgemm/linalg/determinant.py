@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hdgemm.linalg.operands import open_square
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.scratch import diagonal, lu_factors
-from hdgemm.linalg.storage import open_square
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 

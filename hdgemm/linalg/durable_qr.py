@@ -14,6 +14,7 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.joint_plan import facts_of
+from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import identity_slab
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -21,7 +22,6 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.storage import Destination, open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.target import is_location, result_at
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.householder import Reflectors
     from hdgemm.linalg.qr_run import QrRun
+    from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.progress import Watch
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
-from hdgemm.linalg.storage import open_matrix, open_square
+from hdgemm.linalg.operands import open_matrix, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open_factors
 

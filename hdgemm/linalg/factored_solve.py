@@ -9,10 +9,10 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
+from hdgemm.linalg.operands import open_square
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import ColumnSolver, Solution, ready, solve_stored
-from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress

@@ -11,13 +11,13 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import check_pair, lu_solve, open_lu
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.operands import open_square
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.run import OpenRun, Run
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import Solution, solve_stored
-from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix

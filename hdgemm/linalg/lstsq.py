@@ -12,10 +12,11 @@ import scipy.linalg
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.input_checks import input_unchanged
+from hdgemm.linalg.operands import open_columns, open_matrix
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
-from hdgemm.linalg.storage import destination, open_columns, open_matrix
+from hdgemm.linalg.storage import destination
 from hdgemm.linalg.tsqr import RowReduction, Triangle
 from hdgemm.product.target import single
 from hdgemm.progress import Watch

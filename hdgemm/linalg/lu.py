@@ -14,6 +14,7 @@ from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.factor_plan import mirrored, plan_in_array
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.lu_elimination import factor_panel, factor_slabs, interchange_stored, recorded
+from hdgemm.linalg.operands import in_memory, open_matrix
 from hdgemm.linalg.planning import slabs_fit
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.row_blocks import factor_row_blocks
@@ -22,7 +23,7 @@ from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slab_run import slab_run
-from hdgemm.linalg.storage import destination, in_memory, open_matrix
+from hdgemm.linalg.storage import destination
 from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.progress import Watch

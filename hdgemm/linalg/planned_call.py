@@ -18,6 +18,7 @@ from hdgemm.linalg.factor_plan import (
 )
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
+from hdgemm.linalg.operands import in_memory, open_columns, open_matrix
 from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
@@ -25,7 +26,6 @@ from hdgemm.linalg.run import OpenRun, folder_of, machine_of
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
-from hdgemm.linalg.storage import in_memory, open_columns, open_matrix
 from hdgemm.linalg.system import MIRRORED, check_transposed, whole_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes

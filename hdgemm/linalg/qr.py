@@ -11,13 +11,13 @@ from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.device_qr import on_disk, qr_on_devices
 from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
+from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.qr_run import QrRun, identity_slab
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.storage import open_matrix
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.matrices.operands import open as open_stored

@@ -13,6 +13,7 @@ from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.durable_qr import DurableQr, checkpoint_of, copy_r
 from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.joint_plan import facts_of
+from hdgemm.linalg.operands import open_columns, open_matrix
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -21,7 +22,6 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
-from hdgemm.linalg.storage import open_columns, open_matrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.target import is_location, result_at

@@ -10,9 +10,9 @@ import numpy as np
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.factored_solve import by_lu, open_lu
 from hdgemm.linalg.lu import factor
+from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.storage import open_matrix
 from hdgemm.matrices.stores import create_scratch
 
 if TYPE_CHECKING:

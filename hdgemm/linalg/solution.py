@@ -9,11 +9,12 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.input_checks import check_finite_slab
+from hdgemm.linalg.operands import in_memory, open_columns
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import OpenRun, Run, folder_of, machine_of, open_run
 from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
-from hdgemm.linalg.storage import destination, in_memory, open_columns
+from hdgemm.linalg.storage import destination
 from hdgemm.linalg.triangle_solver import Triangle, TriangleSolver, whole_columns
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.product.aliasing import overlaps

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.factored_solve import solve_triangular
+from hdgemm.linalg.operands import absolute, open_square
 from hdgemm.linalg.refinement import SINGLE, NotConvergedError
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import Solution
-from hdgemm.linalg.storage import absolute, open_square
 from hdgemm.linalg.system import (
     MIRRORED,
     System,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas import can_hold
-from hdgemm.linalg.storage import check_square
+from hdgemm.linalg.operands import check_square
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch

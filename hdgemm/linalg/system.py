@@ -12,13 +12,13 @@ from hdgemm.linalg.cholesky import cho_factor
 from hdgemm.linalg.factor_plan import FactorsOfSolve
 from hdgemm.linalg.factored_solve import by_cholesky
 from hdgemm.linalg.joint_plan import facts_of
+from hdgemm.linalg.operands import open_square
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.refinement import SINGLE, STEPS, NotConvergedError, Refinement
 from hdgemm.linalg.run import folder_of
 from hdgemm.linalg.scratch import lu_factors, scratch_file
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
-from hdgemm.linalg.storage import open_square
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix

@@ -10,12 +10,12 @@ import numpy as np
 
 from hdgemm.fortran import SingularMatrixError, gemm, trsm
 from hdgemm.linalg.input_checks import check_finite_slab
+from hdgemm.linalg.operands import in_memory
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead, array_in
 from hdgemm.linalg.slab import Slab
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.solve_plan import kept_blocks
-from hdgemm.linalg.storage import in_memory
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED

@@ -10,13 +10,14 @@ import numpy as np
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
 from hdgemm.linalg.joint_plan import facts_of
+from hdgemm.linalg.operands import absolute, open_matrix
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.storage import absolute, check_apart, destination, open_matrix
+from hdgemm.linalg.storage import check_apart, destination
 from hdgemm.linalg.updates import host_bytes, update_devices
 from hdgemm.product.target import is_location, result_at
 from hdgemm.progress import Watch

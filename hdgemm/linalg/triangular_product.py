@@ -9,10 +9,11 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import block_of, opened, product_summary, rectangle, run_blocks
+from hdgemm.linalg.operands import check_square, open_matrix, open_square
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.solution import ColumnSolver, solve_columns
-from hdgemm.linalg.storage import check_square, destination, open_matrix, open_square
+from hdgemm.linalg.storage import destination
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
