@@ -25,7 +25,7 @@ from hdgemm.durable.pieces import (
     slabs_of,
     units_done,
 )
-from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record
+from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record, say_kept
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
 from hdgemm.errors import InputError
@@ -70,7 +70,7 @@ class Checkpoint:
         self._done: dict[Rect, int] = {}
         self._damaged = self._kept = self._tiles = 0
         self._shared = False
-        self.finished = False
+        self.finished = self._begun = False
         self._journal = Journal(journal)
         try:
             self._earlier = self._read(restart=restart)
@@ -82,7 +82,13 @@ class Checkpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Close the files; after an `InputError` remove a run that has finished nothing."""
+        if self._begun and isinstance(error, InputError):
+            if len(self._journal.records) == 1:
+                self._journal.clear()
+            else:
+                say_kept(error)
         self.close()
 
     def close(self) -> None:
@@ -198,6 +204,7 @@ class Checkpoint:
     def _start(self, plans: Sequence[Plan]) -> None:
         """Write the first record, or open the redo log of the run that is resumed."""
         path, updates = self._journal.path, self._destination.updates
+        self._begun = True
         if self._earlier is not None:
             if updates:
                 self._redo = redo_log(path, self._earlier.redo, self._earlier.run)

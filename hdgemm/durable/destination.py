@@ -158,7 +158,11 @@ class Destination:
 
     def remove_work(self) -> None:
         """Remove all such files, and what their own runs have left beside them."""
+        for path in self.work_files():
+            path.unlink(missing_ok=True)
+
+    def work_files(self) -> list[Path]:
+        """Return all such files that exist, and what their own runs have left beside them."""
         base = self.work("")
-        for path in base.parent.iterdir():
-            if path.name.startswith((base.name, f".{base.name}")):
-                path.unlink(missing_ok=True)
+        names = (base.name, f".{base.name}")
+        return [path for path in base.parent.iterdir() if path.name.startswith(names)]

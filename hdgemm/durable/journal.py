@@ -116,12 +116,11 @@ class Journal:
 def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
     """Close the files of a run; one that had begun is left as it is, to be taken up later."""
     with closing(journal):
+        begun = bool(journal.records)
         if redo is not None:
-            redo.close()
-        if draft is not None and journal.records:
-            draft.matrix.close()
-        elif draft is not None:
-            draft.discard()
+            (redo.close if begun else redo.discard)()
+        if draft is not None:
+            (draft.matrix.close if begun else draft.discard)()
 
 
 def read_journal(path: Path) -> tuple[list[Record], list[int]]:

@@ -21,6 +21,12 @@ FORMAT: Final = 1
 BEGIN_AGAIN: Final = "restart=True (--restart) begins again"
 
 
+def say_kept(error: InputError) -> None:
+    """Add to the error that ended a run that what it had finished is kept."""
+    kept = "what the run has finished is kept: the same command goes on from there"
+    error.args = (f"{error}; {kept}, and {BEGIN_AGAIN}",)
+
+
 class DamagedError(HdgemmError):
     """What an earlier run left was damaged, and cannot be computed again from what is there."""
 

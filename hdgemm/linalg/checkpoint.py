@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.journal import Journal, close_run
 from hdgemm.durable.pieces import redo_log, redo_path
-from hdgemm.durable.previous_run import BEGIN_AGAIN
+from hdgemm.durable.previous_run import BEGIN_AGAIN, say_kept
 from hdgemm.errors import InputError
 from hdgemm.linalg.slab_journal import EarlierRun, StoredSlab, damaged_error, refuse
 from hdgemm.linalg.slab_store import PIECE_BYTES, SlabStore
@@ -83,7 +83,7 @@ class SlabCheckpoint:
         self._draft: Draft[Any] | None = None
         self._earlier: EarlierRun | None = None
         self._redo: RedoLog | None = None
-        self.finished = False
+        self.finished = self._begun = False
         self.plan: AnyPlan | None = None
         self._passes: tuple[list[StoredSlab], ...] = ([], [])
         self._kept = 0
@@ -92,14 +92,19 @@ class SlabCheckpoint:
         try:
             self._open(order)
         except BaseException:
-            self.__exit__()
+            self.__exit__(None, None, None)
             raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the files; a run that had begun is left as it is, to be taken up later."""
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        """Close the files; after an `InputError` remove a run that has finished nothing."""
+        if self._begun and isinstance(error, InputError):
+            if not any(self._passes):
+                self._journal.clear()
+            if any(self._passes) or self.destination.work_files():
+                say_kept(error)
         close_run(self._journal, self._draft, self._redo)
         self._draft = self._redo = None
 
@@ -228,11 +233,12 @@ class SlabCheckpoint:
         path, earlier = self._journal.path, self._earlier
         if earlier is not None:
             refuse(path, earlier.excluded_by(options))
+        self._begun = True
+        if earlier is not None:
             if earlier.redo[1]:
                 self._redo = redo_log(path, earlier.redo, earlier.run)
             return
-        self.plan = plan
-        run = secrets.token_hex(8)
+        self.plan, run = plan, secrets.token_hex(8)
         places = [*(plan.slabs if self.destination.updates else ()), *plan.interchanged]
         size = self._store.redo_size(places)
         if size[1]:

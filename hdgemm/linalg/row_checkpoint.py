@@ -18,6 +18,7 @@ import numpy as np
 from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.durable.fingerprint import changed_fields, differences, fingerprint
 from hdgemm.durable.journal import Journal
+from hdgemm.durable.previous_run import say_kept
 from hdgemm.errors import InputError
 from hdgemm.linalg.row_plan import RowPlan
 from hdgemm.linalg.slab_journal import refuse
@@ -120,11 +121,14 @@ class RowCheckpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Remove all records of a run that succeeded; leave those of one that did not."""
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Remove a run that succeeded, or that an `InputError` ended before a core's record."""
         with closing(self._journal):
-            if kind is None:
+            kept = not isinstance(error, InputError) or self._place.work_files()
+            if error is None or not kept:
                 self._forget()
+            elif isinstance(error, InputError):
+                say_kept(error)
 
     def _forget(self) -> None:
         self._journal.clear()

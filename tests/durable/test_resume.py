@@ -76,6 +76,24 @@ def test_nothing_is_published_before_it_is_whole(tmp_path):
     assert part.endswith(".part")
 
 
+def test_an_input_error_keeps_a_run_only_where_tiles_are_done(case):
+    stage = "load1"
+
+    def observe(event):
+        if event.stage == stage and event.number >= 20 * (stage == "store2"):
+            raise InputError("A is wrong")
+
+    before = {path: path.read_bytes() for path in case.folder.iterdir()}
+    with pytest.raises(InputError, match=r"A is wrong\Z"):
+        case.run(observer=observe)
+    assert {path: path.read_bytes() for path in case.folder.iterdir()} == before
+    stage = "store2"
+    with pytest.raises(InputError, match="A is wrong; what the run has finished is kept"):
+        case.run(observer=observe)
+    assert case.run().resumption.kept >= 20
+    assert case.sha() == case.expected
+
+
 def test_cancelling_keeps_what_is_done(case):
     cancel = threading.Event()
 

@@ -12,7 +12,17 @@ import pytest
 import hdgemm
 from hdgemm.durable.journal import Journal
 from hdgemm.durable.previous_run import DamagedError
-from hdgemm.linalg import cho_factor, cholesky, lu_factor, qr, slab_store
+from hdgemm.linalg import (
+    cho_factor,
+    cholesky,
+    inv,
+    lstsq,
+    lu_factor,
+    qr,
+    slab_store,
+    solve,
+    solve_triangular,
+)
 from hdgemm.linalg import open as open_factors
 from hdgemm.linalg.slab_plan import Columns
 from tests.linalg.interruption import InterruptedRunError
@@ -317,6 +327,93 @@ def test_not_positive_definite_leaves_nothing(tmp_path):
     with pytest.raises(np.linalg.LinAlgError, match="order 1 "):
         cholesky(-np.eye(N), out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
     assert not list(tmp_path.iterdir())
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+#: Calls with A in A.npy and b in b.npy, by the names of their routines.
+DURABLE = {
+    "lu_factor": lambda how: lu_factor("A.npy", out="X.npy", **how),
+    "lu_factor in place": lambda how: lu_factor("A.npy", overwrite_a=True, **how),
+    "cholesky": lambda how: cholesky("A.npy", out="X.npy", **how),
+    "qr": lambda how: qr("A.npy", out=("X.npy", "R.npy"), **how),
+    "qr of rows": lambda how: qr("T.npy", mode="r", out="X.npy", **how),
+    "solve": lambda how: solve("A.npy", "b.npy", out="X.npy", **how),
+    "inv": lambda how: inv("A.npy", out="X.npy", **how),
+    "lstsq": lambda how: lstsq("T.npy", "b.npy", out="X.npy", **how),
+    "solve_triangular": lambda how: solve_triangular("A.npy", "b.npy", out="X.npy", **how),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = positive_definite(N, "float64")
+    for name, matrix in (("A", a), ("T", a[:, :5]), ("b", random_matrix(N, 12, "float64"))):
+        np.save(f"{name}.npy", np.asfortranarray(matrix))
+    return tmp_path
+
+
+@pytest.mark.parametrize("call", DURABLE)
+def test_an_input_error_before_the_first_slab_leaves_nothing(folder, call):
+    for name in ("A", "T"):
+        np.save(f"{name}.npy", np.full_like(np.load(f"{name}.npy"), np.nan))
+    before = names(folder)
+    with pytest.raises(hdgemm.InputError, match="infs or NaNs") as caught:
+        DURABLE[call]({"options": SLABS, "checkpoint": True})
+    assert names(folder) == before
+    assert "kept" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", ["lu_factor", "cholesky", "qr", "solve", "inv"])
+def test_an_input_error_keeps_finished_slabs_and_says_so(folder, call):
+    a = np.load("A.npy")
+    a[-1, -1] = np.nan
+    np.save("A.npy", a)
+    before, reports = names(folder), []
+    durable = {"options": SLABS, "checkpoint": True}
+    with pytest.raises(hdgemm.InputError, match=r"NaNs; what the run has finished is kept.*--rest"):
+        DURABLE[call](durable)
+    assert len(names(folder)) > len(before)
+    DURABLE[call](durable | {"check_finite": False, "report": reports.append})
+    assert reports[-1].moved_bytes == reports[-1].planned_bytes
+    assert reports[-1].resumption.kept > 0
+
+
+def test_an_input_error_keeps_the_rows_that_are_reduced(folder):
+    tall = random_matrix(2000, 5, "float64")
+    tall[-1, 0] = np.nan
+    np.save("T.npy", tall)
+    before = names(folder)
+    rows = hdgemm.Options(tile=(50, 5, 5), host_memory="30MB")
+    with pytest.raises(hdgemm.InputError, match="what the run has finished is kept"):
+        qr("T.npy", mode="r", out="X.npy", options=rows, checkpoint=True)
+    assert len(names(folder)) > len(before)
+
+
+def test_a_wrong_right_hand_side_keeps_the_factors(folder):
+    b, reports = np.load("b.npy"), []
+    np.save("b.npy", np.full_like(b, np.nan))
+    durable = {"options": SLABS, "checkpoint": True}
+    with pytest.raises(hdgemm.InputError, match="what the run has finished is kept"):
+        DURABLE["solve"](durable)
+    np.save("b.npy", b)
+    DURABLE["solve"](durable | {"report": reports.append})
+    assert reports[0].stages["mult1"].flops <= 2 * N**2 * 12  # not factored again
+    assert not [name for name in names(folder) if "work" in name]
+
+
+def test_other_options_do_not_remove_a_run_without_slabs(tmp_path):
+    command = {"out": tmp_path / "LU.npy", "checkpoint": True}
+    a = random_matrix(N, N, "float64")
+    with pytest.raises(InterruptedRunError):
+        lu_factor(a, options=SLABS, observer=interrupt("load1", 0), **command)
+    left = names(tmp_path)
+    with pytest.raises(hdgemm.InputError, match="belongs to another run"):
+        lu_factor(a, options=hdgemm.Options(tile=(1, 9, 3), host_memory="30MB"), **command)
+    assert names(tmp_path) == left != []
 
 
 def test_memory_and_compressed_stores_have_no_checkpoint(tmp_path):
