@@ -32,7 +32,10 @@ _OLD_DRIVER: Final = 35
 
 
 def _count(api: CudaApi) -> int:
-    """Return the number of GPUs; raise `DeviceUnavailableError` with the reason for none."""
+    """Return the number of GPUs; raise `DeviceUnavailableError` with the reason for none.
+
+    Raises `DeviceError` where the driver does not even tell its version.
+    """
     try:
         found = int(api.runtime.getDeviceCount())
     except RuntimeError as error:
@@ -43,13 +46,15 @@ def _count(api: CudaApi) -> int:
 
 
 def _why_no_device(api: CudaApi, error: RuntimeError) -> str:
-    status, driver = getattr(error, "status", None), api.runtime.driverGetVersion()
-    if status == _OLD_DRIVER and driver == 0:
-        return _NO_DRIVER
+    status, driver = getattr(error, "status", None), Driver(api)
     if status == _OLD_DRIVER:
+        version = driver.call("driverGetVersion")
+        if version == 0:
+            return _NO_DRIVER
+        built = _version(driver.call("runtimeGetVersion"))
         return (
-            f"the NVIDIA driver speaks CUDA {_version(driver)}, CuPy was built for "
-            f"{_version(api.runtime.runtimeGetVersion())}; install a newer driver or hdgemm[cuda12]"
+            f"the NVIDIA driver speaks CUDA {_version(version)}, CuPy was built for {built}; "
+            "install a newer driver or hdgemm[cuda12]"
         )
     if status == _NO_DEVICE:
         return "the NVIDIA driver sees no GPU; see CUDA_VISIBLE_DEVICES"
@@ -125,21 +130,22 @@ def list_devices() -> list[DeviceInfo]:
     try:
         api = _api()
         return [_describe(api, index) for index in range(_count(api))]
-    except DeviceUnavailableError as error:
+    except DeviceError as error:
         return [DeviceInfo("cuda", "NVIDIA GPUs", usable=False, note=str(error))]
 
 
 def _describe(api: CudaApi, index: int) -> DeviceInfo:
+    driver = Driver(api, index)
     try:
-        facts = Driver(api, index).facts()
+        facts = driver.facts()
+        note, version = _why_unsupported(driver, facts), driver.call("driverGetVersion")
     except DeviceError as error:
         return DeviceInfo(f"cuda:{index}", "NVIDIA GPU", usable=False, note=str(error))
     major, minor = facts.compute_capability
-    note = _why_unsupported(api, facts)
     return DeviceInfo(
         f"cuda:{index}",
         f"{facts.name} (sm_{major}{minor}, {facts.multiprocessors} SMs), driver for CUDA "
-        f"{_version(api.runtime.driverGetVersion())}, {api.name}",
+        f"{_version(version)}, {api.name}",
         facts.total,
         usable=not note,
         note=note,
@@ -147,9 +153,9 @@ def _describe(api: CudaApi, index: int) -> DeviceInfo:
     )
 
 
-def _why_unsupported(api: CudaApi, facts: DeviceFacts) -> str:
+def _why_unsupported(driver: Driver, facts: DeviceFacts) -> str:
     """Return why CuPy's CUDA has no kernels for a GPU; empty where it has."""
-    if api.runtime.runtimeGetVersion() < _CUDA13 or facts.compute_capability >= _TURING:
+    if driver.call("runtimeGetVersion") < _CUDA13 or facts.compute_capability >= _TURING:
         return ""
     major, minor = facts.compute_capability
     return (
@@ -167,17 +173,19 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaNativeDevice:
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise DeviceUnavailableError(f"there is no device {name!r}; a GPU's name is like 'cuda:0'")
-    index, api = int(match[1] or 0), _api()
-    if index >= (count := _count(api)):
-        raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
-    driver = Driver(api, index)
     try:
-        why = _why_unsupported(api, driver.facts())
-        device = None if why else CudaNativeDevice(driver, memory_bytes)
+        return _open(name, int(match[1] or 0), memory_bytes)
     except DeviceUnavailableError:
         raise
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error
-    if device is None:
+
+
+def _open(name: str, index: int, memory_bytes: int | None) -> CudaNativeDevice:
+    api = _api()
+    if index >= (count := _count(api)):
+        raise DeviceUnavailableError(f"there is no {name}: {count} GPU(s) are visible")
+    driver = Driver(api, index)
+    if why := _why_unsupported(driver, driver.facts()):
         raise DeviceUnavailableError(f"{name} cannot be used: {why}")
-    return device
+    return CudaNativeDevice(driver, memory_bytes)

@@ -80,6 +80,24 @@ def test_one_bad_gpu_does_not_hide_the_others():
     assert good.usable
 
 
+@pytest.mark.parametrize(
+    ("call", "first"),
+    [("runtimeGetVersion", 0), ("runtimeGetVersion", 35), ("driverGetVersion", 35)],
+)
+def test_a_driver_that_does_not_tell_its_version(call, first):
+    """`first` is the status of the call that counts the GPUs."""
+    faults = [Fault(call, 0, 999, persistent=True)]
+    if first:
+        faults.append(Fault("getDeviceCount", 0, first, persistent=True))
+    standin = StandIn(faults=faults, properties=Properties(version=12000))
+    with driven_by(standin.api()):
+        (info,) = list_devices()
+        assert not info.usable
+        assert f"{call} failed: asked to fail" in info.note
+        with pytest.raises(DeviceUnavailableError, match=f"cuda:0 cannot be opened.*{call} failed"):
+            open_device("cuda:0")
+
+
 def test_volta_needs_the_wheel_for_cuda_12():
     volta = (7, 0)
     with driven_by(StandIn(properties=Properties(volta)).api()):
