@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, leading
 from hdgemm.pipeline.devices.workspace import free_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.pipeline.devices.protocol import Device, HostBuffer
+    from hdgemm.pipeline.devices.protocol import HostBuffer, NativeDevice
 
 
 class SlabBuffers:
@@ -27,12 +30,16 @@ class SlabBuffers:
     ----------
     out
         Where slabs are stored.
-    device
-        Reads and writes the buffers, which are page-locked; None for the host alone.
+    devices
+        Read and write the buffers, which are page-locked by one that needs it. Every device
+        copies what another one has page-locked.
     """
 
-    def __init__(self, plan: SlabPlan, out: StoredMatrix, device: Device | None = None) -> None:
-        self._plan, self._out, self._device = plan, out, device
+    def __init__(
+        self, plan: SlabPlan, out: StoredMatrix, devices: Sequence[NativeDevice] = ()
+    ) -> None:
+        self._plan, self._out = plan, out
+        self._device = max(devices, key=attrgetter("locks_pages"), default=None)
         self._locked: list[HostBuffer] = []
         self._slabs: list[NDArray[np.uint8]] = []
         #: Memory of each stream block.

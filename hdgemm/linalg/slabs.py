@@ -116,7 +116,7 @@ class SlabPipeline:
         devices, plan = self._devices, self.plan
         with ExitStack() as stack:
             stack.enter_context(self.recorder.measuring_memory())
-            self._buffers = SlabBuffers(plan, self._out, devices[0] if devices else None)
+            self._buffers = SlabBuffers(plan, self._out, devices)
             stack.callback(self._buffers.free)
             held = resident_columns(devices, plan, self.recorder, self._done(0))
             self.resident = stack.enter_context(held)

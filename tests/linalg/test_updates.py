@@ -417,6 +417,25 @@ def test_several_devices_hold_strips_of_a_slab(tmp_path, monkeypatch):
     assert min(lu_bytes.values()) > 0
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("first", ["cuda", "opencl"])
+def test_devices_of_two_kinds_share_the_buffers_of_slabs(tmp_path, first, checkpoint):
+    names = sorted(("cuda:0", pocl()), reverse=first == "opencl")
+    options = hdgemm.Options(devices=tuple(names), tile=TILE, host_memory="64MB")
+    a, reports = random_matrix(N, N, "float64"), []
+    path = saved(tmp_path / "A.npy", a)
+    keywords = {"options": options, "checkpoint": checkpoint, "report": reports.append}
+    machine = StandIn()  # refuses asynchronous copies of memory that is not page-locked
+    with driven_by(machine.api()):
+        lu, pivots = lu_factor(path, out=tmp_path / "LU.npy", **keywords)
+        q, r = qr(path, out=(tmp_path / "Q.npy", tmp_path / "R.npy"), **keywords)
+    assert ratio_of(np.array(lu), pivots, a) < SOUND
+    assert residual_ratio(np.array(q) @ np.array(r) - a, a) < SOUND
+    for report in reports:
+        assert {event.device for event in report.timeline.events} >= set(names)
+    assert not machine.leaks()
+
+
 @pytest.mark.usefixtures("_narrow_panels")
 @pytest.mark.parametrize(("order", "seed"), [("eager", 0), ("random", 1), ("random", 2)])
 def test_results_do_not_depend_on_the_order_of_streams(tmp_path, order, seed):

@@ -46,6 +46,7 @@ class HostDevice:
 
     panel_columns = 128
     packs = False
+    locks_pages = False
 
     def __init__(self, *, threads: int | None = None, draws: bool | None = None) -> None:
         self.spec = DeviceSpec("host", unified=True)

@@ -220,6 +220,8 @@ class FactorDevice(Device, Protocol):
     host_cores: int
     #: `gemm` takes A and B in layouts other than that of C.
     packs: bool
+    #: A copy from or to host memory that it has not page-locked blocks its caller.
+    locks_pages: bool
 
     def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
         """Solve with a square triangular A, see `Triangle`.

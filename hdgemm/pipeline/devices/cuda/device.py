@@ -48,6 +48,7 @@ class CudaDevice:
 
     host_cores = 0
     packs = False
+    locks_pages = True
 
     def __init__(self, driver: Driver, memory_bytes: int | None = None) -> None:
         self.driver = driver

@@ -43,6 +43,7 @@ class OpenCLNativeDevice(OpenCLDevice):
 
     panel_columns = COLUMNS
     packs = True
+    locks_pages = False
 
     @cached_property
     def _workspace(self) -> Workspace:

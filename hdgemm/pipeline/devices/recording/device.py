@@ -80,6 +80,7 @@ class RecordingDevice:
 
     host_cores = 0
     packs = True
+    locks_pages = False
 
     def __init__(
         self,
