@@ -1,4 +1,4 @@
-"""Cholesky factorisation out of core: `cholesky`, `cho_factor`, `cho_solve`."""
+"""Cholesky factorisation out of core: `cholesky`, `cho_factor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.slabs import SlabPipeline
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
@@ -187,7 +186,9 @@ class _Call:
         self, lower: bool, check_finite: bool, run: Run, *, clean: bool, command: Command,
         strategy: str = "hybrid",
     ) -> None:  # fmt: skip
-        self._lower, self._check_finite, self._run = bool(lower), check_finite, run
+        self._lower, self._run = bool(lower), run
+        check = partial(check_finite_slab, triangle=True, transposed=not lower)
+        self._check = check if check_finite else None
         self._clean, self._command, self._strategy = clean, command, strategy
 
     def compute(self, a: Any, out: Any, *, overwrite_a: bool) -> Any:
@@ -214,18 +215,16 @@ class _Call:
             elif (done := target.checkpoint) is not None and done.finished:
                 report_done(run.watch, done)
             else:
-                check = self._check if self._check_finite else None
-                with slab_run("cholesky", matrix, factor, target, run, check) as pipeline:
-                    self._factor_slabs(pipeline)
+                with slab_run("cholesky", matrix, factor, target, run, self._check) as pipeline:
+                    method = TrapezoidElimination(pipeline)
+                    for slab in pipeline.slabs():
+                        queue_slab(pipeline, slab, method)
                     self._clear(target, factor, pipeline.plan.slabs)
             save_factors(target, "cholesky", {}, lower=self._lower)
         return target.result()
 
     def _turned(self, matrix: StoredMatrix) -> StoredMatrix:
         return matrix if self._lower else matrix.T
-
-    def _check(self, slab: Slab) -> None:
-        check_finite_slab(slab, triangle=True, transposed=not self._lower)
 
     def _factor_array(
         self,
@@ -243,7 +242,7 @@ class _Call:
             slab = Slab(0, place, array[first:, first:last])
             with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
                 matrix[first:, first:last].read(slab.array)
-            if self._check_finite:
+            if self._check is not None:
                 self._check(slab)
         try:
             if on_devices is None:
@@ -256,11 +255,6 @@ class _Call:
             raise
         for column in range(1, n if self._clean else 0):
             array[:column, column] = 0
-
-    def _factor_slabs(self, pipeline: SlabPipeline) -> None:
-        method = TrapezoidElimination(pipeline)
-        for slab in pipeline.slabs():
-            queue_slab(pipeline, slab, method)
 
     def _clear(self, target: Destination, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
         """Store zeros above the diagonal of a matrix that existed before."""

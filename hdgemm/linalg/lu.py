@@ -38,14 +38,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.device_run import Strategy
     from hdgemm.linalg.lu_elimination import Elimination
+    from hdgemm.linalg.native import NativeFactors
     from hdgemm.linalg.run import OpenRun
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
+    from hdgemm.tasks.factorise import Factorised
 
 
 @shows_progress
@@ -167,12 +168,11 @@ def factor(
         # Of the two places of an element, the first one that is found is in the lower triangle.
         upper = mirror is not None and mirror.lower == source.operand.trans
         check = partial(check_finite_slab, transposed=upper) if check_finite else None
-        on_devices = strategy_of(strategy, run.options, in_memory=array is not None)
+        chosen = strategy_of(strategy, run.options, in_memory=array is not None)
         if array is not None and plan is None:
-            work = partial(_factor_on_host, eliminate)
-            if on_devices is not None:
-                work = partial(_factor_on_devices, on_devices, run, pivoting)
-            pivots, zero = _factor_array(source, array, run, work, check)
+            name = "lu" if pivoting == "partial" else "calu"
+            on_devices = chosen and partial(chosen, name, array, run)
+            pivots, zero = _factor_array(source, array, run, eliminate, on_devices, check)
         elif (done := target.checkpoint) is not None and done.finished:
             pivots, zero = recorded(done)
             report_done(run.watch, done)
@@ -202,31 +202,21 @@ def _factor_array(
     source: StoredMatrix,
     array: NDArray[Any],
     run: OpenRun,
-    work: Callable[[Slab, Recorder], tuple[NDArray[np.int64], int]],
+    eliminate: Elimination,
+    on_devices: Callable[[Recorder], Factorised | NativeFactors] | None,
     check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
-    """Factor in a column-major array, which the result is; `work` factors one slab."""
+    """Factor in a column-major array, which the result is; on the host without devices."""
     plan = plan_in_array("lu", array.shape, array.dtype, folder_of(source), run.options)
     recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
-    slab = Slab(0, Columns(0, plan.n, 0), array)
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check is not None:
-        check(slab)
-    found = work(slab, recorder)
+        check(Slab(0, Columns(0, plan.n, 0), array))
+    if on_devices is None:
+        found = factor_panel(array, 0, recorder, eliminate)
+    else:
+        factors = on_devices(recorder)
+        found = factors.pivots, next(iter(factors.zeros), 0)
     recorder.finish(plan)
     return found
-
-
-def _factor_on_host(
-    eliminate: Elimination, slab: Slab, recorder: Recorder
-) -> tuple[NDArray[np.int64], int]:
-    return factor_panel(slab.array, 0, recorder, eliminate)
-
-
-def _factor_on_devices(
-    factor: Strategy, run: OpenRun, pivoting: str, slab: Slab, recorder: Recorder
-) -> tuple[NDArray[np.int64], int]:
-    name = "lu" if pivoting == "partial" else "calu"
-    done = factor(name, slab.array, run, recorder)
-    return done.pivots, next(iter(done.zeros), 0)
