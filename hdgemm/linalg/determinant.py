@@ -15,7 +15,6 @@ from hdgemm.progress_view import shows_progress
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.linalg.scratch import Factors
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -63,10 +62,8 @@ def det(
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
-    _check_square(a)
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    with lu_factors(a, run, overwrite_a=overwrite_a, check_finite=check_finite) as factors:
-        sign, mantissa, exponent = _product(factors)
+    sign, mantissa, exponent = _determinant(a, run, overwrite_a, check_finite)
     with np.errstate(over="ignore", under="ignore"):
         return sign * float(np.ldexp(mantissa, exponent))
 
@@ -94,29 +91,28 @@ def slogdet(
     sign, logabsdet
         0 and -Inf for a singular matrix.
     """
-    _check_square(a)
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    with lu_factors(a, run, check_finite=False) as factors:
-        sign, mantissa, exponent = _product(factors)
+    sign, mantissa, exponent = _determinant(a, run)
     with np.errstate(divide="ignore"):
         return SlogdetResult(sign, float(np.log(mantissa) + exponent * np.log(2.0)))
 
 
-def _check_square(a: Any) -> None:
-    if not isinstance(a, tuple):
-        open_square(a)
-
-
-def _product(factors: Factors) -> tuple[complex, float, int]:
-    """Return the product of the diagonal as sign, and magnitude mantissa·2^exponent.
+def _determinant(
+    a: Any, run: Run, overwrite_a: bool = False, check_finite: bool = False
+) -> tuple[complex, float, int]:
+    """Return the determinant as sign, and magnitude mantissa·2^exponent.
 
     As in NumPy, a zero pivot makes it zero, whatever the others are; a NaN counts as positive in a
     real matrix, and a complex sign with one that is not finite is NaN.
     """
-    pivots, n = factors.pivots, len(factors.pivots)
-    found = diagonal(factors.lu)
-    wide = found.astype(np.result_type(found.dtype, np.float64))
-    if factors.zero:
+    if not isinstance(a, tuple):
+        open_square(a)
+    with lu_factors(
+        a, run, overwrite_a=overwrite_a, check_finite=check_finite
+    ) as (lu, pivots, zero):  # fmt: skip
+        found = diagonal(lu)
+    n, wide = len(pivots), found.astype(np.result_type(found.dtype, np.float64))
+    if zero:
         return wide.dtype.type(0).item(), 0.0, 0
     interchanges = np.count_nonzero(pivots != np.arange(n))
     magnitudes = np.abs(wide)
