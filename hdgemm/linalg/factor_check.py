@@ -8,7 +8,7 @@ times the same products of absolute values.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 _MEMORY: Final = 256_000_000
+
+_Factors = TypeVar("_Factors", LUFactors, CholeskyFactor, QRFactors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,7 @@ class FactorCheck:
 
 def check_lu(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
     """Check that P·A = L·U, for factors of `lu_factor` or their location."""
-    given = isinstance(factors, tuple)
-    found = LUFactors(*check_pair(factors, "factors")) if given else open_factors(factors)
-    if not isinstance(found, LUFactors):
-        raise InputError(f"{factors} is no LU factorisation")
+    found = _opened(factors, LUFactors, "LU")
     source, lu = open_matrix(a), open_matrix(found.lu, "lu")
     if lu.shape != source.shape:
         raise InputError(f"A is {source.shape}, its factors are {lu.shape}")
@@ -82,10 +81,7 @@ def check_lu(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -
 
 def check_cholesky(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
     """Check that A = L·L^H or U^H·U, for a factor of `cholesky` or its location."""
-    given = isinstance(factors, tuple)
-    found = CholeskyFactor(*check_pair(factors, "factors")) if given else open_factors(factors)
-    if not isinstance(found, CholeskyFactor):
-        raise InputError(f"{factors} is no Cholesky factorisation")
+    found = _opened(factors, CholeskyFactor, "Cholesky")
     source, factor = open_square(a), open_square(found.c, "c")
     if factor.shape != source.shape:
         raise InputError(f"A is {source.shape}, its factor is {factor.shape}")
@@ -112,9 +108,7 @@ def check_cholesky(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEM
 
 def check_qr(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -> FactorCheck:
     """Check that A = Q·R, for the reflectors of ``qr(mode="raw")`` or their location."""
-    found = open_factors(factors) if not isinstance(factors, tuple) else QRFactors(*factors)
-    if not isinstance(found, QRFactors):
-        raise InputError(f"{factors} is no QR factorisation")
+    found = _opened(factors, QRFactors, "QR")
     source, qr = open_matrix(a), open_matrix(found.qr)
     if qr.shape != source.shape:
         raise InputError(f"A is {source.shape}, its factors are {qr.shape}")
@@ -127,6 +121,15 @@ def check_qr(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -
     # Q mixes rows: the bound is that of the whole vector.
     norm = np.sqrt((of_a**2).sum() + (sizes**2).sum())
     return _compare(product, expected, np.full_like(of_a, norm), source)
+
+
+def _opened(factors: Any, kind: type[_Factors], name: str) -> _Factors:
+    """Return factors of a kind, given as the pair that the factorisation returned or as a file."""
+    given = isinstance(factors, tuple)
+    found = kind(*check_pair(factors, "factors")) if given else open_factors(factors)
+    if not isinstance(found, kind):
+        raise InputError(f"{factors} is no {name} factorisation")
+    return found
 
 
 def _apply_q(qr: StoredMatrix, tau: NDArray[Any], y: NDArray[Any], memory: int) -> None:
