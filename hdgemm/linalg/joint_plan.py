@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hdgemm.linalg.recorder import Planned
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.pipeline.plan_summary import planned_bytes, summarize_all
 from hdgemm.units import format_count, format_duration, format_size
@@ -21,19 +22,12 @@ if TYPE_CHECKING:
 _MOST_LINES: Final = 19
 
 
-class Part(Protocol):
+class Part(Planned, Protocol):
     """The plan of one part; it prints as text."""
-
-    @property
-    def planned_bytes(self) -> Mapping[Stage, int]:
-        """Bytes that each stage moves."""
 
     @property
     def bytes_held(self) -> int:
         """Host memory that it takes."""
-
-    def summary(self) -> dict[str, Any]:
-        """Return shape, memory and expectations as plain values."""
 
 
 @dataclass(frozen=True, slots=True)

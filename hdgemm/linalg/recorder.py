@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Planned(Protocol):
-    """What a report needs of a plan."""
+    """The plan of a computation, as its report needs it."""
 
     @property
-    def planned_bytes(self) -> dict[Stage, int]:
+    def planned_bytes(self) -> Mapping[Stage, int]:
         """Bytes that each stage moves."""
 
     def summary(self) -> dict[str, Any]:
@@ -197,16 +197,6 @@ class Recorder:
                 energy=energy,
             )
         )
-
-    def add(self, report: Report, phase: str) -> None:
-        """Take the events of another run, which has just ended, as operations of a phase."""
-        if self._watch.report is None:
-            return
-        first = time.perf_counter() - self._began - report.seconds
-        self._events += [
-            event._replace(start=event.start + first, end=event.end + first, phase=phase)
-            for event in report.timeline.events
-        ]
 
     def expect(self, stage: Stage, nbytes: int) -> None:
         """Add to the bytes that a stage is planned to move."""

@@ -35,8 +35,6 @@ class Routine:
     ----------
     call
         Takes the operands and keywords; its results are in `out`.
-    about
-        What it computes, in one sentence.
     operands
         Names of the matrices that it reads.
     durable
@@ -44,7 +42,6 @@ class Routine:
     """
 
     call: Callable[..., Any]
-    about: str
     operands: tuple[str, ...] = ("a",)
     durable: bool = False
 
@@ -54,21 +51,13 @@ def _syrk(a: Any, *, lower: bool = False, trans: bool = False, **keywords: Any) 
 
 
 ROUTINES: Final[Mapping[str, Routine]] = {
-    "cholesky": Routine(
-        cholesky, "Cholesky factor of a Hermitian positive definite matrix.",
-        durable=True,
-    ),
-    "lu": Routine(
-        lu_factor, "LU factors with partial pivoting; the pivots go to OUT.piv.npy.",
-        durable=True,
-    ),
-    "qr": Routine(qr, "QR factorisation: R, or the reflectors and tau.", durable=True),
-    "solve": Routine(solve, "Solution X of A·X = B.", ("a", "b"), durable=True),
-    "lstsq": Routine(
-        lstsq, "Least-squares solution of a tall A·X = B in one pass.", ("a", "b"), durable=True
-    ),
-    "syrk": Routine(_syrk, "One triangle of A·A^T, or of A^T·A."),
-}  # fmt: skip
+    "cholesky": Routine(cholesky, durable=True),
+    "lu": Routine(lu_factor, durable=True),
+    "qr": Routine(qr, durable=True),
+    "solve": Routine(solve, ("a", "b"), durable=True),
+    "lstsq": Routine(lstsq, ("a", "b"), durable=True),
+    "syrk": Routine(_syrk),
+}
 
 
 def run_routine(
