@@ -196,8 +196,7 @@ def dgemm(
     DoesNotFitError
         No plan fits the limits.
     """
-    if out is None and overwrite_c and can_hold(c, a, b):
-        out = c
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
@@ -256,12 +255,10 @@ def _wants_pipeline(a: Any, b: Any) -> bool:
     return 2 * size >= WORTH_AN_ACCELERATOR and best_device() != "host"
 
 
-def can_hold(c: Any, a: Any, b: Any) -> bool:
-    """Say whether the result may be stored in the memory of the array `c`."""
-    return (
-        isinstance(c, np.ndarray)
-        and c.flags.writeable
-        and all(isinstance(x, np.ndarray) for x in (a, b))
-        and c.dtype == np.result_type(a, b, c)
-        and c.dtype.isnative
-    )
+def result_place(out: Any, c: Any, a: Any, b: Any, *, overwrite_c: int) -> Any:
+    """Return `out`, or without it the array `c` where that may be overwritten and can hold C."""
+    if out is not None or not overwrite_c or not isinstance(c, np.ndarray):
+        return out
+    arrays = all(isinstance(x, np.ndarray) for x in (a, b))
+    fits = arrays and c.dtype == np.result_type(a, b, c) and c.dtype.isnative
+    return c if fits and c.flags.writeable else None

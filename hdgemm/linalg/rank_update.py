@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.blas import can_hold
+from hdgemm.blas import result_place
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import opened, product_summary
 from hdgemm.linalg.joint_plan import JointPlan
+from hdgemm.linalg.run import Run
 from hdgemm.linalg.triangle_update import TriangleUpdate
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stores import create_matrix
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
+
+#: Routines that multiply by conjugate transposes.
+_HERMITIAN: Final = ("herk", "her2k")
 
 
 @shows_progress
@@ -110,9 +114,8 @@ def syrk(
         if report is not None:
             report(done)
         return result_at(out)
-    call = _Call("syrk", lower, hermitian=False)
-    return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    return _updated("syrk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
 
 
 @shows_progress
@@ -138,9 +141,8 @@ def herk(
     alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
     are those of `syrk`, which this is for real matrices.
     """
-    call = _Call("herk", lower, hermitian=True)
-    return call.run((alpha, a, a), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    return _updated("herk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
 
 
 @shows_progress
@@ -167,9 +169,8 @@ def syr2k(
     ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
     results and errors are those of `syrk`.
     """
-    call = _Call("syr2k", lower, hermitian=False)
-    return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    return _updated("syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
 
 
 @shows_progress
@@ -196,77 +197,67 @@ def her2k(
     beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
     all other arguments, results and errors are those of `syrk`.
     """
-    call = _Call("her2k", lower, hermitian=True)
-    return call.run((alpha, a, b), (beta, c), trans, overwrite_c, out,
-                    (options, session, Watch.of(progress, observer, cancel, report)))  # fmt: skip
+    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    return _updated("her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
 
 
-class _Call:
-    """One call of a routine of rank k, or 2k."""
+def _updated(
+    name: str,
+    factors: tuple[Any, Any, Any],
+    old: tuple[Any, Any, int],
+    trans: int,
+    lower: int,
+    out: Any,
+    asked: Run,
+) -> Any:
+    """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C."""
+    (alpha, a, b), (beta, c, overwrite_c) = factors, old
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)), trans_b=int(not trans), out=out
+    )
+    product = _checked(name, product, trans)
+    new = out is None or product.c is None
+    with opened(product, asked.options, asked.session, name) as (stored, held, chosen):
+        summands = _summands(name, _filled(stored, c, asked.watch) if new else stored)
+        update = TriangleUpdate(summands, bool(lower), name in _HERMITIAN)
+        portions = update.run(chosen, held, asked.watch)
+        stored.destination.matrix.flush()
+        portions.finish(product_summary(name, stored, chosen))
+    return product.result()
 
-    def __init__(self, name: str, lower: int, *, hermitian: bool) -> None:
-        self._name, self._lower, self._hermitian = name, bool(lower), hermitian
 
-    def run(
-        self,
-        factors: tuple[Any, Any, Any],
-        old: tuple[Any, Any],
-        trans: int,
-        overwrite_c: int,
-        out: Any,
-        how: tuple[Options | None, Session | None, Watch],
-    ) -> Any:
-        (alpha, a, b), (beta, c), (options, session, watch) = factors, old, how
-        if out is None and overwrite_c and can_hold(c, a, b):
-            out = c
-        product = self._product(
-            Product.of(a, b, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)),
-                       trans_b=int(not trans), out=out),
-            trans,
-        )  # fmt: skip
-        new = out is None or product.c is None
-        with opened(product, options, session, self._name) as (stored, held, chosen):
-            summands = self._summands(_filled(stored, c, watch) if new else stored)
-            update = TriangleUpdate(summands, self._lower, self._hermitian)
-            portions = update.run(chosen, held, watch)
-            stored.destination.matrix.flush()
-            portions.finish(product_summary(self._name, stored, chosen))
-        return product.result()
+def _checked(name: str, product: Product, trans: int) -> Product:
+    """Return the first summand, with the conjugation of a Hermitian update."""
+    trans_flags(trans, "trans")
+    if product.m != product.n:
+        raise InputError(f"op(A) has {product.m} rows and op(B) {product.n}: {name} needs as many")
+    if product.dtype.kind != "c":
+        return product
+    refused, other = (1, 2) if name in _HERMITIAN else (2, 1)
+    if trans == refused:
+        raise InputError(f"{name} of complex matrices takes trans 0 or {other}, got {trans}")
+    if name not in _HERMITIAN:
+        return product
+    for scalar, value in (("alpha", product.alpha), ("beta", product.beta)):
+        if value.imag != 0 and (scalar == "beta" or name == "herk"):
+            raise InputError(f"{name} takes a real {scalar}, got {value}")
+    if trans:
+        return replace(product, a=replace(product.a, conj=True))
+    return replace(product, b=replace(product.b, conj=True))
 
-    def _product(self, product: Product, trans: int) -> Product:
-        """Return the first summand, checked, with the conjugation of a Hermitian update."""
-        trans_flags(trans, "trans")
-        if product.m != product.n:
-            raise InputError(
-                f"op(A) has {product.m} rows and op(B) {product.n}: {self._name} needs as many"
-            )
-        if product.dtype.kind != "c":
-            return product
-        refused, other = (1, 2) if self._hermitian else (2, 1)
-        if trans == refused:
-            raise InputError(
-                f"{self._name} of complex matrices takes trans 0 or {other}, got {trans}"
-            )
-        if not self._hermitian:
-            return product
-        for name, value in (("alpha", product.alpha), ("beta", product.beta)):
-            if value.imag != 0 and (name == "beta" or self._name == "herk"):
-                raise InputError(f"{self._name} takes a real {name}, got {value}")
-        if trans:
-            return replace(product, a=replace(product.a, conj=True))
-        return replace(product, b=replace(product.b, conj=True))
 
-    def _summands(self, product: Product) -> tuple[Product, ...]:
-        """Return the product, and of rank 2k the one with A and B interchanged."""
-        if not self._name.endswith("2k"):
-            return (product,)
-        flip = self._hermitian and product.dtype.kind == "c"
-        a, b = product.b.transposed(), product.a.transposed()
-        second = replace(
-            product, a=replace(a, conj=a.conj != flip), b=replace(b, conj=b.conj != flip),
-            alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
-        )  # fmt: skip
-        return product, second
+def _summands(name: str, product: Product) -> tuple[Product, ...]:
+    """Return the product, and of rank 2k the one with A and B interchanged."""
+    if not name.endswith("2k"):
+        return (product,)
+    flip = name in _HERMITIAN and product.dtype.kind == "c"
+    a, b = product.b.transposed(), product.a.transposed()
+    second = replace(
+        product, a=replace(a, conj=a.conj != flip), b=replace(b, conj=b.conj != flip),
+        alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
+    )  # fmt: skip
+    return product, second
 
 
 def plan_syrk(

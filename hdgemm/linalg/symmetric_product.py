@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.blas import can_hold
+from hdgemm.blas import result_place
 from hdgemm.linalg.operands import check_square
 from hdgemm.matrices.triangles import SymmetricMatrix
 from hdgemm.product.product import Product
@@ -75,8 +75,9 @@ def symm(
     --------
     >>> c = hdgemm.symm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
     """
-    out = c if out is None and overwrite_c and can_hold(c, a, b) else out
-    product = _product(alpha, a, b, beta, c, out, side)
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
+    left, right = (b, a) if side else (a, b)
+    product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
     product = _with_symmetric(product, side, lower, hermitian=False)
     return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
 
@@ -105,8 +106,9 @@ def hemm(
     Imaginary parts on the diagonal of A are taken as zero. Arguments, results and errors are those
     of `symm`, which this is for real matrices.
     """
-    out = c if out is None and overwrite_c and can_hold(c, a, b) else out
-    product = _product(alpha, a, b, beta, c, out, side)
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
+    left, right = (b, a) if side else (a, b)
+    product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
     product = _with_symmetric(product, side, lower, hermitian=True)
     return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
 
@@ -118,11 +120,6 @@ def _computed(
     if watch.report is not None:
         watch.report(found)
     return product.result()
-
-
-def _product(alpha: Any, a: Any, b: Any, beta: Any, c: Any, out: Any, side: int) -> Product:
-    left, right = (b, a) if side else (a, b)
-    return Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
 
 
 def _with_symmetric(product: Product, side: int, lower: int, *, hermitian: bool) -> Product:
