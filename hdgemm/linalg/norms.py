@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.planning import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.linalg.read_ahead import ReadAhead, array_in
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.matrices.stored import StoredMatrix
 
-#: Bytes of a stream buffer, where memory allows them, and of a whole stream.
-_BLOCK_BYTES: Final = 32 << 20
-STREAM_BYTES: Final = (STREAM_BUFFERS + 1) * _BLOCK_BYTES
+#: Bytes of the buffers of a whole stream.
+STREAM_BYTES: Final = (STREAM_BUFFERS + 1) * BLOCK_BYTES
 #: Bytes of the absolute values that are added at once: they stay in the cache.
 _STRIP_BYTES: Final = 256 << 10
 
@@ -80,7 +79,7 @@ def line_blocks(
     lines = matrix.T if matrix.order == "F" else matrix
     rows, cols = lines.shape
     each = max(1, cols * lines.dtype.itemsize)
-    height = max(1, min(_BLOCK_BYTES, memory // (STREAM_BUFFERS + 1)) // each)
+    height = max(1, min(BLOCK_BYTES, memory // (STREAM_BUFFERS + 1)) // each)
     size = min(height, rows) * each + ALIGNMENT
     buffers = [aligned_bytes(size) for _ in range(STREAM_BUFFERS)]
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
+#: Bytes that are read at once where memory allows them: a few of the largest disk requests.
+BLOCK_BYTES: Final = 32 << 20
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Slabs of a plan at most: to price one takes about 30 µs, and the search prices dozens of plans.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.planning import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.linalg.run import machine_of
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.machine.limits import cores
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import Stage
 
-#: Bytes of a block at most: larger requests to a disk are not faster.
-_BLOCK_BYTES: Final = 32 << 20
 #: Columns of a block of reflectors at most.
 REFLECTORS: Final = 64
 #: Part of BLAS's rate at which rows are reduced (measured: 47 of 100 GFLOP/s with 500 columns).
@@ -134,7 +132,7 @@ def plan_rows(
         # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
         fixed = workers * itemsize * (n * width + 2 * REFLECTORS * width) + BOUNCE_BYTES
         per_row = workers * (STREAM_BUFFERS * row_bytes + 1)
-        most = max(1, min(m, _BLOCK_BYTES // row_bytes)) if rows is None else rows
+        most = max(1, min(m, BLOCK_BYTES // row_bytes)) if rows is None else rows
         fitting = min(most, (memory - fixed) // per_row)
         least = most if rows is not None else min(most, n // 4 + 1 if workers > 1 else 1)
         held = fixed + per_row * max(fitting, least)

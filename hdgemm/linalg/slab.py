@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hdgemm.linalg.planning import BLOCK_BYTES
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.matrices.transfer import ALIGNMENT
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Operations, each with the columns that it loads, changes or stores.
 Operations: TypeAlias = "list[tuple[Columns, Future[None]]]"
-#: Bytes of a strip of a slab: a few of the largest disk requests.
-_STRIP_BYTES: Final = 32 << 20
 
 
 def operations_on(columns: Columns, found: Operations) -> tuple[Future[None], ...]:
@@ -59,7 +58,7 @@ class Slab:
         (first, last, top), (rows, width) = self.place, self.array.shape
         itemsize = self.array.itemsize
         if stored is not None and stored.order == "F" and stored.chunks is None:
-            width = max(1, _STRIP_BYTES // max(1, rows * itemsize))
+            width = max(1, BLOCK_BYTES // max(1, rows * itemsize))
             aligned = max(1, ALIGNMENT // itemsize)
             width -= width % aligned if width > aligned else 0
         return [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.planning import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.linalg.slab_plan import Columns
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import Stage
 
-#: Bytes of a stream block, where memory allows them: a few of the largest disk requests.
-_BLOCK_BYTES: Final = 32 << 20
 #: Columns of a stream block at most: trsm, which is slower than gemm, takes their triangle.
 _MOST_COLUMNS: Final = 512
 #: Columns of a block of triangles in memory: with 16, or with 256, solves took twice as long.
@@ -160,7 +158,7 @@ class Stream(NamedTuple):
 def stream_columns(n: int, itemsize: int, memory: int) -> int:
     """Return the columns of a stream block of an n×n triangle, of which `memory` holds two."""
     column = max(1, n * itemsize)
-    return max(1, min(_MOST_COLUMNS, _BLOCK_BYTES // column, memory // (STREAM_BUFFERS * column)))
+    return max(1, min(_MOST_COLUMNS, BLOCK_BYTES // column, memory // (STREAM_BUFFERS * column)))
 
 
 def plan_solve(

@@ -14,7 +14,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.blockwise import block_of, run_blocks
 from hdgemm.linalg.diagonal_block import DiagonalBlock, Place, update_flops
 from hdgemm.linalg.joint_plan import ProductPart
-from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.linalg.planning import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.linalg.portions import Portions
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.linalg.recorder import Recorder
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from hdgemm.product.product import Product
     from hdgemm.run.session import Session
 
-#: Bytes of a stream buffer, where memory allows them: a few of the largest disk requests.
-_STREAM_BYTES: Final = 32 << 20
 #: Stream blocks at least, so that little is read before the first update.
 _LEAST_BLOCKS: Final = 8
 #: Columns of op(A) in a stream buffer at least: with fewer, syrk is much slower than gemm.
@@ -154,7 +152,7 @@ class TriangleUpdate:
         buffers = STREAM_BUFFERS * len(self.products)
         room = limits.memory - BOUNCE_BYTES - held - 2 * buffers * ALIGNMENT
         fits = min(k, room // (buffers * each))
-        columns = min(fits, max(_LEAST_COLUMNS, min(_STREAM_BYTES // each, k // _LEAST_BLOCKS)))
+        columns = min(fits, max(_LEAST_COLUMNS, min(BLOCK_BYTES // each, k // _LEAST_BLOCKS)))
         if columns < min(k, _LEAST_COLUMNS) or room < 0:
             if n > 1:
                 return None

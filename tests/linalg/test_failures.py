@@ -44,11 +44,11 @@ def test_the_error_says_which_columns_are_overwritten(tmp_path, lower, checkpoin
     assert caught.value.order == 26
 
 
-@pytest.mark.parametrize("strip", [slab._STRIP_BYTES, 1])
+@pytest.mark.parametrize("strip", [slab.BLOCK_BYTES, 1])
 def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(
     tmp_path, monkeypatch, strip
 ):
-    monkeypatch.setattr(slab, "_STRIP_BYTES", strip)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", strip)
     np.save(tmp_path / "A.npy", -np.eye(N))
     before = (tmp_path / "A.npy").read_bytes()
     with pytest.raises(np.linalg.LinAlgError, match=r"A\.npy is unchanged"):

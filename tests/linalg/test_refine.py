@@ -267,7 +267,7 @@ def test_columns_are_read_by_strips(tmp_path, monkeypatch, order, refine):
     _, b = saved_system(tmp_path, 300, order)
     options, found = hdgemm.Options(devices="host"), []
     for strip in (1000, 128, 7):
-        monkeypatch.setattr("hdgemm.linalg.slab._STRIP_BYTES", strip * 300 * 8)
+        monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", strip * 300 * 8)
         reports = []
         found.append(solve(tmp_path / "A.npy", b, refine=refine, options=options,
                            report=reports.append))  # fmt: skip
@@ -278,7 +278,7 @@ def test_columns_are_read_by_strips(tmp_path, monkeypatch, order, refine):
 
 
 def test_columns_are_factored_before_all_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.slab._STRIP_BYTES", 64 * 300 * 4)
+    monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", 64 * 300 * 4)
     a, b = saved_system(tmp_path, 300, "C")
     factored, panel, load = threading.Event(), lu_elimination.factor_panel, SlabPipeline._load
 
@@ -299,7 +299,7 @@ def test_columns_are_factored_before_all_are_read(tmp_path, monkeypatch):
 
 
 def test_a_strip_that_cannot_be_used_ends_the_factorisation(tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.slab._STRIP_BYTES", 64 * 300 * 4)
+    monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", 64 * 300 * 4)
     options = hdgemm.Options(devices="host")
     a, b = saved_system(tmp_path, 300, "F")
     a[17, 200] = np.nan

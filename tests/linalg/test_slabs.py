@@ -35,7 +35,7 @@ def test_strips_give_the_bits_of_whole_slabs(tmp_path, monkeypatch, strip_bytes,
     np.save(tmp_path / "A.npy", np.array(make(*arguments, "float64"), order=order))
     whole, parts, reports = tmp_path / "whole.npy", tmp_path / "parts.npy", []
     call_of(name, whole)(tmp_path / "A.npy")
-    monkeypatch.setattr(slab, "_STRIP_BYTES", strip_bytes)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", strip_bytes)
     call_of(name, parts, report=reports.append)(tmp_path / "A.npy")
     np.testing.assert_array_equal(np.load(whole), np.load(parts))
     assert reports[0].moved_bytes == reports[0].planned_bytes
@@ -43,7 +43,7 @@ def test_strips_give_the_bits_of_whole_slabs(tmp_path, monkeypatch, strip_bytes,
 
 @pytest.mark.parametrize("name", ["lu", "cholesky", "qr"])
 def test_the_first_nan_of_a_later_slab_is_named(tmp_path, monkeypatch, strip_bytes, name):
-    monkeypatch.setattr(slab, "_STRIP_BYTES", strip_bytes)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", strip_bytes)
     a = np.asfortranarray(positive_definite(N, "float64"))
     a[51, 37], a[58, 55] = np.nan, np.inf
     a[37, 51], a[55, 58] = np.nan, np.inf
@@ -55,7 +55,7 @@ def test_the_first_nan_of_a_later_slab_is_named(tmp_path, monkeypatch, strip_byt
 
 
 def test_columns_are_stored_while_later_ones_are_factored(tmp_path, monkeypatch):
-    monkeypatch.setattr(slab, "_STRIP_BYTES", 1)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", 1)
     monkeypatch.setattr("hdgemm.linalg.elimination.cores", lambda: 2)  # chunks of 80 columns
     np.save(tmp_path / "A.npy", np.asfortranarray(positive_definite(300, "float64")))
     stored, factor = threading.Event(), cholesky_elimination.factor_panel
@@ -74,7 +74,7 @@ def test_columns_are_stored_while_later_ones_are_factored(tmp_path, monkeypatch)
 
 
 def test_a_matrix_that_is_read_from_one_triangle_is_loaded_by_slabs(tmp_path, monkeypatch):
-    monkeypatch.setattr(slab, "_STRIP_BYTES", 1)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", 1)
     a, b, reports = positive_definite(N, "float64"), np.ones((N, 2)), []
     np.save(tmp_path / "A.npy", np.asfortranarray(a))
     x = solve(tmp_path / "A.npy", b, assume_a="sym", options=SLABS, report=reports.append)
