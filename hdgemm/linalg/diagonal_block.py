@@ -12,7 +12,7 @@ from hdgemm.linalg.blockwise import rectangle
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.matrices.base import Transposed
 from hdgemm.matrices.layout import blas_takes
-from hdgemm.matrices.transfer import aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.units import format_duration, format_flops, format_size
 
@@ -219,10 +219,8 @@ class DiagonalBlock:
         """Lay out a rectangle in a stream buffer, at the phase that it has in its file."""
         dtype = self._product.dtype
         if key not in self._buffers:
-            self._buffers[key] = aligned_bytes(self._n * self._columns * dtype.itemsize + 4096)
-        offset = 0 if phase % dtype.itemsize else phase
-        array: NDArray[Any] = np.ndarray(shape, dtype, self._buffers[key].data, offset)
-        return array
+            self._buffers[key] = aligned_bytes(self._n * self._columns * dtype.itemsize + ALIGNMENT)
+        return array_at(self._buffers[key], shape, dtype, phase)
 
     def _strips(self) -> Iterator[tuple[slice, slice, slice]]:
         """Yield rows, the columns of the triangle in them, and where among those the square on

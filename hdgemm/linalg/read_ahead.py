@@ -6,14 +6,14 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import numpy as np
-
 from hdgemm.linalg.planning import STREAM_BUFFERS
+from hdgemm.matrices.transfer import array_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.matrices.stored import StoredMatrix
@@ -55,10 +55,6 @@ class ReadAhead:
 
 
 def array_in(memory: NDArray[np.uint8], part: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Lay out an array for a part of a matrix in a buffer of `ALIGNMENT` bytes more, in the order
-    and at the phase that the part has in its file: it is read without a copy.
-    """
-    phase = part.operand.matrix.phase(0, 0)
-    start = 0 if phase % dtype.itemsize else phase
+    """Lay out an array for a part of a matrix in a buffer, in the order that the part has."""
     order: Literal["C", "F"] = "F" if part.order == "F" else "C"
-    return np.ndarray(part.shape, dtype, memory.data, start, order=order)
+    return array_at(memory, part.shape, dtype, part.operand.matrix.phase(0, 0), order)

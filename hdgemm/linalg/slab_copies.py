@@ -15,7 +15,7 @@ import numpy as np
 from hdgemm.errors import CancelledRunError
 from hdgemm.linalg.read_ahead import ReadAhead
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.transfer import ALIGNMENT, copy_rows, disk_pool
+from hdgemm.matrices.transfer import ALIGNMENT, array_at, copy_rows, disk_pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +89,7 @@ class SlabCopies:
     def _pass(self, number: int) -> None:
         """Move A by bands of rows, each in one of two threads; the first slab is slab `number`."""
         m, columns = self._plan.m, self._plan.banded(number)
+        operand, dtype = self._a.operand, np.dtype(self._plan.dtype)
         whole = self._plan.loaded_bytes(columns)
         rows = (self._buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
         bands = [(top, min(top + rows, m)) for top in range(0, m, rows)]
@@ -98,7 +99,9 @@ class SlabCopies:
             if self._stopped.is_set():
                 raise CancelledRunError("the factorisation was stopped")
             top, bottom = band
-            array = self._band(top, bottom - top, columns, self._buffers[buffer])
+            shape = bottom - top, columns.width
+            phase = 0 if operand.trans else operand.matrix.phase(top, columns.first)
+            array = array_at(self._buffers[buffer], shape, dtype, phase)
             nbytes = whole * bottom // m - whole * top // m
             with self._recorder.operation("load1", number, nbytes=nbytes):
                 self._a[top:bottom, columns.first : columns.last].read(array)
@@ -124,14 +127,3 @@ class SlabCopies:
                     top, 0, band[:, place.first - left : place.last - left]
                 )
             ])  # fmt: skip
-
-    def _band(
-        self, top: int, rows: int, columns: Columns, memory: NDArray[np.uint8]
-    ) -> NDArray[Any]:
-        """Lay out rows of A in a buffer, at the phase that they have in its file."""
-        operand, dtype = self._a.operand, np.dtype(self._plan.dtype)
-        phase = 0 if operand.trans else operand.matrix.phase(top, columns.first)
-        array: NDArray[Any] = np.ndarray(
-            (rows, columns.width), dtype, memory.data, 0 if phase % dtype.itemsize else phase
-        )
-        return array

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from functools import cache, cached_property, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -114,6 +114,20 @@ def aligned_bytes(nbytes: int, phase: int = 0) -> NDArray[np.uint8]:
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = (phase - address(memory)) % ALIGNMENT
     return memory[start : start + nbytes]
+
+
+def array_at(
+    memory: NDArray[np.uint8],
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    phase: int,
+    order: Literal["C", "F"] = "C",
+) -> NDArray[Any]:
+    """Lay out an array in a buffer of `ALIGNMENT` bytes more, at the phase that its elements have
+    in a file: direct I/O reads them without a copy.
+    """
+    start = 0 if phase % dtype.itemsize else phase
+    return np.ndarray(shape, dtype, memory.data, start, order=order)
 
 
 def address(memory: NDArray[Any]) -> int:

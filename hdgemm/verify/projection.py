@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.layout import rectangles
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at
 from hdgemm.pipeline.abft.bounds import row_norms
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _tiles(
 
     def read(number: int) -> NDArray[Any]:
         row, col, rows, cols = rects[number]
-        tile = _shaped(buffers[number % 2], wide, rows, cols, matrix.phase(row, col))
+        tile = array_at(buffers[number % 2], (rows, cols), wide, matrix.phase(row, col))
         matrix.read(row, col, tile)
         return tile
 
@@ -186,12 +186,3 @@ def _tiles(
             if number + 1 < len(rects):
                 coming = ahead.submit(read, number + 1)
             yield row, col, tile
-
-
-def _shaped(
-    memory: NDArray[np.uint8], dtype: np.dtype[Any], rows: int, cols: int, phase: int
-) -> NDArray[Any]:
-    """Return memory for a rectangle, placed so that direct I/O needs no copy."""
-    start = phase if phase % dtype.itemsize == 0 else 0
-    tile: NDArray[Any] = memory[start : start + rows * cols * dtype.itemsize].view(dtype)
-    return tile.reshape(rows, cols)
