@@ -133,16 +133,10 @@ def trsm(
 
 
 def trmm(
-    a: NDArray[Any],
-    b: NDArray[Any],
-    *,
-    side: str = "L",
-    lower: bool = True,
-    trans: str = "N",
-    unit: bool = False,
+    a: NDArray[Any], b: NDArray[Any], *, lower: bool = True, trans: str = "N", unit: bool = False
 ) -> None:
-    """Overwrite B by op(A)·B (side L) or B·op(A) (side R) for a triangular A."""
-    _triangular("trmm", a, b, side, trans, lower=lower, unit=unit)
+    """Overwrite B by op(A)·B for a triangular A."""
+    _triangular("trmm", a, b, "L", trans, lower=lower, unit=unit)
 
 
 def _triangular(
