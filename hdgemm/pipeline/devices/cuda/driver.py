@@ -26,8 +26,9 @@ DEVICE_TO_DEVICE: Final = 3
 _PORTABLE_MAPPED: Final = 1 | 2
 _BLOCKING_SYNC: Final = 1
 _POINTER_MODE_HOST: Final = 0
-#: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
+#: `cudaDevAttrSingleToDoublePrecisionPerfRatio` and `cudaDevAttrHostRegisterSupported`.
 _FP64_RATIO: Final = 87
+_REGISTERS_HOST_MEMORY: Final = 99
 
 MemoryKind = Literal["pageable", "pinned", "device", "managed"]
 _KINDS: Final[dict[int, MemoryKind]] = {0: "pageable", 1: "pinned", 2: "device", 3: "managed"}
@@ -38,7 +39,8 @@ class DeviceFacts:
     """Properties of one GPU, from the driver; memory in bytes.
 
     `bus_id` is the address in ``/sys/bus/pci``. `fp64_ratio` is the rate of single-precision
-    arithmetic divided by that of double-precision arithmetic.
+    arithmetic divided by that of double-precision arithmetic. `registers_host_memory`:
+    `cudaHostRegister` can page-lock memory for it.
     """
 
     index: int
@@ -49,6 +51,7 @@ class DeviceFacts:
     copy_engines: int
     total: int
     fp64_ratio: int
+    registers_host_memory: bool
 
 
 class Driver(Context):
@@ -69,8 +72,12 @@ class Driver(Context):
             properties["multiProcessorCount"],
             properties["asyncEngineCount"],
             int(properties["totalGlobalMem"]),
-            int(self.call("deviceGetAttribute", _FP64_RATIO, self.index)),
+            self._attribute(_FP64_RATIO),
+            self._attribute(_REGISTERS_HOST_MEMORY) != 0,
         )
+
+    def _attribute(self, number: int) -> int:
+        return int(self.call("deviceGetAttribute", number, self.index))
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes of device memory that are free now, and all there are."""

@@ -154,7 +154,12 @@ def _describe(api: CudaApi, index: int) -> DeviceInfo:
 
 
 def _why_unsupported(driver: Driver, facts: DeviceFacts) -> str:
-    """Return why CuPy's CUDA has no kernels for a GPU; empty where it has."""
+    """Return why a GPU cannot be used; empty where it can."""
+    if not facts.registers_host_memory:
+        return (
+            "it cannot page-lock the host memory that tiles are copied through (cudaHostRegister), "
+            "as Tegra before Xavier"
+        )
     if driver.call("runtimeGetVersion") < _CUDA13 or facts.compute_capability >= _TURING:
         return ""
     major, minor = facts.compute_capability

@@ -111,6 +111,15 @@ def test_volta_needs_the_wheel_for_cuda_12():
         open_device("cuda:0").close()
 
 
+def test_a_gpu_that_cannot_page_lock_host_memory_is_refused():
+    with driven_by(StandIn(properties=Properties(registers_host_memory=False)).api()):
+        (info,) = list_devices()
+        assert not info.usable
+        assert "cannot page-lock the host memory" in info.note
+        with pytest.raises(DeviceUnavailableError, match="cuda:0 cannot be used: it cannot page-l"):
+            open_device("cuda:0")
+
+
 def test_a_gpu_with_few_double_precision_units_is_not_planned_for_as_an_h200():
     rates = []
     for ratio in (2, 64):

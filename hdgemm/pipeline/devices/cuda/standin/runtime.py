@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 #: Memory of the target and of the source, by the kind of a copy.
 _SIDES: Final = {1: (DEVICE, PINNED), 2: (PINNED, DEVICE), 3: (DEVICE, DEVICE)}
-#: `cudaDevAttrSingleToDoublePrecisionPerfRatio`.
+#: `cudaDevAttrSingleToDoublePrecisionPerfRatio` and `cudaDevAttrHostRegisterSupported`.
 _FP64_RATIO: Final = 87
+_REGISTERS_HOST_MEMORY: Final = 99
+#: cudaErrorNotSupported.
+_NOT_SUPPORTED: Final = 801
 #: cudaErrorInvalidDevice.
 _INVALID_DEVICE: Final = 101
 #: Portable and mapped.
@@ -93,9 +96,14 @@ class Runtime:
 
     def _device_get_attribute(self, attrib: int, device: int) -> int:
         self._check_device(device)
-        if attrib != _FP64_RATIO:
+        properties = self._standin.properties
+        values = {
+            _FP64_RATIO: properties.fp64_ratio,
+            _REGISTERS_HOST_MEMORY: int(properties.registers_host_memory),
+        }
+        if attrib not in values:
             raise CUDARuntimeError(INVALID_VALUE, f"attribute {attrib}")
-        return self._standin.properties.fp64_ratio
+        return values[attrib]
 
     def _free(self, ptr: int) -> None:
         self._standin.streams.drain(self._index)
@@ -103,6 +111,8 @@ class Runtime:
 
     def _host_register(self, ptr: int, size: int, flags: int) -> None:
         _check_flags(flags, _HOST_FLAGS)
+        if not self._standin.properties.registers_host_memory:
+            raise CUDARuntimeError(_NOT_SUPPORTED, "operation not supported")
         self._standin.memory.register(ptr, size, self._index)
 
     def _host_unregister(self, ptr: int) -> None:

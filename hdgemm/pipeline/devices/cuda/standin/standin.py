@@ -72,6 +72,7 @@ class Properties(NamedTuple):
     compute_capability: tuple[int, int] = (9, 0)
     fp64_ratio: int = 2
     version: int = 13000
+    registers_host_memory: bool = True
 
 
 _HOPPER: Final = Properties()
