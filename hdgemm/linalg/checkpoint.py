@@ -20,8 +20,9 @@ from hdgemm.durable.journal import Journal, close_run
 from hdgemm.durable.pieces import redo_log, redo_path
 from hdgemm.durable.previous_run import BEGIN_AGAIN, say_kept
 from hdgemm.errors import InputError
+from hdgemm.linalg.planning import PIECE_BYTES
 from hdgemm.linalg.slab_journal import EarlierRun, StoredSlab, damaged_error, refuse
-from hdgemm.linalg.slab_store import PIECE_BYTES, SlabStore
+from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.report import Resumption
@@ -163,8 +164,7 @@ class SlabCheckpoint:
         InputError
             When A is half overwritten by it.
         """
-        path = self._journal.path
-        in_place = self.destination.in_place
+        path, in_place = self._journal.path, self.destination.in_place
         if self.destination.updates and in_place is not None and self._journal.records:
             earlier = EarlierRun.read(path, self._journal.records)
             if earlier is not None and earlier.finished is None:

@@ -20,7 +20,6 @@ from hdgemm.linalg.qr_run import identity_slab
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -117,7 +116,7 @@ class DurableQr:
                 copy_r(run, reflectors.stored, r.stored, reflectors.plan)
             forming = done.plan
             if not isinstance(forming, SlabPlan):
-                forming = run.plan_applied(reflectors, columns, q.stored, reserved=PIECE_BYTES)
+                forming = run.plan_applied(reflectors, columns, q.stored, durable=True)
             done.begin(forming, run.how.options)
             self._form(reflectors, forming, q, done, portions.next(forming_flops))
         portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.how.options))

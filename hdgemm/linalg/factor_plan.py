@@ -40,19 +40,19 @@ def plan_for(
     run: OpenRun,
     *,
     new: bool = False,
-    reserved: int = 0,
+    durable: bool = False,
     dtype: np.dtype[Any] | None = None,
 ) -> SlabPlan:
     """Return the slabs for one factorisation, planned with the rates of this machine.
 
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
-    not used. `dtype` is that of the result, None for that of A; `reserved` bytes of the memory are
-    held by others. A `new` output may hold copies of slabs before they are stored.
+    not used. `dtype` is that of the result, None for that of A; a `durable` run keeps a checkpoint.
+    A `new` output may hold copies of slabs before they are stored.
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
     machine = machine_of(a.shape, found, folder_of(out, a), run)
     storage = storage_of(a, out, new=new)
-    return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, reserved=reserved)
+    return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, durable=durable)
 
 
 def storage_of(a: StoredMatrix, out: StoredMatrix, *, new: bool) -> Storage:
@@ -175,7 +175,7 @@ def slabs_for(
     run: OpenRun,
     *,
     storage: Storage,
-    reserved: int,
+    durable: bool,
 ) -> SlabPlan:
     """Return the slabs for a factorisation of a matrix of this shape under the run's options."""
     options = run.options
@@ -183,6 +183,6 @@ def slabs_for(
 
     return plan_slabs(
         kind, shape[1], dtype, host_bytes(options), machine,
-        rows=shape[0], width=width, block=block, storage=storage, reserved=reserved,
+        rows=shape[0], width=width, block=block, storage=storage, durable=durable,
         devices=slab_devices(shape, dtype, run),
     )  # fmt: skip

@@ -23,7 +23,6 @@ from hdgemm.linalg.planning import Storage
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
-from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.system import MIRRORED, check_transposed, whole_of
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-def described(a: Any) -> tuple[int, int] | None:
+def shape_of(a: Any) -> tuple[int, int] | None:
     """Return the shape of a matrix that is only described; None for a matrix."""
     shape = (a, a) if isinstance(a, int) else a
     extents = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
@@ -68,7 +67,7 @@ class PlannedCall:
         cls, a: Any, dtype: str, columns: Any, out: Any, run: OpenRun, *, checkpoint: bool
     ) -> PlannedCall:
         """Open A, and B where it is a matrix; arguments as of `hdgemm.linalg.plan`."""
-        shape, matrix = described(a), None
+        shape, matrix = shape_of(a), None
         if shape is None:
             matrix = open_matrix(a)
             shape = matrix.shape
@@ -117,7 +116,7 @@ class PlannedCall:
         machine = self.machine(self.out_folder or self.folder)
         return slabs_for(
             kind, self.shape, self.dtype.name, machine, self.run,
-            storage=storage, reserved=PIECE_BYTES if self.checkpoint else 0,
+            storage=storage, durable=self.checkpoint,
         )  # fmt: skip
 
     def solution(self, stream: Stream, folder: Path | None, reserved: int = 0) -> SolvePlan:

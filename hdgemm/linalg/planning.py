@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 STREAM_BUFFERS: Final = 2
 #: Bytes that are read at once where memory allows them: a few of the largest disk requests.
 BLOCK_BYTES: Final = 32 << 20
+#: Bytes of a piece of a slab that a checkpoint copies, sums and reads back at once: memory that a
+#: durable run holds beside its slabs. A column may be longer.
+PIECE_BYTES: Final = 8 << 20
 #: Columns of a stream block that the planner tries.
 _BLOCKS: Final = (512, 384, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1)
 #: Slabs of a plan at most: to price one takes about 30 µs, and the search prices dozens of plans.
@@ -74,7 +77,7 @@ def plan_slabs(
     width: int | None = None,
     block: int | None = None,
     storage: Storage = _PLAIN,
-    reserved: int = 0,
+    durable: bool = False,
     reflectors: tuple[Columns, ...] = (),
     devices: SlabDevices | None = None,
 ) -> SlabPlan:
@@ -88,8 +91,8 @@ def plan_slabs(
         Force the columns of a slab, and of a stream block.
     storage
         How A and the output are stored.
-    reserved
-        Bytes of the memory that are held besides slabs, stream and transfers.
+    durable
+        The run keeps a checkpoint, which holds one piece of a slab.
     reflectors
         Blocks that are applied to the matrix, in this order, where `kind` is to do that.
     devices
@@ -113,7 +116,7 @@ def plan_slabs(
     depth = min(m, n) if kind == "qr" else last
 
     def shape(block: int, buffers: int, width: int | None) -> _Shape:
-        held, beside = n, reserved
+        held, beside = n, PIECE_BYTES if durable else 0
         if devices is not None:
             held = devices.most_columns(kind, m, n, dtype, block)
             beside += devices.locked_bytes(kind, dtype, block)

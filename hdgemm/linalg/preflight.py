@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.linalg.planned_call import PlannedCall, described
+from hdgemm.linalg.planned_call import PlannedCall, shape_of
 from hdgemm.linalg.qr import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.system import check_refine, structure_of
 from hdgemm.machine.limits import memory_limit
+from hdgemm.matrices.described import described
+from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.location import Location
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.stores import create_matrix
 from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
@@ -135,9 +137,7 @@ def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
 
 def _syrk(a: Any, dtype: str, out: Any, run: OpenRun, given: Mapping[str, Any]) -> JointPlan:
     how = int(given.get("trans", 0)), int(given.get("lower", 0)), out, run.options, run.session
-    shape = described(a)
-    if shape is None:
-        return plan_syrk(a, *how)
-    place = Path.cwd() / ".hdgemm-plan.npy"  # never written: it has no disk space and no name
-    with create_matrix(place, shape, dtype, sparse=True) as draft:
-        return plan_syrk(StoredMatrix(draft.operand, writable=False), *how)
+    if (shape := shape_of(a)) is not None:
+        operand = described(Location(Path.cwd() / "A.npy"), shape, check_dtype(dtype, "a"))
+        a = StoredMatrix(operand, writable=False)
+    return plan_syrk(a, *how)

@@ -20,7 +20,6 @@ from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import Run, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.slab_store import PIECE_BYTES
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.aliasing import overlaps, same_elements
@@ -229,9 +228,10 @@ class _Product:
         return "N" if self.left else "C"
 
     def _plan(self, run: QrRun, reflectors: Reflectors) -> SlabPlan:
-        reserved = 0 if self.target.checkpoint is None else PIECE_BYTES
-        columns = self._columns.shape[1]
-        return run.plan_applied(reflectors, columns, self._out, self._trans, reserved)
+        return run.plan_applied(
+            reflectors, self._columns.shape[1], self._out, self._trans,
+            durable=self.target.checkpoint is not None,
+        )  # fmt: skip
 
     def _apply(
         self, run: QrRun, reflectors: Reflectors, applying: SlabPlan, recorder: Recorder

@@ -135,11 +135,12 @@ class QrRun:
         columns: int,
         out: StoredMatrix,
         trans: str | None = None,
-        reserved: int = 0,
+        *,
+        durable: bool = False,
     ) -> SlabPlan:
         """Return the plan to form Q, or to apply Q (trans N) or Q^H (C) to some columns.
 
-        `reserved` bytes of the memory are not used.
+        A `durable` run keeps a checkpoint.
         """
         plan, blocks, options = reflectors.plan, reflectors.blocks, self.how.options
         machine = machine_of(
@@ -149,7 +150,7 @@ class QrRun:
         return plan_slabs(
             "apply q" if trans else "form q", columns, plan.dtype, host_bytes(options), machine,
             rows=plan.m, width=options.tile and options.tile[1], block=plan.block,
-            storage=Storage(out.chunks is None), reserved=reserved,
+            storage=Storage(out.chunks is None), durable=durable,
             reflectors=blocks if trans == "C" else blocks[::-1],
             devices=slab_devices((plan.m, columns), plan.dtype, self.how),
         )  # fmt: skip

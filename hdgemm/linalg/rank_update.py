@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +11,8 @@ from hdgemm.linalg.blockwise import opened, product_summary
 from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.triangle_update import TriangleUpdate
+from hdgemm.matrices.described import described
 from hdgemm.matrices.operands import open_operand
-from hdgemm.matrices.stores import create_matrix
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
 from hdgemm.product.target import result_at
@@ -266,12 +265,10 @@ def plan_syrk(
     """Return the plans of the parts of ``syrk(1.0, a, trans=trans, lower=lower, out=out)``."""
     trans_flags(trans, "trans")
     product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
-    with ExitStack() as stack:
-        if product.c is None:  # a file without disk space, and without a name, stands for C
-            draft = create_matrix(product.target, product.shape, product.dtype, sparse=True)
-            product = product.stored_in(stack.enter_context(draft).operand)
-        update = TriangleUpdate((product,), bool(lower), hermitian=False)
-        return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
+    if product.c is None:
+        product = product.stored_in(described(product.target, product.shape, product.dtype))
+    update = TriangleUpdate((product,), bool(lower), hermitian=False)
+    return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
 
 
 def _filled(product: Product, c: Any, watch: Watch) -> Product:

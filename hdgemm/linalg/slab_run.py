@@ -9,7 +9,7 @@ from hdgemm.errors import HdgemmError
 from hdgemm.linalg.factor_plan import plan_for
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.slab_store import PIECE_BYTES, allocate_slabs
+from hdgemm.linalg.slab_store import allocate_slabs
 from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.updates import devices_of
 
@@ -49,8 +49,8 @@ def slab_run(
     if checkpoint is not None and isinstance(checkpoint.plan, SlabPlan):
         plan = checkpoint.plan
     if plan is None:
-        reserved = 0 if checkpoint is None else PIECE_BYTES
-        plan = plan_for(kind, a, out, run, new=target.new, reserved=reserved)
+        durable = checkpoint is not None
+        plan = plan_for(kind, a, out, run, new=target.new, durable=durable)
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         allocate_slabs(target, out, plan)
     if checkpoint is not None:

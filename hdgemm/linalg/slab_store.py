@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.fingerprint import as_stored, checksum, stored_checksum
 from hdgemm.durable.pieces import begins_otherwise, sample
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-
-#: Bytes of a piece of a slab: what is copied and summed at once. A column may be longer.
-PIECE_BYTES: Final = 8 << 20
 
 
 class SlabStore:

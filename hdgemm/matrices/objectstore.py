@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.errors import InputError, MatrixIOError, load_extra
 from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import check_dtype
-from hdgemm.matrices.zarr_draft import CHUNK
+from hdgemm.matrices.zarr_draft import chunk_of
 from hdgemm.matrices.zarrs import from_zarr, load_zarr
 
 if TYPE_CHECKING:
@@ -98,10 +98,9 @@ def create_objects(place: Location, shape: tuple[int, int], dtype: DTypeLike) ->
             "or choose another name", path=str(place),
         )  # fmt: skip
     held = zarr.storage.MemoryStore()
-    chunk = tuple(max(1, min(pair)) for pair in zip(CHUNK, shape, strict=True))
     # All chunks will be written, so that none of them is the fill value's.
     made = zarr.create_array(
-        store=held, name=place.item or None, shape=shape, chunks=chunk, dtype=stored,
+        store=held, name=place.item or None, shape=shape, chunks=chunk_of(shape), dtype=stored,
         compressors=None, fill_value=0, config={"write_empty_chunks": True},
     )  # fmt: skip
     metadata = _metadata(made)

@@ -60,6 +60,13 @@ def reopen_zarr(root: Path, item: str, part: Path) -> Draft[Matrix]:
     return _ArrayDraft(real_path(root), item, part, open_zarr(part, "", writable=True))
 
 
+def chunk_of(shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the chunk of a new array: no larger than the matrix, so that the edges of a small one
+    are not stored as megabytes.
+    """
+    return max(1, min(CHUNK[0], shape[0])), max(1, min(CHUNK[1], shape[1]))
+
+
 def create_zarr(
     root: Path, item: str, shape: tuple[int, int], dtype: DTypeLike, part: Path | None = None
 ) -> Draft[Matrix]:
@@ -76,8 +83,7 @@ def create_zarr(
     target, parts = root / item, Path(item).parts
     if target.exists() and not _is_array(target):
         raise InputError(f"{target} exists and is no Zarr array; choose another name")
-    # A chunk no larger than the matrix: the edges of a small one are not stored as megabytes.
-    chunk = max(1, min(CHUNK[0], shape[0])), max(1, min(CHUNK[1], shape[1]))
+    chunk = chunk_of(shape)
     count = math.prod(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
     if not root.parent.is_dir():
         raise InputError(f"cannot create {root}: there is no folder {root.parent}")

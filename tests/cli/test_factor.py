@@ -310,3 +310,10 @@ def test_the_plan_of_factors_without_an_out_is_that_of_an_array_or_of_a(
 @pytest.mark.parametrize("order", ["²", "9" * 5000])
 def test_extents_that_python_cannot_read_are_input_errors(files, order):
     assert isinstance(invoke("plan", "lu", order).exception, hdgemm.InputError)
+
+
+def test_a_plan_of_an_order_needs_no_folder_to_write_to(monkeypatch):
+    monkeypatch.chdir("/proc")  # where even root creates nothing
+    for words in (["syrk", "3000"], ["lu", "3000"], ["solve", "3000"]):
+        result = invoke("plan", *words, "--host-memory", "50MB")
+        assert result.exit_code == 0, result.output
