@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.joint_plan import facts_of
 from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.qr_run import identity_slab
+from hdgemm.linalg.q_product import QProduct
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.stored_factors import QRFactors, save_factors
-from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.target import is_location, result_at
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.qr_run import QrRun
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.progress import Watch
 
 
 class DurableQr:
@@ -100,48 +96,36 @@ class DurableQr:
         columns = m if full else run.k
         with ExitStack() as stack:
             q = run.place(stack, q_out, (m, columns), command=self._named("full" if full else "q"))
-            done = checkpoint_of(q)
-            if done.finished:
-                report_done(self._watch, done)
-                return q.result(), result_at(r_out)
-            per_pair = flops_per_multiply_add(run.dtype.name)
-            factoring = int(2 * per_pair * elimination_pairs(*run.source.shape))
-            forming_flops = int(2 * per_pair * elimination_pairs(m, columns, run.k))
-            portions = Portions(self._watch, factoring + forming_flops)
-            run.how = run.how._replace(watch=portions.next(factoring))
-            reflectors = self.reflectors(done)
-            # R has its name before Q is finished: a finished Q says that all is.
-            with ExitStack() as inner:
-                r = run.place_r(inner, r_out, columns, q)
-                copy_r(run, reflectors.stored, r.stored, reflectors.plan)
-            forming = done.plan
-            if not isinstance(forming, SlabPlan):
-                forming = run.plan_applied(reflectors, columns, q.stored, durable=True)
-            done.begin(forming, run.how.options)
-            self._form(reflectors, forming, q, done, portions.next(forming_flops))
-        portions.finish(facts_of("qr", run.source.shape, run.dtype.name, run.how.options))
-        return q.result(), r.result()
+            r = self.multiply(QProduct(q), r_out, columns)
+        return q.result(), r
 
-    def _form(
-        self,
-        reflectors: Reflectors,
-        forming: SlabPlan,
-        q: Destination,
-        done: SlabCheckpoint,
-        watch: Watch,
-    ) -> None:
-        """Form the slabs of Q that are not stored yet, from right to left."""
+    def multiply(self, product: QProduct, r_out: Any, rows: int) -> Any:
+        """Factor, store R, and compute the slabs of a product that are left; return R.
+
+        R has its name before the product is finished: a finished product says that all is.
+        """
+        run, done = self._run, checkpoint_of(product.target)
+        if done.finished:
+            report_done(self._watch, done)
+            return result_at(r_out)
+        factoring = SlabPlan.of_array("qr", *run.source.shape, run.dtype.name).flops
+        multiplying = product.flops(run)
+        portions = Portions(self._watch, factoring + multiplying)
+        run.how = run.how._replace(watch=portions.next(factoring))
+        reflectors = self.reflectors(done)
+        with ExitStack() as stack:
+            r = run.place_r(stack, r_out, rows, product.target)
+            product.check_overlaps(r)
+            copy_r(run, reflectors.stored, r.stored, reflectors.plan)
+        plan = done.plan if isinstance(done.plan, SlabPlan) else product.plan(run, reflectors)
+        done.begin(plan, run.how.options)
         start = done.done(0)
-        recorder = Recorder(watch, forming.flops, devices=forming.devices)
-        with SlabPipeline(
-            q.stored, q.stored, forming, recorder, checkpoint=done, stream=reflectors.stored,
-            load=identity_slab, devices=self._run.devices(forming),
-        ) as pipeline:  # fmt: skip
-            reflectors.apply(pipeline, "N")
-        moved = forming.bytes_from(start, 0)
-        slabs = sum(map(forming.nbytes, forming.slabs[start:]))
-        moved["load1"] -= slabs  # columns of the identity are not read
-        recorder.finish(forming, moved, done.resumption)
+        recorder = Recorder(portions.next(multiplying), plan.flops, devices=plan.devices)
+        product.apply(run, reflectors, plan, recorder)
+        recorder.finish(plan, product.moved(plan, start), done.resumption)
+        kind = "qr" if product.c is None else "qr multiply"
+        portions.finish(facts_of(kind, run.source.shape, run.dtype.name, run.how.options))
+        return r.result()
 
     def reflectors(self, done: SlabCheckpoint) -> Reflectors:
         """Return the reflectors, which lie in a file beside the result until its end."""

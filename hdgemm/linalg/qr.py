@@ -12,12 +12,12 @@ from hdgemm.linalg.device_qr import on_disk, qr_on_devices
 from hdgemm.linalg.device_run import device_names, strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.operands import open_matrix
-from hdgemm.linalg.qr_run import QrRun, identity_slab
+from hdgemm.linalg.q_product import QProduct
+from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slabs import SlabPipeline
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.matrices.operands import open as open_stored
@@ -187,10 +187,7 @@ def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
         r = run.place_r(stack, r_out, run.k)
         target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
         check_beside(target, "tau", run.source)
-        reflectors = run.reflectors(target.stored, new=target.new)
-        recorder = run.recorder(reflectors.plan)
-        run.factor(reflectors, r, recorder)
-        run.finish(reflectors, r, recorder)
+        reflectors = run.factor_with_r(target.stored, r, new=target.new)
         save_factors(target, "qr", {"tau": reflectors.tau})
     return QRFactors(target.result(), reflectors.tau), r.result()
 
@@ -202,29 +199,14 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, columns)
         target = run.place(stack, q_out, (m, columns), r)
-        reflectors = run.reflectors(target.stored, new=target.new)
-        forming = run.plan_applied(reflectors, columns, target.stored)
-        recorder = run.recorder(reflectors.plan, forming)
-        run.factor(reflectors, r, recorder)
-        with SlabPipeline(
-            target.stored, target.stored, forming, recorder, load=identity_slab,
-            devices=run.devices(forming),
-        ) as pipeline:  # fmt: skip
-            reflectors.apply(pipeline, "N")
-        run.finish(
-            reflectors, r, recorder, loaded=sum(forming.streamed_bytes()),
-            stored=forming.m * forming.n * forming.itemsize,
-        )  # fmt: skip
+        QProduct(target).run(run, target.stored, r, new=target.new)
     return target.result(), r.result()
 
 
 def _r(run: QrRun, r_out: Any) -> Any:
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
-        reflectors = run.reflectors(run.scratch(stack, r), new=not run.overwrite_a)
-        recorder = run.recorder(reflectors.plan)
-        run.factor(reflectors, r, recorder)
-        run.finish(reflectors, r, recorder)
+        run.factor_with_r(run.scratch(stack, r), r, new=not run.overwrite_a)
     return r.result()
 
 

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import NativeDevice
 
 
-def identity_slab(slab: Slab) -> None:
-    """Fill a slab with columns of the identity."""
-    slab.array[...] = 0
-    np.fill_diagonal(slab.array[slab.place.first :], 1)
-
-
 class QrRun:
     """One QR factorisation; `how` has the session, options and watch of its call.
 
@@ -160,8 +154,16 @@ class QrRun:
         devices = {name for plan in plans for name in plan.devices}
         return Recorder(self.how.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
 
-    def factor(self, reflectors: Reflectors, r: Destination | None, recorder: Recorder) -> None:
-        """Compute the reflectors, and R where there is a place for it."""
+    def factor_with_r(self, v: StoredMatrix, r: Destination, *, new: bool) -> Reflectors:
+        """Compute and report the reflectors, which are stored in `v`, a `new` matrix, and R."""
+        reflectors = self.reflectors(v, new=new)
+        recorder = self.recorder(reflectors.plan)
+        self.factor(reflectors, r, recorder)
+        self.finish(reflectors, r, recorder)
+        return reflectors
+
+    def factor(self, reflectors: Reflectors, r: Destination, recorder: Recorder) -> None:
+        """Compute the reflectors and R."""
         store = partial(self._store, recorder, reflectors.stored, r)
         check = check_finite_slab if self.check_finite else None
         with SlabPipeline(
@@ -191,31 +193,25 @@ class QrRun:
         return reflectors
 
     def finish(
-        self, reflectors: Reflectors, r: Destination | None, recorder: Recorder,
+        self, reflectors: Reflectors, r: Destination, recorder: Recorder,
         *, loaded: int = 0, stored: int = 0,
     ) -> None:  # fmt: skip
         """Report what was done; bytes were loaded and stored after the factorisation, too."""
         plan = reflectors.plan
         written = plan.m * min(plan.n, reflectors.stored.shape[1]) * plan.itemsize
         written += sum(map(plan.nbytes, plan.copies(0)))
-        if r is not None:
-            written += sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs) * (
-                plan.itemsize
-            )
+        of_r = sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs)
+        written += of_r * plan.itemsize
         loaded += plan.planned_bytes["load1"]
         recorder.finish(plan, {"load1": loaded, "store2": written + stored})
 
-    def _store(
-        self, recorder: Recorder, v: StoredMatrix, r: Destination | None, slab: Slab
-    ) -> None:
+    def _store(self, recorder: Recorder, v: StoredMatrix, r: Destination, slab: Slab) -> None:
         """Store a slab's reflectors, and then the columns of R above them."""
         first, last, _ = slab.place
         kept = slab.array[:, : max(0, min(last, v.shape[1]) - first)]
         if kept.size:
             with recorder.operation("store2", slab.number, nbytes=kept.nbytes):
                 v[:, first : first + kept.shape[1]] = kept
-        if r is None:
-            return
         rows = self._r_rows(r, last)
         for column in range(slab.place.width):
             slab.array[first + column + 1 : rows, column] = 0
