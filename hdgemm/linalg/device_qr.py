@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.fortran import gemm
 from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.recorder import Recorder
@@ -17,6 +16,7 @@ from hdgemm.linalg.stored_factors import QRFactors
 from hdgemm.matrices.stores import is_stored
 from hdgemm.product.arguments import check_out_dtype, check_shape
 from hdgemm.product.target import is_location
+from hdgemm.tasks.kernels import apply_reflectors, reflectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,17 +68,8 @@ def _form_q(array: NDArray[Any], triangles: Sequence[NDArray[Any]], columns: int
     np.fill_diagonal(q, 1)
     first = sum(len(t) for t in triangles)
     for t in reversed(triangles):
-        width = len(t)
-        first -= width
-        v = np.array(array[first:, first : first + width], order="F")
-        v[:width] = np.tril(v[:width], -1)
-        np.fill_diagonal(v, 1)
-        product = np.zeros((width, columns - first), q.dtype, "F")
-        scaled = np.zeros_like(product, order="F")
-        part = q[first:, first:]
-        gemm(1.0, v, part, product, trans_a="C")
-        gemm(1.0, t, product, scaled)
-        gemm(-1.0, v, scaled, part)
+        last, first = first, first - len(t)
+        apply_reflectors(reflectors_of(array[first:, first:last]), t, q[first:, first:], "N")
     return q
 
 

@@ -184,11 +184,8 @@ def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
     def host() -> None:
         part = panel.part(panel.first)
         geqrt(part[:, :width], t.data())
-        reflectors = np.array(part[:, :width], order="F")
-        reflectors[:width] = np.tril(reflectors[:width], -1)
-        np.fill_diagonal(reflectors, 1)
-        v.array = reflectors
-        apply_reflectors(reflectors, t.data(), part[:, width:])  # of a panel wider than high
+        v.array = reflectors_of(part[:, :width])
+        apply_reflectors(v.array, t.data(), part[:, width:])  # of a panel wider than high
 
     flops = 2 * width**2 * (rows - width // 3)
     return _of(panel, Kernel("geqrt", flops, width, host=host))
@@ -227,12 +224,20 @@ def discard_reflectors(panel: BlockColumn, v: Tile) -> Kernel:
     return _of(panel, Kernel("geqrt", host=host))
 
 
-def apply_reflectors(v: NDArray[Any], t: NDArray[Any], c: NDArray[Any]) -> None:
-    """Overwrite C by Q^H·C; V has its unit diagonal and zeros above."""
+def reflectors_of(panel: NDArray[Any]) -> NDArray[Any]:
+    """Return the V of a factored panel, with its unit diagonal and zeros above."""
+    v, width = np.array(panel, order="F"), panel.shape[1]
+    v[:width] = np.tril(v[:width], -1)
+    np.fill_diagonal(v, 1)
+    return v
+
+
+def apply_reflectors(v: NDArray[Any], t: NDArray[Any], c: NDArray[Any], trans: str = "C") -> None:
+    """Overwrite C by Q^H·C (trans C) or Q·C (trans N); V has its unit diagonal and zeros above."""
     first = np.zeros((v.shape[1], c.shape[1]), c.dtype, "F")
     second = np.zeros_like(first, order="F")
     gemm(1.0, v, c, first, trans_a="C")
-    gemm(1.0, t, first, second, trans_a="C")
+    gemm(1.0, t, first, second, trans_a=trans)
     gemm(-1.0, v, second, c)
 
 
