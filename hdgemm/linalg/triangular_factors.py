@@ -136,14 +136,20 @@ class _Call:
 
         U has its name before a durable L is finished: a finished L says that all is.
         """
-        portions, (m, _) = self._portions(), self.source.shape
+        m = self.source.shape[0]
+        flops = SlabPlan.of_array("lu", *self.source.shape, self._dtype.name).flops
+        portions = Portions(self.run_as.watch, flops)
         with self._place(places[0], self._shapes[0], command) as left:
             done = left.checkpoint
             if done is not None and done.finished:
                 report_done(self.run_as.watch, done)
                 p = _permutation(_recorded(done), m)
                 return p, left.result(), result_at(places[1])
-            with self._factors(portions, overwrite_a, done) as found:
+            with lu_factors(
+                self.a, self.run_as._replace(watch=portions.next(flops)),
+                overwrite_a=overwrite_a and done is None, check_finite=self.check_finite,
+                checkpoint=done,
+            ) as found:  # fmt: skip
                 p = _permutation(found.pivots, m)
                 plan, recorder = self._plan(done), Recorder(portions.next(0), 0)
                 with self._place(places[1], self._shapes[1]) as right:
@@ -157,13 +163,6 @@ class _Call:
     def _shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
         m, n = self.source.shape
         return (m, min(m, n)), (min(m, n), n)
-
-    @property
-    def _flops(self) -> int:
-        return SlabPlan.of_array("lu", *self.source.shape, self._dtype.name).flops
-
-    def _portions(self) -> Portions:
-        return Portions(self.run_as.watch, self._flops)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -195,15 +194,6 @@ class _Call:
 
     def _upper_groups(self, plan: SlabPlan) -> tuple[Columns, ...]:
         return _groups(self.source.shape[1], max((part.width for part in plan.slabs), default=1))
-
-    def _factors(
-        self, portions: Portions, overwrite_a: bool, checkpoint: SlabCheckpoint | None
-    ) -> AbstractContextManager[Factors]:
-        run = self.run_as._replace(watch=portions.next(self._flops))
-        return lu_factors(
-            self.a, run, overwrite_a=overwrite_a and checkpoint is None,
-            check_finite=self.check_finite, checkpoint=checkpoint,
-        )  # fmt: skip
 
     def _place(
         self, out: Any, shape: tuple[int, int], command: Command | None = None
