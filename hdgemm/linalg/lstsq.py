@@ -7,18 +7,17 @@ from contextlib import ExitStack
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import scipy.linalg
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.input_checks import input_unchanged
-from hdgemm.linalg.operands import open_columns, open_matrix
+from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
+from hdgemm.linalg.solution import Solution
 from hdgemm.linalg.storage import destination
 from hdgemm.linalg.tsqr import RowReduction, Triangle
-from hdgemm.product.target import single
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -116,35 +115,35 @@ def lstsq(
     --------
     >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)
     """
-    given: Any = cond
-    if given is not None and (not isinstance(given, Real) or math.isnan(given)):
+    limit: Any = cond
+    if limit is not None and (not isinstance(limit, Real) or math.isnan(limit)):
         raise InputError(f"cond must be a number or None, got {cond!r}")
     driver = "gelsd" if lapack_driver is None else lapack_driver
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")
-    given = single(out)
     facts = {"routine": "lstsq", "cond": cond, "driver": driver}
     with ExitStack() as stack:
         source = stack.enter_context(open_matrix(a))
-        rhs, vector = open_columns(b)
-        stack.enter_context(rhs)
-        (m, n), p = source.shape, rhs.shape[1]
-        _check_shapes(source, rhs)
-        dtype = np.result_type(source.dtype, rhs.dtype).newbyteorder("=")
-        if vector and isinstance(given, np.ndarray):
-            given = given[:, np.newaxis]
+        _check_tall(source)
+        (m, n), solution = source.shape, Solution.of(b, len(source), source.dtype)
+        rhs, p = stack.enter_context(solution.rhs), solution.rhs.shape[1]
+        if not p:
+            raise InputError("b has no columns: pass at least one")
         watch = Watch.of(progress, observer, cancel, report)
         run = stack.enter_context(open_run(Run(options, session, watch)))
         durable = stack.enter_context(
             durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart)
         )
         target = stack.enter_context(
-            destination(given, a, source, order="F", overwrite_a=False, dtype=dtype, shape=(n, p))
-        )
+            destination(
+                solution.place(out), a, source, order="F", overwrite_a=False,
+                dtype=solution.dtype, shape=(n, p),
+            )
+        )  # fmt: skip
         stack.enter_context(input_unchanged(source, target.stored))
         plan = None if durable is None else durable.plan
         if plan is None:
-            plan = rows_for(source.shape, p, dtype, folder_of(source), run)
+            plan = rows_for(source.shape, p, solution.dtype, folder_of(source), run)
         if durable is not None:
             durable.begin(plan)
         found = RowReduction(
@@ -154,15 +153,12 @@ def lstsq(
         target.stored[:, :] = x
     full = (m > n or n == 0) and rank == n and driver != "gelsy"
     residues = found.residues if full else found.residues[:0]
-    if vector and residues.size:
+    if solution.vector and residues.size:
         residues = residues[0]
-    if isinstance(out, np.ndarray):
-        return out, residues, rank, s
-    result = target.result()
-    return (result[:, 0] if vector and target.location is None else result), residues, rank, s
+    return solution.result(out, target), residues, rank, s
 
 
-def _check_shapes(source: StoredMatrix, rhs: StoredMatrix) -> None:
+def _check_tall(source: StoredMatrix) -> None:
     m, n = source.shape
     if m < n:
         raise InputError(
@@ -170,10 +166,6 @@ def _check_shapes(source: StoredMatrix, rhs: StoredMatrix) -> None:
             "columns",
             shape=source.shape,
         )
-    if rhs.shape[0] != m:
-        raise InputError(f"b has {rhs.shape[0]} rows, a {m}: they must be as many")
-    if not rhs.shape[1]:
-        raise InputError("b has no columns: pass at least one")
 
 
 def _solve_triangle(

@@ -103,6 +103,18 @@ class Solution(NamedTuple):
             raise InputError(f"b has {rhs.shape[0]} rows, the matrix {n}: they must be as many")
         return cls(b, rhs, vector, result_dtype(dtype, rhs.dtype))
 
+    def place(self, out: Any) -> Any:
+        """Return the place of X that the caller gave, an array for a vector as one column."""
+        given = single(out)
+        return given[:, np.newaxis] if self.vector and isinstance(given, np.ndarray) else given
+
+    def result(self, out: Any, target: Destination) -> Any:
+        """Return what the caller gets: a vector for a vector, but in a file one column."""
+        if isinstance(out, np.ndarray):
+            return out
+        found = target.result()
+        return found[:, 0] if self.vector and target.location is None else found
+
 
 #: Yields what solves a system and the watch of that part, for a call's run and the place of X.
 Preparation: TypeAlias = (
@@ -136,15 +148,14 @@ def solve_stored(
     reads
         Matrices that X must not overlap, since they are read until its end.
     """
-    rhs, dtype, given = solution.rhs, solution.dtype, single(out)
-    if solution.vector and isinstance(given, np.ndarray):
-        given = given[:, np.newaxis]
+    rhs, dtype = solution.rhs, solution.dtype
     with (
         open_run(run) as opened,
         destination(
-            given, solution.b, rhs, order="F", overwrite_a=False, dtype=dtype, command=command
+            solution.place(out), solution.b, rhs, order="F", overwrite_a=False, dtype=dtype,
+            command=command,
         ) as target,
-    ):
+    ):  # fmt: skip
         for matrix in reads:
             if overlaps(target.stored.operand.matrix, matrix.operand.matrix):
                 raise InputError("out overlaps a or b, which are read until X is complete: "
@@ -158,10 +169,7 @@ def solve_stored(
                     solver, rhs, target.stored, dtype, opened._replace(watch=watch),
                     check_finite=check_finite, checkpoint=done,
                 )  # fmt: skip
-    result = target.result()
-    if isinstance(out, np.ndarray):
-        return out
-    return result[:, 0] if solution.vector and target.location is None else result
+    return solution.result(out, target)
 
 
 def solve_columns(
@@ -175,7 +183,6 @@ def solve_columns(
     checkpoint: SlabCheckpoint | None = None,
 ) -> None:
     """Store X for all columns of B, as many at a time as fit the memory with their copies."""
-    options = run.options
     matrices = [each.matrix for each in solver.triangles]
     if any(overlaps(target.operand.matrix, matrix.operand.matrix) for matrix in matrices):
         raise InputError("out overlaps a triangle that is read until X is complete: choose another "
@@ -183,17 +190,9 @@ def solve_columns(
     array = in_memory(target, dtype)
     plan = None if checkpoint is None else checkpoint.plan
     if not isinstance(plan, SolvePlan):
-        plan = plan_solve(
-            rhs.shape, dtype, solver.stream(dtype),
-            host_bytes(options) if solver.memory is None else solver.memory,
-            machine_of(
-                (len(rhs), len(rhs)), dtype, folder_of(*matrices, target),
-                run._replace(watch=Watch()), depth=rhs.shape[1],
-            ),
-            in_array=array is not None, tile=options.tile,
-        )  # fmt: skip
+        plan = _plan(solver, rhs, target, dtype, run)
     if checkpoint is not None:
-        checkpoint.begin(plan, options)
+        checkpoint.begin(plan, run.options)
     start = 0 if checkpoint is None else checkpoint.done(0)
     recorder = Recorder(run.watch, plan.flops, done=plan.flops_of(sum(
         group.width for group in plan.slabs[:start])))  # fmt: skip
@@ -223,3 +222,18 @@ def solve_columns(
     recorder.finish(
         plan, plan.bytes_from(start), None if checkpoint is None else checkpoint.resumption
     )
+
+
+def _plan(
+    solver: ColumnSolver, rhs: StoredMatrix, target: StoredMatrix, dtype: np.dtype[Any],
+    run: OpenRun,
+) -> SolvePlan:  # fmt: skip
+    """Return the groups of columns that are solved at once."""
+    n, p = rhs.shape
+    folder = folder_of(*(each.matrix for each in solver.triangles), target)
+    machine = machine_of((n, n), dtype, folder, run._replace(watch=Watch()), depth=p)
+    return plan_solve(
+        rhs.shape, dtype, solver.stream(dtype),
+        host_bytes(run.options) if solver.memory is None else solver.memory, machine,
+        in_array=in_memory(target, dtype) is not None, tile=run.options.tile,
+    )  # fmt: skip

@@ -111,7 +111,7 @@ def test_wrong_arguments_are_refused():
     a = np.ones((4, 3))
     with pytest.raises(hdgemm.InputError, match="3 rows and 4 columns"):
         lstsq(a.T, np.ones(3))
-    with pytest.raises(hdgemm.InputError, match="b has 3 rows, a 4"):
+    with pytest.raises(hdgemm.InputError, match="b has 3 rows, the matrix 4"):
         lstsq(a, np.ones(3))
     with pytest.raises(hdgemm.InputError, match="no columns"):
         lstsq(a, np.ones((4, 0)))
