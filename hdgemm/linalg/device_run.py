@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.native import NativeFactors
     from hdgemm.linalg.recorder import Recorder
     from hdgemm.linalg.run import OpenRun
     from hdgemm.options import Options
-    from hdgemm.tasks.factorise import Factorised
+    from hdgemm.tasks.algorithms import Factorised
     from hdgemm.tasks.machine import TaskMachine
 
     #: Overwrites an array by its factors.
-    Strategy = Callable[[str, NDArray[Any], OpenRun, Recorder], Factorised | NativeFactors]
+    Strategy = Callable[[str, NDArray[Any], OpenRun, Recorder], Factorised]
 
 
 def device_names(options: Options) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ def factor_on_devices(
 
 def factor_on_device(
     name: str, array: NDArray[Any], run: OpenRun, recorder: Recorder
-) -> NativeFactors:
+) -> Factorised:
     """Overwrite a column-major array by its factors, on the one device of the options.
 
     `Options.tile` = (mb, nb, kb) forces panels of nb columns.

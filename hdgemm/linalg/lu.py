@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.lu_elimination import Elimination
-    from hdgemm.linalg.native import NativeFactors
     from hdgemm.linalg.run import OpenRun
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
-    from hdgemm.tasks.factorise import Factorised
+    from hdgemm.tasks.algorithms import Factorised
 
 
 @shows_progress
@@ -203,7 +202,7 @@ def _factor_array(
     array: NDArray[Any],
     run: OpenRun,
     eliminate: Elimination,
-    on_devices: Callable[[Recorder], Factorised | NativeFactors] | None,
+    on_devices: Callable[[Recorder], Factorised] | None,
     check: Callable[[Slab], None] | None,
 ) -> tuple[NDArray[np.int64], int]:
     """Factor in a column-major array, which the result is; on the host without devices."""

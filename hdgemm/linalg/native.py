@@ -10,7 +10,7 @@ reads their pivots, and composes them into one permutation for each update.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from hdgemm.linalg.native_matrix import NativeMatrix
 from hdgemm.linalg.native_qr import ReflectorMatrix
 from hdgemm.pipeline.devices.interchanges import Moves, moves_of, permutation_of
 from hdgemm.pipeline.devices.protocol import Triangle
+from hdgemm.tasks.algorithms import Factorised
 from hdgemm.tasks.kernels import not_positive_definite
 
 if TYPE_CHECKING:
@@ -32,25 +33,9 @@ if TYPE_CHECKING:
 PANEL: Final = 512
 
 
-class NativeFactors(NamedTuple):
-    """What a factorisation leaves beside its factors.
-
-    Parameters
-    ----------
-    pivots, zeros
-        Of LU: interchanges, and 1-based indices of zero pivots.
-    triangles
-        Of QR: T of the compact WY form of each panel.
-    """
-
-    pivots: NDArray[np.int64]
-    zeros: tuple[int, ...] = ()
-    triangles: tuple[NDArray[Any], ...] = ()
-
-
 def factor_native(
     name: str, device: Any, array: NDArray[Any], recorder: Recorder, *, panel: int = PANEL
-) -> NativeFactors:
+) -> Factorised:
     """Overwrite a column-major array by its factors: "cholesky" (lower), "lu" or "qr".
 
     Raises
@@ -66,13 +51,13 @@ def factor_native(
             "or a CUDA device"
         )
     if not array.size:
-        return NativeFactors(np.empty(0, np.int64))
+        return Factorised()
     if name == "qr":
         with ReflectorMatrix(device, array, recorder, panel) as reflectors:
             reflectors.upload(lower=False)
             triangles = reflectors.factor()
             reflectors.download(lower=False)
-        return NativeFactors(np.empty(0, np.int64), triangles=tuple(triangles))
+        return Factorised(triangles=tuple(triangles))
     with _Elimination(device, array, recorder, panel) as matrix:
         lower = name == "cholesky"
         matrix.upload(lower=lower)
@@ -91,7 +76,7 @@ class _Elimination(NativeMatrix):
         self._pivots = np.zeros(min(array.shape), np.int64)
         self._zeros: list[int] = []
 
-    def lu(self) -> NativeFactors:
+    def lu(self) -> Factorised:
         """Factor by right-looking panels; the rows left of them are permuted at the end."""
         (m, n), count = self.array.shape, len(self._pivots)
         for number, (first, last) in enumerate(self.panels(count)):
@@ -102,7 +87,7 @@ class _Elimination(NativeMatrix):
         panels = self.panels(count)
         with self.step(len(panels), 0):
             self._permute_left(panels)
-        return NativeFactors(self._pivots, tuple(self._zeros))
+        return Factorised(self._pivots, tuple(self._zeros))
 
     def _permute_left(self, panels: list[tuple[int, int]]) -> None:
         """Permute the rows of each panel once, by the interchanges of all panels right of it."""
@@ -152,7 +137,7 @@ class _Elimination(NativeMatrix):
             whole = self.block((0, self.array.shape[0]), cols)
             self.done(self.device.permute(whole, moves, ()))
 
-    def cholesky(self) -> NativeFactors:
+    def cholesky(self) -> Factorised:
         """Factor by left-looking panels: each is updated once, by all columns left of it."""
         n = len(self.array)
         for number, (first, last) in enumerate(self.panels(n)):
@@ -166,7 +151,7 @@ class _Elimination(NativeMatrix):
                     )  # fmt: skip
                 self._cholesky_block(first, last)
                 self._solve_below((first, last), (last, n))
-        return NativeFactors(self._pivots)
+        return Factorised()
 
     def _cholesky_block(self, first: int, last: int) -> None:
         """Factor a diagonal block: halves recursively, small ones by a kernel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,19 @@ def cholesky(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> None
                 priority=a.priority(column),
                 where=a.where(panel, column),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Factorised:
+    """What a factorisation leaves beside the factors in the array.
+
+    `pivots` and `zeros` are those of LU: 0-based interchanges as LAPACK's, and 1-based indices of
+    zero pivots. `triangles` are those of QR: T of the compact WY form of each panel.
+    """
+
+    pivots: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    zeros: tuple[int, ...] = ()
+    triangles: tuple[NDArray[Any], ...] = ()
 
 
 class Pivots:

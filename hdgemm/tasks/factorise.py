@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hdgemm.fortran import getrf
-from hdgemm.tasks.algorithms import Pivots, finish_pivots
+from hdgemm.tasks.algorithms import Factorised, Pivots, finish_pivots
 from hdgemm.tasks.capability import HOST, Capability
 from hdgemm.tasks.kernels import factor_diagonal
 from hdgemm.tasks.machine import LAPACK, lapack_flops
@@ -21,22 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.timeline import Observer, Timeline
+    from hdgemm.pipeline.timeline import Observer
     from hdgemm.tasks.machine import TaskMachine
-
-
-@dataclass(frozen=True, slots=True)
-class Factorised:
-    """What a factorisation leaves beside the factors in the array, and the timeline of all devices.
-
-    `pivots` and `zeros` are those of LU: 0-based interchanges as LAPACK's, and 1-based indices of
-    zero pivots. `triangles` are those of QR: T of the compact WY form of each panel.
-    """
-
-    timeline: Timeline
-    pivots: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    zeros: tuple[int, ...] = ()
-    triangles: tuple[NDArray[Any], ...] = ()
 
 
 def factor(
@@ -65,13 +48,13 @@ def factor(
         cancel=cancel,
     ) as runtime:  # fmt: skip
         found: Any = dealt.insert_all(name, cut, runtime)
-        timeline = runtime.finish()
-    machine.correct(name, shape, asked, array.dtype, timeline.seconds)
+        seconds = runtime.finish().seconds
+    machine.correct(name, shape, asked, array.dtype, seconds)
     if isinstance(found, Pivots):
         finish_pivots(cut, found)
-        return Factorised(timeline, found.rows, tuple(sorted(found.zeros)))
+        return Factorised(found.rows, tuple(sorted(found.zeros)))
     triangles = tuple(tile.data() for tile in found) if name == "qr" else ()
-    return Factorised(timeline, triangles=triangles)
+    return Factorised(triangles=triangles)
 
 
 def _factor_by_lapack(
@@ -79,16 +62,15 @@ def _factor_by_lapack(
     cancel: threading.Event | None,
 ) -> Factorised:  # fmt: skip
     """Factor by one call of LAPACK, as one task, on all threads of the host."""
-    pivots: list[NDArray[np.int64]] = []
-    zeros: list[int] = []
+    found: list[Factorised] = []
 
     def host() -> None:
         if name == "cholesky":
             factor_diagonal(array, 0)
-            return
-        found, zero = getrf(array)
-        pivots.append(found)
-        zeros.extend([zero] if zero else [])
+            found.append(Factorised())
+        else:
+            pivots, zero = getrf(array)
+            found.append(Factorised(pivots, (zero,) if zero else ()))
 
     kernel = Kernel("lapack", lapack_flops(name, (array.shape[0], array.shape[1])), host=host)
     with Runtime(
@@ -96,6 +78,5 @@ def _factor_by_lapack(
         blas_threads=machine.threads,
     ) as runtime:  # fmt: skip
         runtime.insert(kernel)
-        timeline = runtime.finish()
-    rows = pivots[0] if pivots else np.empty(0, np.int64)
-    return Factorised(timeline, rows, tuple(zeros))
+        runtime.finish()
+    return found[0]
