@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: First letter of a routine's name, by the dtype's character.
 _LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 #: The largest integer that the routines take.
-_LARGEST: Final = 2**31 - 1
+LARGEST: Final = 2**31 - 1
 
 
 class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
@@ -255,8 +255,8 @@ def _by_address(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("ascii")
     if isinstance(value, int):
-        if value > _LARGEST:
-            raise InputError(f"an extent of {value:,} is more than LAPACK takes ({_LARGEST:,})")
+        if value > LARGEST:
+            raise InputError(f"an extent of {value:,} is more than LAPACK takes ({LARGEST:,})")
         return ctypes.byref(ctypes.c_int(value))
     return ctypes.byref(value)
 
@@ -267,15 +267,15 @@ def unchecked(name: str, dtype: np.dtype[Any], arguments: int) -> Callable[..., 
     module.
     """
     types = [ctypes.c_void_p] * arguments
-    return ctypes.CFUNCTYPE(None, *types)(_address(cython_blas, _LETTERS[dtype.char] + name))
+    return ctypes.CFUNCTYPE(None, *types)(address_of(cython_blas, _LETTERS[dtype.char] + name))
 
 
 @cache
 def _routine(module: Any, name: str) -> Callable[..., None]:
-    return ctypes.CFUNCTYPE(None)(_address(module, name))
+    return ctypes.CFUNCTYPE(None)(address_of(module, name))
 
 
-def _address(module: Any, name: str) -> int:
+def address_of(module: Any, name: str) -> int:
     """Take a routine's address from the table that SciPy publishes for Cython."""
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p

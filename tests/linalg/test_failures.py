@@ -242,11 +242,11 @@ def test_memory_for_one_slab_is_named(tmp_path, call):
 
 
 def test_counts_of_elements_are_not_lapacks_integers(tmp_path, monkeypatch):
-    monkeypatch.setattr(fortran, "_LARGEST", 2 * N)
+    monkeypatch.setattr(fortran, "LARGEST", 2 * N)
     a = positive_definite(N, "float64")
     for call in (cholesky, lu_factor):
         call(a, out=tmp_path / "F.npy", options=SLABS)  # slabs of 280 elements
-    monkeypatch.setattr(fortran, "_LARGEST", N - 1)
+    monkeypatch.setattr(fortran, "LARGEST", N - 1)
     with pytest.raises(hdgemm.InputError, match="more than LAPACK takes"):
         lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
 

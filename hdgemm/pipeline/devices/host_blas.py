@@ -142,18 +142,11 @@ def _linked(extension: str) -> Any:
 
 
 def _from_scipy(name: str) -> Routine:
-    """Take the address that SciPy publishes for Cython."""
     from scipy.linalg import cython_blas
 
-    published: dict[str, object] = dict(cython_blas.__pyx_capi__)
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype = ctypes.c_char_p
-    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    capsule = published[name]
-    pointer = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
-    return Routine(_typed(ctypes.CFUNCTYPE(None)(pointer)), 2**31 - 1)
+    from hdgemm.fortran import LARGEST, address_of
+
+    return Routine(_typed(ctypes.CFUNCTYPE(None)(address_of(cython_blas, name))), LARGEST)
 
 
 def _typed(function: Any) -> Callable[..., None]:
