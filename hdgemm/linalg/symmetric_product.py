@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas import result_place
 from hdgemm.linalg.operands import check_square
-from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.matrices.triangles import symmetric
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -16,7 +16,6 @@ from hdgemm.run.compute import compute
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -126,10 +125,5 @@ def _with_symmetric(product: Product, side: int, lower: int, *, hermitian: bool)
     """Return the product with the whole of A in place of its stored triangle."""
     operand = product.b if side else product.a
     check_square(operand.shape)
-    whole: Operand = replace(
-        operand,
-        matrix=SymmetricMatrix(
-            operand.matrix, lower=bool(lower) != operand.trans, hermitian=hermitian
-        ),
-    )
+    whole = symmetric(operand, lower=bool(lower), hermitian=hermitian)
     return replace(product, b=whole) if side else replace(product, a=whole)

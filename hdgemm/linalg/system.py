@@ -22,7 +22,7 @@ from hdgemm.linalg.solution import ColumnSolver, Solution, solve_stored
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.matrices.triangles import symmetric
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.slab_plan import Kind
     from hdgemm.linalg.storage import Destination
-    from hdgemm.matrices.base import Matrix
     from hdgemm.progress import Watch
 
     Prepared: TypeAlias = AbstractContextManager[tuple[ColumnSolver, Watch]]
@@ -119,7 +118,9 @@ class System:
         """Return the system with its matrix converted while it is read."""
         if self.source.dtype.newbyteorder("=") == dtype:
             return self
-        source = _with_matrix(self.source, Converted(self.source.operand.matrix, dtype))
+        operand = self.source.operand
+        converted = replace(operand, matrix=Converted(operand.matrix, dtype))
+        source = StoredMatrix(converted, writable=False)
         return replace(self, a=source, source=source, overwrite_a=False)
 
     @property
@@ -262,10 +263,5 @@ def _enter_single(stack: ExitStack, factors: AbstractContextManager[ColumnSolver
 
 def whole_of(a: StoredMatrix, *, lower: bool, hermitian: bool) -> StoredMatrix:
     """Return the symmetric or Hermitian matrix of which `a` holds one triangle."""
-    operand = a.operand
-    matrix = SymmetricMatrix(operand.matrix, lower=lower != operand.trans, hermitian=hermitian)
-    return _with_matrix(a, matrix)
-
-
-def _with_matrix(a: StoredMatrix, matrix: Matrix) -> StoredMatrix:
-    return StoredMatrix(replace(a.operand, matrix=matrix), writable=False)
+    whole = symmetric(a.operand, lower=lower, hermitian=hermitian)
+    return StoredMatrix(whole, writable=False)

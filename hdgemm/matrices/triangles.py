@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from hdgemm.matrices.base import Wrapper
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.matrices.base import Matrix
+    from hdgemm.matrices.base import Matrix, Operand
 
 #: Order of the largest diagonal block that is read whole.
 _SQUARE: Final = 256
@@ -84,6 +85,13 @@ class SymmetricMatrix(_FromTriangle):
         block.T[stored] = block[stored].conj() if self._hermitian else block[stored]
         if self._hermitian:
             np.fill_diagonal(block.imag, 0)
+
+
+def symmetric(operand: Operand, *, lower: bool, hermitian: bool) -> Operand:
+    """Return the symmetric or Hermitian matrix of which an operand holds one triangle."""
+    stored_lower = lower != operand.trans
+    matrix = SymmetricMatrix(operand.matrix, lower=stored_lower, hermitian=hermitian)
+    return replace(operand, matrix=matrix)
 
 
 class TriangularMatrix(_FromTriangle):
