@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.identity import plan_differences
-from hdgemm.durable.journal import Journal, close_run
+from hdgemm.durable.journal import Journal, close_run, redo_path
 from hdgemm.durable.pieces import (
     redo_log,
-    redo_path,
     redo_size,
     sample,
     sample_places,

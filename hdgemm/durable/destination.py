@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.journal import SUFFIX
-from hdgemm.durable.pieces import redo_path
+from hdgemm.durable.journal import SUFFIX, redo_path
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filematrix import FileMatrix
@@ -124,8 +123,12 @@ class Destination:
         """Begin C aside under a name that a later run will find, its space durably reserved."""
         part = self.part(journal)
         draft = create_matrix(self.where, self.shape, self.dtype, part, order, sparse=sparse)
-        draft.matrix.flush()
-        sync(part.parent)
+        try:
+            draft.matrix.flush()
+            sync(part.parent)
+        except BaseException:
+            draft.discard()
+            raise
         return draft
 
     def reopen(self, journal: Path) -> Draft[Any] | None:

@@ -90,11 +90,12 @@ class Journal:
         self.records, self.damaged, self._end = [], [], 0
 
     def close(self) -> None:
-        """Let other runs have it; a journal without records is removed."""
+        """Let other runs have it; without records it is removed, and its redo log."""
         if self._fd < 0:
             return
         try:
             if self._end == 0:
+                redo_path(self.path).unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
         finally:
             os.close(self._fd)
@@ -118,9 +119,14 @@ def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) 
     with closing(journal):
         begun = bool(journal.records)
         if redo is not None:
-            (redo.close if begun else redo.discard)()
+            redo.close()
         if draft is not None:
             (draft.matrix.close if begun else draft.discard)()
+
+
+def redo_path(journal: Path) -> Path:
+    """Return the name of the redo log that goes with a journal."""
+    return journal.with_name(journal.name + ".redo")
 
 
 def read_journal(path: Path) -> tuple[list[Record], list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.durable.fingerprint import SAMPLE, checksum_of_start, stored_checksum
+from hdgemm.durable.journal import redo_path
 from hdgemm.durable.redo_log import RedoLog
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.slots import pieces_of
@@ -36,11 +37,6 @@ def damaged(matrix: Matrix, done: Mapping[Rect, int]) -> list[Rect]:
     """Read every slab that is done; return those whose checksum is not the recorded one."""
     # In the order of the file, so that a disk reads on and on.
     return [rect for rect in sorted(done) if stored_checksum(matrix, rect) != done[rect]]
-
-
-def redo_path(journal: Path) -> Path:
-    """Return the name of the redo log that goes with a journal."""
-    return journal.with_name(journal.name + ".redo")
 
 
 def redo_size(plans: Sequence[Plan]) -> tuple[int, int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hdgemm.durable.journal import redo_path
 from hdgemm.durable.pieces import (
     apply,
     begins_otherwise,
     damaged,
     redo_log,
-    redo_path,
     sample_places,
     untouched,
 )  # fmt: skip

@@ -48,7 +48,7 @@ class RedoLog:
     """
 
     def __init__(self, path: Path, run: str, slot_bytes: int, count: int) -> None:
-        self._file, self._path = BlockFile(path, writable=True), path
+        self._file = BlockFile(path, writable=True)
         self._run = run
         self._pitch = _pitch(slot_bytes)
         self.count = count
@@ -113,11 +113,6 @@ class RedoLog:
     def close(self) -> None:
         """Close the file, and leave it."""
         self._file.close()
-
-    def discard(self) -> None:
-        """Close the file, and remove it."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
 
 
 def _pitch(slot_bytes: int) -> int:

@@ -16,8 +16,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.journal import Journal, close_run
-from hdgemm.durable.pieces import redo_log, redo_path
+from hdgemm.durable.journal import Journal, close_run, redo_path
+from hdgemm.durable.pieces import redo_log
 from hdgemm.durable.previous_run import BEGIN_AGAIN, say_kept
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning import PIECE_BYTES

@@ -188,6 +188,10 @@ def reserve(
         os.close(fd)
         part.unlink(missing_ok=True)
         raise no_space(path, nbytes, error) from error
+    except BaseException:
+        os.close(fd)
+        part.unlink(missing_ok=True)
+        raise
     return BlockFile(part, writable=True, fd=fd)
 
 

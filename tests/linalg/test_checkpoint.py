@@ -405,6 +405,19 @@ def test_a_wrong_right_hand_side_keeps_the_factors(folder):
     assert not [name for name in names(folder) if "work" in name]
 
 
+@pytest.mark.parametrize("reserving", ["draft.allocate", "destination.sync", "redo_log.sync"])
+def test_an_interrupt_before_the_first_record_leaves_nothing(folder, monkeypatch, reserving):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    room = "matrices" if reserving.startswith("draft") else "durable"
+    before = names(folder)
+    monkeypatch.setattr(f"hdgemm.{room}.{reserving}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DURABLE["lu_factor"]({"options": SLABS, "checkpoint": True})
+    assert names(folder) == before
+
+
 def test_other_options_do_not_remove_a_run_without_slabs(tmp_path):
     command = {"out": tmp_path / "LU.npy", "checkpoint": True}
     a = random_matrix(N, N, "float64")
