@@ -70,6 +70,7 @@ def rank_k(
     a: NDArray[Any],
     c: NDArray[Any],
     *,
+    b: NDArray[Any] | None = None,
     beta: complex = 1.0,
     lower: bool = True,
     trans: bool = False,
@@ -77,46 +78,22 @@ def rank_k(
 ) -> None:
     """Compute C := beta·C + alpha·op(A)·op(A)^H for one triangle of C (herk; syrk if real, and
     with ^T without `hermitian`); op(A) is A, or A^H (A^T) with `trans`.
+
+    With B: C := beta·C + alpha·op(A)·op(B)^H + conj(alpha)·op(B)·op(A)^H (her2k), or the same with
+    ^T and alpha twice (syr2k).
     """
     n, k = len(c), a.shape[0 if trans else 1]
     if not n:
         return
     herk = hermitian and c.dtype.kind == "c"
-    like = c.real if herk else c
+    real = c.real if herk else c
+    second = () if b is None else (b, _lead(b))
     _call(
-        cython_blas, "herk" if herk else "syrk", c.dtype, "L" if lower else "U",
-        _transposition(trans, herk=herk), n, k, _scalar(alpha, like), a, _lead(a),
-        _scalar(beta, like), c, _lead(c),
+        cython_blas, ("he" if herk else "sy") + ("r2k" if second else "rk"), c.dtype,
+        "L" if lower else "U", "N" if not trans else "C" if herk else "T", n, k,
+        _scalar(alpha, c if second else real), a, _lead(a), *second, _scalar(beta, real), c,
+        _lead(c),
     )  # fmt: skip
-
-
-def rank_2k(
-    alpha: complex,
-    a: NDArray[Any],
-    b: NDArray[Any],
-    c: NDArray[Any],
-    *,
-    beta: complex = 1.0,
-    lower: bool = True,
-    trans: bool = False,
-    hermitian: bool = True,
-) -> None:
-    """Compute C := beta·C + alpha·op(A)·op(B)^H + conj(alpha)·op(B)·op(A)^H for one triangle of C
-    (her2k), or the same with ^T and alpha twice (syr2k); `trans` and `hermitian` as in `rank_k`.
-    """
-    n, k = len(c), a.shape[0 if trans else 1]
-    if not n:
-        return
-    herk = hermitian and c.dtype.kind == "c"
-    _call(
-        cython_blas, "her2k" if herk else "syr2k", c.dtype, "L" if lower else "U",
-        _transposition(trans, herk=herk), n, k, _scalar(alpha, c), a, _lead(a), b, _lead(b),
-        _scalar(beta, c.real if herk else c), c, _lead(c),
-    )  # fmt: skip
-
-
-def _transposition(trans: bool, *, herk: bool) -> str:
-    return "N" if not trans else "C" if herk else "T"
 
 
 def trsm(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.fortran import rank_2k, rank_k
+from hdgemm.fortran import rank_k
 from hdgemm.linalg.blockwise import rectangle
 from hdgemm.linalg.planning import STREAM_BUFFERS
 from hdgemm.matrices.base import Transposed
@@ -119,10 +118,11 @@ class DiagonalBlock:
         if self._conjugate:
             alpha = alpha.conjugate()
         arrays = [x.T for x in factors] if self._by_rows else factors
-        add = partial(rank_k, alpha, arrays[0]) if len(arrays) == 1 else partial(
-            rank_2k, alpha, arrays[0], arrays[1])  # fmt: skip
-        add(block.T, beta=beta, lower=not self._lower, trans=self._by_rows,
-            hermitian=self._hermitian)  # fmt: skip
+        first, second = arrays if len(arrays) > 1 else (arrays[0], None)
+        rank_k(
+            alpha, first, block.T, b=second, beta=beta, lower=not self._lower,
+            trans=self._by_rows, hermitian=self._hermitian,
+        )  # fmt: skip
 
     def _read(self, first: int, buffer: int) -> list[NDArray[Any]]:
         """Return some columns of the factors, as BLAS takes them."""
