@@ -97,9 +97,7 @@ class TriangleUpdate:
     def _parts(self, options: Options) -> tuple[list[Place], list[Product]]:
         """Return the places of the diagonal blocks, and the products beside the diagonal."""
         blocks = _Blocks([], [])
-        memory = host_bytes(options)
-        width, columns = options.tile[1:] if options.tile else (None, None)
-        self._cut(_Limits(memory, width, columns), 0, self.first.m, blocks)
+        self._cut(options, 0, self.first.m, blocks)
         return blocks.diagonal, [
             part for block in blocks.rectangles for part in self._rectangle(block)
         ]
@@ -119,17 +117,17 @@ class TriangleUpdate:
             OpenRun(options, session, Watch()), depth=first.k,
         )  # fmt: skip
 
-    def _cut(self, limits: _Limits, first: int, last: int, blocks: _Blocks) -> None:
+    def _cut(self, options: Options, first: int, last: int, blocks: _Blocks) -> None:
         """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""
-        columns = self._stream_columns(limits, first, last)
+        columns = self._stream_columns(options, first, last)
         if columns is not None:
             blocks.diagonal.append(Place(first, last, columns))
             return
         middle = self._middle(first, last)
-        self._cut(limits, first, middle, blocks)
+        self._cut(options, first, middle, blocks)
         rows, cols = slice(middle, last), slice(first, middle)
         blocks.rectangles.append((rows, cols) if self.lower else (cols, rows))
-        self._cut(limits, middle, last, blocks)
+        self._cut(options, middle, last, blocks)
 
     def _middle(self, first: int, last: int) -> int:
         """Return where to halve a block, on a boundary of C's chunks or disk blocks."""
@@ -139,41 +137,34 @@ class TriangleUpdate:
         aligned = middle - middle % step
         return aligned if aligned > first else middle
 
-    def _stream_columns(self, limits: _Limits, first: int, last: int) -> int | None:
+    def _stream_columns(self, options: Options, first: int, last: int) -> int | None:
         """Return the columns of op(A) that a stream buffer holds beside a diagonal block.
 
         None where the block is to be halved.
         """
         n, k, dtype = last - first, self.first.k, self.first.dtype
-        if limits.width is not None and n > limits.width:
+        memory, (_, width, forced) = host_bytes(options), options.tile or (None, None, None)
+        if width is not None and n > width:
             return None
         each = max(1, n * dtype.itemsize)
         held = 0 if blas_takes(self.first.destination.matrix.array, dtype) else n * each
         buffers = STREAM_BUFFERS * len(self.products)
-        room = limits.memory - BOUNCE_BYTES - held - 2 * buffers * ALIGNMENT
+        room = memory - BOUNCE_BYTES - held - 2 * buffers * ALIGNMENT
         fits = min(k, room // (buffers * each))
         columns = min(fits, max(_LEAST_COLUMNS, min(BLOCK_BYTES // each, k // _LEAST_BLOCKS)))
         if columns < min(k, _LEAST_COLUMNS) or room < 0:
             if n > 1:
                 return None
-            requested = limits.memory - room + buffers * each * min(k, _LEAST_COLUMNS)
+            requested = memory - room + buffers * each * min(k, _LEAST_COLUMNS)
             what = f"an update of one element of C with k = {k}"
-            raise DoesNotFitError.within(what, requested, limits.memory)
-        return max(1, min(columns, limits.columns or columns))
+            raise DoesNotFitError.within(what, requested, memory)
+        return max(1, min(columns, forced or columns))
 
     def _rectangle(self, block: tuple[slice, slice]) -> Iterator[Product]:
         first, *second = (block_of(product, *block) for product in self.products)
         yield first
         for product in second:
             yield replace(product, c=first.c, old=first.c)
-
-
-class _Limits(NamedTuple):
-    """Bytes of memory; forced order of diagonal blocks and columns of stream buffers, or None."""
-
-    memory: int
-    width: int | None
-    columns: int | None
 
 
 class _Blocks(NamedTuple):
