@@ -12,6 +12,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.updates import devices_of
 from hdgemm.product.aliasing import overlaps, same_elements
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class QProduct:
             store, check = partial(self._store, recorder), check_finite_slab
         with SlabPipeline(
             self._out, self._out, plan, recorder, check, self.target.checkpoint,
-            stream=reflectors.stored, load=load, store=store, devices=run.devices(plan),
+            stream=reflectors.stored, load=load, store=store, devices=devices_of(plan, run.how),
         ) as pipeline:  # fmt: skip
             reflectors.apply(pipeline, self._trans)
 

@@ -22,14 +22,13 @@ from hdgemm.linalg.updates import devices_of, host_bytes, slab_devices
 from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from hdgemm.linalg.run import OpenRun
     from hdgemm.linalg.slab import Slab
     from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.pipeline.devices.protocol import NativeDevice
 
 
 class QrRun:
@@ -168,13 +167,9 @@ class QrRun:
         check = check_finite_slab if self.check_finite else None
         with SlabPipeline(
             self.source, reflectors.stored, reflectors.plan, recorder, check, store=store,
-            devices=self.devices(reflectors.plan),
+            devices=devices_of(reflectors.plan, self.how),
         ) as pipeline:  # fmt: skip
             reflectors.factor(pipeline)
-
-    def devices(self, plan: SlabPlan) -> Sequence[NativeDevice]:
-        """Return the opened devices that a plan names."""
-        return devices_of(plan, self.how)
 
     def factor_alone(self, target: Destination) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""

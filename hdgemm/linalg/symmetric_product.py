@@ -75,9 +75,7 @@ def symm(
     >>> c = hdgemm.symm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
     """
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)
-    left, right = (b, a) if side else (a, b)
-    product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
-    product = _with_symmetric(product, side, lower, hermitian=False)
+    product = _product((alpha, a, b), (beta, c), side, lower, out, hermitian=False)
     return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
 
 
@@ -106,9 +104,7 @@ def hemm(
     of `symm`, which this is for real matrices.
     """
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)
-    left, right = (b, a) if side else (a, b)
-    product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
-    product = _with_symmetric(product, side, lower, hermitian=True)
+    product = _product((alpha, a, b), (beta, c), side, lower, out, hermitian=True)
     return _computed(product, options, session, Watch.of(progress, observer, cancel, report))
 
 
@@ -121,8 +117,14 @@ def _computed(
     return product.result()
 
 
-def _with_symmetric(product: Product, side: int, lower: int, *, hermitian: bool) -> Product:
-    """Return the product with the whole of A in place of its stored triangle."""
+def _product(
+    factors: tuple[Any, Any, Any], old: tuple[Any, Any], side: int, lower: int, out: Any, *,
+    hermitian: bool,
+) -> Product:  # fmt: skip
+    """Return the product with alpha, A and B, and beta and C, for the whole of A."""
+    (alpha, a, b), (beta, c) = factors, old
+    left, right = (b, a) if side else (a, b)
+    product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
     operand = product.b if side else product.a
     check_square(operand.shape)
     whole = symmetric(operand, lower=bool(lower), hermitian=hermitian)
