@@ -43,7 +43,8 @@ def symm(
 ) -> Any:
     """Return C := alpha·A·B + beta·C with a symmetric A, argument for argument as SciPy's `dsymm`.
 
-    One triangle of A is read; the other one may hold anything.
+    One triangle of A is read; the other one may hold anything. Results and errors are those of
+    `hdgemm.matmul`.
 
     Parameters
     ----------
@@ -55,20 +56,6 @@ def symm(
         0: A·B; 1: B·A.
     lower
         The lower triangle of A is read; by default the upper one.
-
-    Returns
-    -------
-    array
-        As `hdgemm.matmul`.
-
-    Raises
-    ------
-    InputError
-        Arguments that do not fit together; before anything is written.
-    DoesNotFitError
-        No plan fits the limits.
-    CancelledRunError
-        When `cancel` was set; an unfinished C is never published.
 
     Examples
     --------

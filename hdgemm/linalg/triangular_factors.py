@@ -61,7 +61,8 @@ def lu(
 ) -> tuple[Any, ...]:
     """Return ``(p, l, u)``, the LU factorisation A = L[p, :]·U of an m×n matrix of any size.
 
-    `lu_factor` stores both factors in one matrix, which takes half the space.
+    `lu_factor` stores both factors in one matrix, which takes half the space. Errors are those of
+    `lu_factor`.
 
     Parameters
     ----------
@@ -87,15 +88,6 @@ def lu(
     p : array of int64
     l, u : array
         As `lu_factor` returns its factors.
-
-    Raises
-    ------
-    InputError
-        When A is not finite: `row` and `col`.
-    DoesNotFitError
-        When one slab does not fit: `missing` in bytes.
-    CancelledRunError
-        When `cancel` was set.
 
     Examples
     --------
