@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoint:
-    """A run that can be taken up where it was cut off; open it as a context manager.
+    """A run that can be resumed after an interruption; open it as a context manager.
 
     `c` is C as the run writes it. `finished`: an earlier run has finished, there is nothing to do.
     `restart` forgets what an earlier run left.
@@ -91,7 +91,7 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Close the files; a run that had begun is left as it is, to be taken up later."""
+        """Close the files; a run that had begun is left as it is, to be resumed later."""
         close_run(self._journal, self._draft, self._redo)
         self._draft = self._redo = None
 

@@ -115,7 +115,7 @@ class Journal:
 
 
 def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
-    """Close the files of a run; one that had begun is left as it is, to be taken up later."""
+    """Close the files of a run; one that had begun is left as it is, to be resumed later."""
     with closing(journal):
         begun = bool(journal.records)
         if redo is not None:

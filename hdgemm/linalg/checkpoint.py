@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class SlabCheckpoint:
-    """A factorisation that can be taken up where it was cut off; open it as a context manager.
+    """A factorisation that an interrupted run can resume; open it as a context manager.
 
     Parameters
     ----------

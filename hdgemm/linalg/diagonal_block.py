@@ -51,7 +51,7 @@ class DiagonalBlock:
     Parameters
     ----------
     products
-        What the whole C gets: alpha·A·A^H, or alpha·A·B^H and conj(alpha)·B·A^H.
+        The updates of the whole C: alpha·A·A^H, or alpha·A·B^H and conj(alpha)·B·A^H.
     place
         The rows of C.
     lower, hermitian

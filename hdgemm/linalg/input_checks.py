@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.matrices.transfer import Bounce
 
-#: Bytes that a thread looks through for NaN and Inf at a time.
+#: Bytes that a thread checks for NaN and Inf at a time.
 _CHECKED_BYTES: Final = 1 << 20
 
 

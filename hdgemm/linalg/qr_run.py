@@ -1,4 +1,4 @@
-"""What `qr` and `qr_multiply` share: places of results, plans, the factorisation, the report."""
+"""One QR factorisation: places of its results, plans, reflectors and R, and the report."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def durable_rows(
 
 
 class RowCheckpoint:
-    """A reduction that can be taken up where it was cut off; a context manager.
+    """A reduction of rows that an interrupted run can resume; a context manager.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class RowCheckpoint:
     facts
         What else decides the result, as plain values.
     restart
-        Forget what an earlier run left.
+        Discard what an earlier run left.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class RowCheckpoint:
         try:
             if restart:
                 self._forget()
-            self._take_up()
+            self._resume()
         except BaseException:
             self._journal.close()
             raise
@@ -134,7 +134,7 @@ class RowCheckpoint:
         self._journal.clear()
         self._place.remove_work()
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         records = self._journal.records
         if not records:
             return

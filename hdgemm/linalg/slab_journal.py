@@ -40,7 +40,7 @@ PASSES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What makes a factorisation the same one, and how it is recorded.
+    """The call of a routine as a journal identifies it, and how the run is recorded.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Command:
     checkpoint
         False for none; True for a journal beside the output, or the journal's path.
     restart
-        Forget what an earlier run left.
+        Discard what an earlier run left.
     transposed
         The slabs are rows of the output: the transpose is factored.
     triangle
@@ -129,7 +129,7 @@ class EarlierRun:
     run
         Its name.
     identity
-        What command it was.
+        Its command, see `Command.identity`.
     plan
         Its slabs.
     samples
@@ -161,7 +161,7 @@ class EarlierRun:
 
     @classmethod
     def read(cls, path: Path, records: Sequence[Mapping[str, Any]]) -> EarlierRun | None:
-        """Make sense of a journal's records; None when no run had begun.
+        """Return the run that a journal records; None when no run had begun.
 
         Raises
         ------

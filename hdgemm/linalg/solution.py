@@ -1,4 +1,4 @@
-"""Solutions by groups of right-hand sides: what all solves share."""
+"""Solutions of linear systems for groups of right-hand sides that fit the memory."""
 
 from __future__ import annotations
 
