@@ -115,13 +115,18 @@ def _determinant(
     if zero:
         return wide.dtype.type(0).item(), 0.0, 0
     interchanges = np.count_nonzero(pivots != np.arange(n))
-    magnitudes = np.abs(wide)
+    # Magnitudes of huge complex numbers overflow, and divisions by subnormal ones: scaled before.
+    _, exponents = np.frexp(np.maximum(np.abs(wide.real), np.abs(wide.imag)))
+    scaled = wide.copy()
+    scaled.real = np.ldexp(wide.real, -exponents)
+    if wide.dtype.kind == "c":
+        scaled.imag = np.ldexp(wide.imag, -exponents)
+    mantissas = np.abs(scaled)
     if wide.dtype.kind == "c":
         with np.errstate(invalid="ignore"):
-            signs = wide / magnitudes
+            signs = scaled / mantissas
     else:
         signs = np.where(wide < 0, -1.0, 1.0)
-    mantissas, exponents = np.frexp(magnitudes)
     exponent = int(exponents.sum(dtype=np.int64))
     mantissa = 1.0
     for part in np.array_split(mantissas, max(1, n // 512)):  # 2^-512 at least

@@ -219,9 +219,6 @@ def trsm(
     triangle = Triangle(matrix, bool(lower), code, unit=bool(diag))
 
     def solve(solver: TriangleSolver, x: NDArray[Any]) -> None:
-        if factor == 0:
-            x[...] = 0
-            return
         np.multiply(x, dtype.type(factor), out=x)
         if conjugate:
             np.conjugate(x, out=x)
@@ -234,7 +231,10 @@ def trsm(
         open_run(Run(options, session, Watch.of(progress, observer, cancel, report))) as run,
         destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
-        turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
         solver = ColumnSolver(solve, (triangle,))
+        if factor == 0:
+            rhs = open_matrix(np.broadcast_to(dtype.type(0), rhs.shape))
+            solver = ColumnSolver(lambda _solver, _x: None, ())
+        turned = (rhs.T, target.stored.T) if side else (rhs, target.stored)
         solve_columns(solver, *turned, dtype, run, check_finite=False)
     return target.result()

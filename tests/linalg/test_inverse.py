@@ -90,6 +90,13 @@ def test_determinants_beyond_the_range_of_intermediate_products():
     assert tuple(slogdet(np.zeros((0, 0)))) == (1, 0)
 
 
+@pytest.mark.parametrize("scale", [2.0**-1060, 2.0**1023])
+def test_determinants_of_complex_numbers_at_the_ends_of_the_range(scale):
+    sign, logarithm = slogdet(np.diag([scale * (1.5 + 1.5j), scale * 1j]))
+    assert sign == pytest.approx((-1 + 1j) / np.sqrt(2))
+    assert logarithm == pytest.approx(2 * np.log(scale) + np.log(4.5) / 2)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's own
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0])

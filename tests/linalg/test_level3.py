@@ -187,6 +187,24 @@ def test_zeros_in_alpha_and_beta_are_not_multiplied():
         assert not hdgemm.symm(0.0, nan, nan, options=options).any()
 
 
+class Unreadable:
+    shape = (9, 9)
+    dtype = np.dtype(float)
+
+    def __getitem__(self, _rectangle):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_trsm_with_alpha_zero_reads_neither_matrix(side):
+    reports = []
+    x = hdgemm.trsm(
+        0.0, Unreadable(), Unreadable(), side, options=TILES, report=reports.append
+    )  # fmt: skip
+    assert not x.any()
+    assert all(each.nbytes == each.planned_bytes for each in reports[0].stages.values())
+
+
 def test_an_update_by_no_columns_is_zero(tmp_path):
     np.save(tmp_path / "A.npy", np.zeros((0, 5)))
     c = hdgemm.syrk(1.0, tmp_path / "A.npy", trans=1, out=tmp_path / "C.npy")
