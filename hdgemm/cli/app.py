@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import warnings
+import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -90,18 +91,39 @@ def _about(
     if context.invoked_subcommand in SERVICE:
         log_to_stderr(logging.INFO)
     else:  # services stop in their own order
+        stop = _Stop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
-                signal.signal(number, _stop)
+                signal.signal(number, stop)
 
 
 class _Stopped(SystemExit):
     """SIGTERM or SIGHUP: raised in the main thread, so that unfinished files are removed."""
 
 
-def _stop(number: int, _frame: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the removal
-    raise _Stopped(128 + number)
+class _Stop:
+    """Handler of SIGTERM and SIGHUP, and of the alarms that follow: raises `_Stopped`.
+
+    While the error exists, files are being removed, which a second signal must not interrupt. A
+    destructor, or the import of a compiled module, may swallow it: then it is raised again.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._raised: Callable[[], _Stopped | None] = lambda: None
+
+    def __call__(self, number: int, _frame: object) -> None:
+        """Raise `_Stopped`, unless it is on its way; look again after a second."""
+        self._number = self._number or number
+        signal.signal(signal.SIGALRM, self)
+        signal.alarm(1)
+        if self._raised() is None:
+            raise self._error()  # no variable here: the traceback would keep the error alive
+
+    def _error(self) -> _Stopped:
+        error = _Stopped(128 + self._number)
+        self._raised = weakref.ref(error)
+        return error
 
 
 for _name in COMMANDS:
@@ -131,6 +153,8 @@ def main() -> None:
     except _Stopped as stopped:
         _say(f"stopped by {signal.Signals(int(str(stopped.code)) - 128).name}")
         raise
+    except KeyboardInterrupt:  # before typer handles it
+        exit_code = CancelledRunError.exit_code
     except HdgemmError as error:
         _fail(str(error), error.exit_code)
     except _UsageError as error:
@@ -142,6 +166,8 @@ def main() -> None:
         _fail(f"out of memory: {error}; give a smaller --host-memory", DoesNotFitError.exit_code)
     except OSError as error:
         _fail(str(error), HdgemmError.exit_code)
+    finally:
+        signal.alarm(0)  # that of `_Stop`: Python's shutdown has no handler
     if exit_code == CancelledRunError.exit_code:
         _say("interrupted")
     raise SystemExit(exit_code or 0)

@@ -27,14 +27,31 @@ def store(self, *rectangle):
 FileMatrix.write = store
 main()
 """
+#: `hdgemm`, which gets a signal while it plans, where a library swallows the first error.
+SWALLOWED = f"""
+{HEARS_SIGNALS}
+import contextlib, sys, time
+from hdgemm.cli.app import main
+from hdgemm.linalg import slab_run
+
+number = int(sys.argv.pop(1))
+
+def plan(*arguments, **named):
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(number)
+    time.sleep(60)
+
+slab_run.plan_for = plan
+main()
+"""
 N = 60
 SLABS = ("--tile", "1,7,3", "--host-memory", "40MB")
 
 
-def run(folder, number, *arguments):
+def run(folder, number, *arguments, code=CODE):
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
-        [sys.executable, "-c", CODE, str(int(number)), *arguments, *SLABS], cwd=folder,
+        [sys.executable, "-c", code, str(int(number)), *arguments, *SLABS], cwd=folder,
         capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
 
@@ -61,6 +78,21 @@ def test_a_stopped_command_leaves_nothing(matrices, command, number, code):
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert {path.name: path.read_bytes() for path in matrices.iterdir()} == before
+
+
+def test_a_signal_that_a_library_swallows_is_heard(matrices):
+    before = sorted(path.name for path in matrices.iterdir())
+    done = run(matrices, signal.SIGTERM, "lu", "S.npy", "--out", "C.npy", code=SWALLOWED)
+    assert done.returncode == 143, done.stderr
+    assert "stopped by SIGTERM" in done.stderr
+    assert sorted(path.name for path in matrices.iterdir()) == before
+
+
+def test_ctrl_c_while_commands_are_made_prints_no_traceback(tmp_path):
+    early = "import typer; typer.Typer.__call__ = lambda *_, **__: signal.raise_signal(2); main()"
+    done = run(tmp_path, signal.SIGINT, "lu", code=CODE.replace("main()", early))
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "hdgemm: interrupted\n"
 
 
 def test_a_checkpoint_keeps_the_draft_of_a_stopped_factorisation(matrices):
