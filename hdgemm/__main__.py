@@ -1,5 +1,5 @@
 """`python -m hdgemm`, where the `hdgemm` script is not on the path."""
 
-from hdgemm.cli.app import main
+from hdgemm.cli import main
 
 main()

@@ -15,6 +15,7 @@ LEVELS = {
     "errors": 0,
     "fortran": 0,
     "energy": 0,
+    "garbage": 0,
     "options": 0,
     "tables": 0,
     "units": 0,

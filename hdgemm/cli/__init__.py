@@ -1,5 +1,11 @@
 """The command line, `hdgemm`: a thin layer over the public names of the library."""
 
-from hdgemm.cli.app import main
+from hdgemm.garbage import rare_collection
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command line in a process of its own."""
+    with rare_collection():
+        from hdgemm.cli.app import main as run
+
+        run()

@@ -1,6 +1,7 @@
 """Planning in child processes, which have a memory limit and can be killed.
 
-`python -m hdgemm.server.planner FD` is such a child: it answers the requests of a pipe.
+`python -m hdgemm.server.child hdgemm.server.planner FD` is such a child: it answers the requests of
+a pipe.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Child:
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hdgemm.server.planner", str(fd)],
+                [sys.executable, "-m", "hdgemm.server.child", "hdgemm.server.planner", str(fd)],
                 stdin=subprocess.DEVNULL, pass_fds=(fd,),
             )  # fmt: skip
 
@@ -152,7 +153,3 @@ def main() -> None:
         except EOFError:
             return
         pipe.send(_answer(problem, options))
-
-
-if __name__ == "__main__":
-    main()

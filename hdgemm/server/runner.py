@@ -1,4 +1,4 @@
-"""A job's own process: `python -m hdgemm.server.runner`, with its order on standard input.
+"""A job's own process, with its order on standard input.
 
 The order is one line of JSON. The pipe closes when the supervisor dies, which ends the process.
 """
@@ -117,7 +117,3 @@ def _end(
             conn, now, status, message[:2000], error=error, publication=None
         ):
             raise LeaseLostError
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -40,7 +40,7 @@ def start_with_order(
     module: str, order: Mapping[str, Any], **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a module as a child that ends with its pipe, and send its order; see `read_order`."""
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-m", "hdgemm.server.child", module]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, **options)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     with suppress(BrokenPipeError):  # it died at once, as its supervisor will see

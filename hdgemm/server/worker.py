@@ -1,4 +1,4 @@
-"""Claims jobs and runs each in its own process: `python -m hdgemm.server.worker`."""
+"""Claims jobs and runs each in its own process."""
 
 from __future__ import annotations
 
@@ -288,7 +288,3 @@ def main() -> None:
     order = watchdog.read_order(sys.stdin.fileno())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run_worker(Settings(**order))
-
-
-if __name__ == "__main__":
-    main()

@@ -133,7 +133,13 @@ def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:
 def test_a_planner_ends_with_its_parent() -> None:
     ours, theirs = Pipe()
     with subprocess.Popen(
-        [sys.executable, "-m", "hdgemm.server.planner", str(theirs.fileno()), str(1 << 30)],
+        [
+            sys.executable,
+            "-m",
+            "hdgemm.server.child",
+            "hdgemm.server.planner",
+            str(theirs.fileno()),
+        ],
         pass_fds=(theirs.fileno(),),
     ) as child:
         theirs.close()
