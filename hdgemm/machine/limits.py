@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +26,8 @@ _RESERVE: Final = 128 << 20
 _UNKNOWN: Final = 1 << 30
 _LEAST: Final = 64 << 20
 _CGROUP: Final = Path("/sys/fs/cgroup")
+#: Lines of memory.stat with the inactive page cache: version 1 of cgroups has a total, too.
+_INACTIVE: Final = re.compile(rb"^(total_inactive_file|inactive_file) (\d+)$", re.MULTILINE)
 
 
 def default_host_bytes() -> int:
@@ -63,12 +67,18 @@ def _cgroup_memory() -> list[tuple[int, int]]:
 
 
 def _cgroup_folders() -> list[tuple[Path, str, str]]:
-    folders: list[tuple[Path, str, str]] = []
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return folders
-    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
+        return []
+    return _folders_of(text)
+
+
+@lru_cache(maxsize=1)  # a process hardly ever moves to another cgroup
+def _folders_of(text: str) -> list[tuple[Path, str, str]]:
+    folders: list[tuple[Path, str, str]] = []
+    parts = (line.split(":", 2) for line in text.splitlines() if line.count(":") > 1)
+    for _, controllers, path in parts:
         if controllers == "":
             root, names = _CGROUP, ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
@@ -92,11 +102,10 @@ def _number(path: Path) -> int | None:
 def _reclaimable(folder: Path) -> int:
     """Return the bytes of page cache that the kernel reclaims first."""
     try:
-        text = (folder / "memory.stat").read_text(encoding="ascii")
-        stats = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-        return int(stats.get("total_inactive_file", stats.get("inactive_file", 0)))
-    except (OSError, ValueError):
+        stats: dict[bytes, bytes] = dict(_INACTIVE.findall((folder / "memory.stat").read_bytes()))
+    except OSError:
         return 0
+    return int(stats.get(b"total_inactive_file", stats.get(b"inactive_file", b"0")))
 
 
 @contextmanager
