@@ -20,6 +20,7 @@ from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.operands import in_memory, open_columns, open_matrix
 from hdgemm.linalg.planning import Storage
+from hdgemm.linalg.qr_plan import ReflectorsOfR, rows_of_r, with_r
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
@@ -178,7 +179,7 @@ class PlannedCall:
             return plan_in_array(kind, self.shape, self.dtype, self.folder, self.run.options)
         pitch = self.row_bytes(upper)
         if kind == "qr" and arguments.get("mode") == "r":
-            return self.slabs(kind, self._scratch_of_r(arguments))
+            return self._with_r(arguments)
         if self.out is None or not is_location(self.out):
             return self.slabs(kind, Storage(True, pitch))
         made = parse_location(self.out)
@@ -186,12 +187,25 @@ class PlannedCall:
         whole = made.format == "npy" or (made.format != "zarr" and row_major == upper)
         return self.slabs(kind, Storage(made.format != "zarr", pitch, whole, whole))
 
-    def _scratch_of_r(self, arguments: Mapping[str, Any]) -> Storage:
-        """Return the storage of the reflectors of R alone: over A, or in a scratch file."""
-        if (place := self.overwritten(arguments)) is not None:
-            return storage_of(place, place, new=False)
-        in_file, (m, n) = (self.out_folder or self.folder) is not None, self.shape
-        return Storage(True, self.row_bytes(False), copies=in_file and m >= n, whole=in_file)
+    def _with_r(self, arguments: Mapping[str, Any]) -> SlabPlan:
+        """Return the plan of R alone; a durable run copies it from the reflectors afterwards."""
+        over, folder = self.overwritten(arguments), self.out_folder or self.folder
+        place = ReflectorsOfR.of(
+            self.shape, folder, overwrite_a=over is not None, durable=self.checkpoint
+        )
+        in_file, columns = folder is not None, self.shape[1]
+        storage = Storage(
+            True, self.row_bytes(False), in_file and place.columns == columns, in_file
+        )
+        if place.over_a and over is not None:
+            storage = storage_of(over, over, new=False)
+        else:
+            columns = place.columns
+        plan = self.slabs("qr", storage)
+        if self.checkpoint:
+            return plan
+        new = self.out is None or is_location(self.out)
+        return with_r(plan, columns, rows_of_r(self.shape, self.out), new=new)
 
     def completed(self, arguments: Mapping[str, Any]) -> PlannedCall:
         """Return the same with A read whole from the triangle that is stored."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planned_call import PlannedCall, shape_of
-from hdgemm.linalg.qr import tall_plan
+from hdgemm.linalg.qr_plan import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.system import check_refine, structure_of

@@ -49,13 +49,14 @@ class QProduct:
 
     def run(self, run: QrRun, v: StoredMatrix, r: Destination, *, new: bool) -> None:
         """Factor, store R, and apply the reflectors, which are stored in `v`, a `new` matrix."""
-        reflectors = run.reflectors(v, new=new)
+        reflectors = run.reflectors(v, r, new=new)
         plan = self.plan(run, reflectors)
         recorder = run.recorder(reflectors.plan, plan)
         run.factor(reflectors, r, recorder)
         self.apply(run, reflectors, plan, recorder)
-        moved = self.moved(plan, 0)
-        run.finish(reflectors, r, recorder, loaded=moved["load1"], stored=moved["store2"])
+        factoring, moved = reflectors.plan, self.moved(plan, 0)
+        planned = {stage: factoring.planned_bytes[stage] + moved[stage] for stage in moved}
+        recorder.finish(factoring, planned)
 
     def check_overlaps(self, r: Destination) -> None:
         """Refuse results that overwrite elements of C before they are read."""

@@ -7,38 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import InputError
 from hdgemm.linalg.device_qr import on_disk, qr_on_devices
-from hdgemm.linalg.device_run import device_names, strategy_of
+from hdgemm.linalg.device_run import strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.q_product import QProduct
+from hdgemm.linalg.qr_plan import rows_of_r, tall_plan
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.matrices.operands import open as open_stored
-from hdgemm.product.target import is_location, single
+from hdgemm.product.target import single
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
-    from pathlib import Path
 
     from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.linalg.run import OpenRun
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
-
-#: Rows for each column from which R is computed by TSQR.
-_TALL = 4
 
 
 @shows_progress
@@ -205,31 +200,10 @@ def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, An
 
 def _r(run: QrRun, r_out: Any) -> Any:
     with ExitStack() as stack:
-        r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
-        run.factor_with_r(run.scratch(stack, r), r, new=not run.overwrite_a)
+        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
+        place, new = run.scratch(stack, r)
+        run.factor_with_r(place, r, new=new)
     return r.result()
-
-
-def _rows_of_r(run: QrRun, r_out: Any) -> int:
-    """Return the rows of R alone: all m in an array, the k that are not zero in a file."""
-    m = run.source.shape[0]
-    given = r_out is not None and (is_location(r_out) or open_stored(r_out).shape[0] != m)
-    return run.k if given else m
-
-
-def tall_plan(
-    shape: tuple[int, int], dtype: np.dtype[Any], folder: Path | None, run: OpenRun
-) -> RowPlan | None:
-    """Return the plan of R by TSQR; None with devices, which TSQR has no products for, where the
-    matrix is not tall, and where R does not fit the memory.
-    """
-    m, n = shape
-    if m < _TALL * n or not n or device_names(run.options):
-        return None
-    try:
-        return rows_for(shape, 0, dtype, folder, run)
-    except DoesNotFitError:
-        return None
 
 
 def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
@@ -241,7 +215,7 @@ def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
         if durable is not None:
             plan = durable.plan or plan
             durable.begin(plan)
-        r = run.place_r(stack, r_out, _rows_of_r(run, r_out))
+        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
         nothing = open_stored(np.empty((plan.m, 0), run.dtype))
         reduction = RowReduction(run.source, nothing, plan, run.how.watch,
                                  check_finite=run.check_finite, checkpoint=durable)  # fmt: skip

@@ -127,7 +127,8 @@ def qr_multiply(
         else:
             r = run.place_r(stack, r_out, run.k, target)
             product.check_overlaps(r)
-            product.run(run, run.scratch(stack, target), r, new=not run.overwrite_a)
+            place, new = run.scratch(stack, target)
+            product.run(run, place, r, new=new)
     result = target.result()
     r_found = found if checkpoint is not False else r.result()
     return (np.ravel(result) if vector else result), r_found

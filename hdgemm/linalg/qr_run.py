@@ -12,6 +12,7 @@ from hdgemm.linalg.factor_plan import plan_for
 from hdgemm.linalg.householder import Reflectors
 from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
 from hdgemm.linalg.planning import Storage, plan_slabs
+from hdgemm.linalg.qr_plan import ReflectorsOfR, stored_rows, with_r
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.run import folder_of, machine_of
 from hdgemm.linalg.slab_plan import SlabPlan
@@ -110,16 +111,22 @@ class QrRun:
         """Return where R goes."""
         return self.place(stack, out, (rows, self.source.shape[1]), other)
 
-    def scratch(self, stack: ExitStack, result: Destination) -> StoredMatrix:
-        """Return a place for reflectors that are not a result: A's, or a scratch file."""
-        if self.overwrite_a:
-            return self.place(stack, None, self.source.shape, result, over_a=True).stored
-        folder, shape = folder_of(result.stored, self.source), (self.source.shape[0], self.k)
-        return stack.enter_context(scratch_matrix(folder, shape, self.dtype))
+    def scratch(self, stack: ExitStack, result: Destination) -> tuple[StoredMatrix, bool]:
+        """Return a place for reflectors that are not a result, and whether it is new."""
+        place = ReflectorsOfR.of(
+            self.source.shape, folder_of(result.stored, self.source),
+            overwrite_a=self.overwrite_a, durable=False,
+        )  # fmt: skip
+        if place.over_a:
+            target = self.place(stack, None, self.source.shape, result, over_a=True)
+            return target.stored, target.new
+        shape = self.source.shape[0], place.columns
+        return stack.enter_context(scratch_matrix(place.folder, shape, self.dtype)), True
 
-    def reflectors(self, stored: StoredMatrix, *, new: bool) -> Reflectors:
-        """Return the reflectors to be computed, planned; V is stored in some matrix."""
+    def reflectors(self, stored: StoredMatrix, r: Destination, *, new: bool) -> Reflectors:
+        """Return the reflectors to be computed, planned with R; V is stored in some matrix."""
         plan = plan_for("qr", self.source, stored, self.how, new=new, dtype=self.dtype)
+        plan = with_r(plan, stored.shape[1], r.stored.shape[0], new=r.new)
         return Reflectors(stored, plan)
 
     def plan_applied(
@@ -155,10 +162,10 @@ class QrRun:
 
     def factor_with_r(self, v: StoredMatrix, r: Destination, *, new: bool) -> Reflectors:
         """Compute and report the reflectors, which are stored in `v`, a `new` matrix, and R."""
-        reflectors = self.reflectors(v, new=new)
+        reflectors = self.reflectors(v, r, new=new)
         recorder = self.recorder(reflectors.plan)
         self.factor(reflectors, r, recorder)
-        self.finish(reflectors, r, recorder)
+        recorder.finish(reflectors.plan)
         return reflectors
 
     def factor(self, reflectors: Reflectors, r: Destination, recorder: Recorder) -> None:
@@ -187,19 +194,6 @@ class QrRun:
             reflectors.factor(pipeline)
         return reflectors
 
-    def finish(
-        self, reflectors: Reflectors, r: Destination, recorder: Recorder,
-        *, loaded: int = 0, stored: int = 0,
-    ) -> None:  # fmt: skip
-        """Report what was done; bytes were loaded and stored after the factorisation, too."""
-        plan = reflectors.plan
-        written = plan.m * min(plan.n, reflectors.stored.shape[1]) * plan.itemsize
-        written += sum(map(plan.nbytes, plan.copies(0)))
-        of_r = sum(self._r_rows(r, slab.last) * slab.width for slab in plan.slabs)
-        written += of_r * plan.itemsize
-        loaded += plan.planned_bytes["load1"]
-        recorder.finish(plan, {"load1": loaded, "store2": written + stored})
-
     def _store(self, recorder: Recorder, v: StoredMatrix, r: Destination, slab: Slab) -> None:
         """Store a slab's reflectors, and then the columns of R above them."""
         first, last, _ = slab.place
@@ -207,13 +201,9 @@ class QrRun:
         if kept.size:
             with recorder.operation("store2", slab.number, nbytes=kept.nbytes):
                 v[:, first : first + kept.shape[1]] = kept
-        rows = self._r_rows(r, last)
+        rows = stored_rows(last, self.k, r.stored.shape[0], new=r.new)
         for column in range(slab.place.width):
             slab.array[first + column + 1 : rows, column] = 0
         if rows:
             with recorder.operation("store2", slab.number, nbytes=slab.array[:rows].nbytes):
                 r.stored[:rows, first:last] = slab.array[:rows]
-
-    def _r_rows(self, r: Destination, last: int) -> int:
-        """Return how many rows of R are stored up to some column: all where it has old elements."""
-        return min(last, self.k) if r.new else r.stored.shape[0]

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 #: stores columns that are computed already.
 Kind = Literal["cholesky", "lu", "qr", "form q", "apply q", "copy"]
 
-#: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
-#: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
-PHASES: Final = ("load", "update", "panel", "store", "interchange")
 #: Bytes above the part of a short column that are read with it: one contiguous request for all
 #: columns takes less time than a request for each.
 _ABOVE: Final = 64 << 10
@@ -83,6 +80,8 @@ class SlabPlan:
         The part of a slab's columns that each of them holds.
     stores
         The factor is stored; else it stays in the array in which it is computed.
+    beside
+        Bytes that are stored beside the slabs: R's, less those of reflectors that have no place.
     """
 
     kind: Kind
@@ -104,6 +103,7 @@ class SlabPlan:
     devices: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     stores: bool = True
+    beside: int = 0
 
     @property
     def itemsize(self) -> int:
@@ -231,7 +231,7 @@ class SlabPlan:
         read = (self.banded(slab),) if copies else rest
         loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
-        stored = copied + sum(map(self.nbytes, rest)) if self.stores else 0
+        stored = copied + sum(map(self.nbytes, rest)) + self.beside if self.stores else 0
         from hdgemm.linalg.resident_plan import link_bytes
 
         return {"load1": loaded + final, "store2": stored + final, **link_bytes(self, slab)}

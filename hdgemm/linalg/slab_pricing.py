@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.linalg.resident_plan import panels
-from hdgemm.linalg.slab_plan import PHASES, Columns, SlabPlan
 from hdgemm.linalg.updates import PANEL, SlabDevices
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
+    from hdgemm.linalg.slab_plan import Columns, SlabPlan
     from hdgemm.machine.rates import Machine
 
+#: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
+#: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
+PHASES: Final = ("load", "update", "panel", "store", "interchange")
 #: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
 #: of the rate of the updates with 192 columns of 8192 rows.
 _SLOWER: Final = 1.3

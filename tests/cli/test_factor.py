@@ -317,3 +317,18 @@ def test_a_plan_of_an_order_needs_no_folder_to_write_to(monkeypatch):
     for words in (["syrk", "3000"], ["lu", "3000"], ["solve", "3000"]):
         result = invoke("plan", *words, "--host-memory", "50MB")
         assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (40, 30), (30, 40)])
+@pytest.mark.parametrize("given", [{}, {"overwrite_a": True}, {"checkpoint": True}])
+@pytest.mark.parametrize("out", [None, "R.npy", "R.h5::R"])
+def test_the_plan_of_r_has_the_bytes_that_move(tmp_path, monkeypatch, shape, given, out):
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", np.random.default_rng(0).standard_normal(shape))
+    if "checkpoint" in given and out != "R.npy":
+        pytest.skip("a durable run needs a file of its own")
+    given = {**given, "mode": "r", "out": out, "options": Options(tile=(1, 7, 3), devices="host")}
+    shown, reports = linalg.plan("qr", "A.npy", **given), []
+    linalg.qr("A.npy", **given, report=reports.append)
+    assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
+    assert reports[0].plan == shown.summary()
