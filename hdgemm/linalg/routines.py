@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,10 +10,15 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cholesky
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
+from hdgemm.linalg.operands import open_columns
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.rank_update import syrk
 from hdgemm.linalg.solve import solve
+from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.stores import create_matrix
+from hdgemm.product.arguments import result_dtype
+from hdgemm.product.target import check_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,8 +113,33 @@ def plan_routine(
     parameters: Mapping[str, Any] | None = None,
     checkpoint: bool = False,
 ) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
-    """Return the plan that `run_routine` executes."""
+    """Return the plan that `run_routine` executes; `out` is checked as for a run."""
+    if out is not None:
+        _check_out(name, operands, out, parameters or {})
     return plan(
         name, operands[0], columns=operands[1] if len(operands) > 1 else 1, out=out,
         options=options, checkpoint=checkpoint, **(parameters or {}),
     )  # fmt: skip
+
+
+def _check_out(
+    name: str, operands: tuple[Any, ...], out: Any, parameters: Mapping[str, Any]
+) -> None:
+    """Refuse a location that the run refuses: a file without a name is begun there and discarded.
+
+    A matrix in a store is not begun: that would change the store.
+    """
+    place = parse_location(out)
+    check_location(place, operands[-1 if name == "solve" else 0], None)
+    if place.format not in ("npy", "raw"):
+        return
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_columns(x)[0]) for x in operands]
+        (m, n), right = opened[0].shape, opened[-1].shape
+        shapes = {"solve": right, "lstsq": (n, right[1])}
+        shapes["syrk"] = (n, n) if parameters.get("trans") else (m, m)
+        if parameters.get("mode") == "r":
+            shapes["qr"] = min(m, n), n
+        dtype = result_dtype(*(x.dtype for x in opened))
+        draft = create_matrix(place, shapes.get(name, (m, n)), dtype, sparse=True)
+        stack.enter_context(draft)

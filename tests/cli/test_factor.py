@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -327,8 +328,24 @@ def test_the_plan_of_r_has_the_bytes_that_move(tmp_path, monkeypatch, shape, giv
     np.save("A.npy", np.random.default_rng(0).standard_normal(shape))
     if "checkpoint" in given and out != "R.npy":
         pytest.skip("a durable run needs a file of its own")
-    given = {**given, "mode": "r", "out": out, "options": Options(tile=(1, 7, 3), devices="host")}
-    shown, reports = linalg.plan("qr", "A.npy", **given), []
-    linalg.qr("A.npy", **given, report=reports.append)
+    with hdgemm.Session(Options(tile=(1, 7, 3), devices="host")) as session:  # one set of rates
+        given = {**given, "mode": "r", "out": out, "session": session}
+        shown, reports = linalg.plan("qr", "A.npy", **given), []
+        linalg.qr("A.npy", **given, report=reports.append)
     assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
     assert reports[0].plan == shown.summary()
+
+
+@pytest.mark.parametrize("words", [["lu", "A.npy"], ["qr", "A.npy"], ["solve", "A.npy", "b.npy"],
+                                   ["lstsq", "A.npy", "b.npy"]])  # fmt: skip
+@pytest.mark.parametrize("out", ["folder", "X.csv", "/proc/X.npy", "X.bin::3x4:float64"])
+def test_a_dry_run_refuses_the_outputs_that_a_run_refuses(files, words, out):
+    np.save("b.npy", np.ones((N, 2)))
+    Path("folder").mkdir()
+    before = sorted(Path().iterdir())
+    shown, run = (invoke(*words, "--out", out, *more) for more in (["--dry-run"], ["--quiet"]))
+    assert shown.exit_code == run.exit_code != 0
+    assert str(shown.exception) == str(run.exception)
+    assert sorted(Path().iterdir()) == before
+    assert invoke(*words, "--out", "X.npy", "--dry-run").exit_code == 0
+    assert sorted(Path().iterdir()) == before
