@@ -26,6 +26,7 @@ from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
 from hdgemm.linalg.solution import ColumnSolver
 from hdgemm.linalg.solve_plan import SolvePlan, Stream, plan_solve
+from hdgemm.linalg.storage import takes_result
 from hdgemm.linalg.system import MIRRORED, check_transposed, whole_of
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.linalg.updates import host_bytes
@@ -62,6 +63,7 @@ class PlannedCall:
     out: Any
     run: OpenRun
     checkpoint: bool
+    takes_result: bool
 
     @classmethod
     def of(
@@ -80,7 +82,7 @@ class PlannedCall:
                     f"b has {b.shape[0]} rows, a {matrix.shape[0]}: they must be as many"
                 )
             columns, found = b.shape[1], result_dtype(found, b.dtype)
-        return cls(shape, matrix, found, columns, out, run, checkpoint)
+        return cls(shape, matrix, found, columns, out, run, checkpoint, takes_result(a))
 
     @property
     def folder(self) -> Path | None:
@@ -139,7 +141,8 @@ class PlannedCall:
     def overwritten(self, arguments: Mapping[str, Any]) -> StoredMatrix | None:
         """Return A where the factors are stored over it."""
         a = self.matrix
-        if not arguments.get("overwrite_a") or arguments["assume_a"] in MIRRORED or a is None:
+        permitted = arguments.get("overwrite_a") and self.takes_result
+        if not permitted or arguments["assume_a"] in MIRRORED or a is None:
             return None
         kept = bool(arguments.get("refine")) and self.dtype.name in SINGLE
         same, array = a.dtype.newbyteorder("=") == self.dtype, a.operand.matrix.array

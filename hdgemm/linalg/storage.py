@@ -120,7 +120,7 @@ def _opened(
     if command is not None and command.checkpoint is not False:
         with _durable(command, out, a, source, form, overwrite_a) as durable:
             yield durable
-    elif out is None and overwrite_a and _takes_result(a):
+    elif out is None and overwrite_a and takes_result(a):
         with open_stored(a, "r+") as stored, keeps_name(stored.operand.matrix):
             check_whole(stored.operand)
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
@@ -158,7 +158,7 @@ def _durable(
         with _run(command, source, aside, order) as checkpoint:
             yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
         return
-    given = a if out is None and overwrite_a and _takes_result(a) else out
+    given = a if out is None and overwrite_a and takes_result(a) else out
     if given is None:
         raise InputError("checkpoint needs a file: give out, or overwrite_a=True with a file as a")
     with _open_out(given) as stored:
@@ -189,7 +189,7 @@ def _open_out(out: Any) -> StoredMatrix:
     return StoredMatrix(open_operand(out, what="out", writable=True), writable=True)
 
 
-def _takes_result(a: Any) -> bool:
+def takes_result(a: Any) -> bool:
     """Say whether an operand that may be overwritten can hold the result."""
     if isinstance(a, np.ndarray):
         return a.flags.writeable and a.dtype.newbyteorder("=").name in SUPPORTED

@@ -349,3 +349,11 @@ def test_a_dry_run_refuses_the_outputs_that_a_run_refuses(files, words, out):
     assert sorted(Path().iterdir()) == before
     assert invoke(*words, "--out", "X.npy", "--dry-run").exit_code == 0
     assert sorted(Path().iterdir()) == before
+
+
+def test_a_list_is_not_overwritten_in_the_plan_either():
+    rows, reports = np.random.default_rng(0).standard_normal((40, 40)).tolist(), []
+    given = {"overwrite_a": True, "options": Options(tile=(1, 7, 3), devices="host")}
+    shown = linalg.plan("lu_factor", rows, **given)
+    linalg.lu_factor(rows, **given, report=reports.append)
+    assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
