@@ -184,7 +184,12 @@ class PlannedCall:
         if kind == "qr" and arguments.get("mode") == "r":
             return self._with_r(arguments)
         if self.out is None or not is_location(self.out):
-            return self.slabs(kind, Storage(True, pitch))
+            plan = self.slabs(kind, Storage(True, pitch))
+            in_file = arguments.get("overwrite_a") and self.folder is not None
+            if kind != "qr" or self.out is not None or self.matrix is None or in_file:
+                return plan
+            m, n = self.shape  # the run returns R, too
+            return with_r(plan, n, min(m, n), new=True)
         made = parse_location(self.out)
         row_major = made.raw is None or made.raw.order == "C"
         whole = made.format == "npy" or (made.format != "zarr" and row_major == upper)

@@ -44,6 +44,8 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(_TRIANGULAR, ("lower", "trans")),
     "syrk": ("lower", "trans"),
 }
+#: Modes of qr that have a plan: the others form Q afterwards.
+_MODES: Final = ("raw", "r")
 #: Routines that have a plan.
 PLANNED: Final[Collection[str]] = tuple(_ARGUMENTS)
 
@@ -65,8 +67,8 @@ def plan(
     Parameters
     ----------
     routine
-        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (the reflectors; with mode="r" TSQR of
-        a tall matrix), "solve" and "inv" (factorisation and solution), "lstsq", "trsm" or
+        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (modes "raw" and "r"; TSQR of a tall
+        matrix for R), "solve" and "inv" (factorisation and solution), "lstsq", "trsm" or
         "solve_triangular", "syrk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
@@ -132,6 +134,8 @@ def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
             f"the plan of {routine} has no argument {', '.join(unknown)}: it {has} of those of "
             f"{routine}, and dtype, columns, out, checkpoint, options, session"
         )
+    if (mode := given.get("mode", "raw")) not in _MODES:
+        raise InputError(f"there are plans of qr for the modes {', '.join(_MODES)}, not {mode!r}")
     check_refine(given.get("refine"))
 
 

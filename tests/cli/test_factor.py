@@ -351,6 +351,24 @@ def test_a_dry_run_refuses_the_outputs_that_a_run_refuses(files, words, out):
     assert sorted(Path().iterdir()) == before
 
 
+@pytest.mark.parametrize("shape", [(40, 40), (40, 30), (30, 40)])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_plan_of_reflectors_in_an_array_has_the_bytes_of_r(tmp_path, shape, in_file):
+    a, reports = np.random.default_rng(0).standard_normal(shape), []
+    np.save(tmp_path / "A.npy", a)
+    options = Options(tile=(1, 7, 3), devices="host")
+    operand = tmp_path / "A.npy" if in_file else a
+    shown = linalg.plan("qr", operand, mode="raw", options=options)
+    linalg.qr(operand, mode="raw", options=options, report=reports.append)
+    assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
+
+
+@pytest.mark.parametrize("mode", ["full", "economic"])
+def test_modes_without_a_plan_are_refused(mode):
+    with pytest.raises(hdgemm.InputError, match="modes raw, r"):
+        linalg.plan("qr", (40, 30), mode=mode)
+
+
 def test_a_list_is_not_overwritten_in_the_plan_either():
     rows, reports = np.random.default_rng(0).standard_normal((40, 40)).tolist(), []
     given = {"overwrite_a": True, "options": Options(tile=(1, 7, 3), devices="host")}
