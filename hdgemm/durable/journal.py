@@ -98,6 +98,7 @@ class Journal:
                 redo_path(self.path).unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
         finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that was forked meanwhile shares it
             os.close(self._fd)
             self._fd = -1
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -138,6 +139,18 @@ class TestRefusals:
             case.run()
         case.run()
 
+    def test_a_descriptor_in_a_forked_child_does_not_keep_a_closed_journal(self, tmp_path):
+        path = tmp_path / "journal"
+        with Journal(path) as journal:
+            journal.append([{"begun": 1}])
+            opened = [fd for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
+            held = next(fd for fd in opened if fd.samefile(path))
+            inherited = os.dup(int(held.name))  # shares the lock, as that of a child does
+        try:
+            Journal(path).close()
+        finally:
+            os.close(inherited)
+
     def test_records_that_are_added_together_are_torn_together(self, tmp_path):
         path, block = tmp_path / "journal", 4096
         records = [{"done": number} for number in range(1000)]
@@ -159,6 +172,7 @@ class TestRefusals:
         ending, lock = Journal(path), fcntl.flock
 
         def late(fd, operation):
+            monkeypatch.setattr(fcntl, "flock", lock)
             ending.close()  # which removes the journal, since it has no records
             lock(fd, operation)
 
