@@ -118,11 +118,12 @@ class Journal:
 def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
     """Close the files of a run; one that had begun is left as it is, to be resumed later."""
     with closing(journal):
-        begun = bool(journal.records)
         if redo is not None:
             redo.close()
-        if draft is not None:
-            (draft.matrix.close if begun else draft.discard)()
+        if draft is not None and journal.records:
+            draft.matrix.close()
+        elif draft is not None:
+            draft.discard()
 
 
 def redo_path(journal: Path) -> Path:

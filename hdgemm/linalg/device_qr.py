@@ -8,10 +8,11 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.device_run import device_names
+from hdgemm.linalg.factor_plan import plan_in_array
 from hdgemm.linalg.input_checks import check_finite_slab
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab import Slab
-from hdgemm.linalg.slab_plan import Columns, SlabPlan
+from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.stored_factors import QRFactors
 from hdgemm.matrices.stores import is_stored
 from hdgemm.product.arguments import check_out_dtype, check_shape
@@ -42,7 +43,7 @@ def qr_on_devices(
     m, n = source.shape
     k = min(m, n)
     array = np.empty((m, n), source.dtype.newbyteorder("="), "F")
-    plan = SlabPlan.of_array("qr", m, n, array.dtype.name)
+    plan = plan_in_array("qr", (m, n), array.dtype, None, run.options)
     recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
@@ -58,7 +59,7 @@ def qr_on_devices(
         found = QRFactors(_stored(array, outs[0]), tau), r
     else:
         found = _stored(_form_q(array, done.triangles, rows), outs[0]), r
-    recorder.finish(plan, {"load1": array.nbytes})
+    recorder.finish(plan)
     return found
 
 

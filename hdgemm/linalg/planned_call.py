@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError
+from hdgemm.linalg.device_run import device_names
 from hdgemm.linalg.factor_plan import (
     FactorsOfSolve,
     plan_in_array,
@@ -20,7 +21,7 @@ from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.operands import in_memory, open_columns, open_matrix
 from hdgemm.linalg.planning import Storage
-from hdgemm.linalg.qr_plan import ReflectorsOfR, rows_of_r, with_r
+from hdgemm.linalg.qr_plan import ReflectorsOfR, rows_of_r, tall_plan, with_r
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
@@ -173,27 +174,44 @@ class PlannedCall:
         return self.slabs(kind, storage_of(place, place, new=False))
 
     def factorisation(self, kind: Kind, arguments: Mapping[str, Any]) -> SlabPlan:
-        """Return the plan of `lu_factor`, of Cholesky's or of the reflectors of `qr`."""
+        """Return the plan of `lu_factor` or of Cholesky's."""
         upper = kind == "cholesky" and not arguments.get("lower", False)
-        if self.out is None and self.matrix is not None and kind != "qr":
+        if self.out is None and self.matrix is not None:
             place = self.overwritten(arguments)
             if place is not None:
                 return self.over(kind, place.T if upper else place)
             return plan_in_array(kind, self.shape, self.dtype, self.folder, self.run.options)
+        return self._new(kind, upper)
+
+    def qr(self, arguments: Mapping[str, Any]) -> SlabPlan | RowPlan:
+        """Return the plan of reflectors, or of R alone."""
+        if self._in_array_on_devices:
+            return plan_in_array("qr", self.shape, self.dtype, None, self.run.options)
+        if arguments.get("mode") == "r":
+            tall = tall_plan(self.shape, self.dtype, self.folder, self.run)
+            return self._with_r(arguments) if tall is None else tall
+        plan = self._new("qr")
+        over_file = arguments.get("overwrite_a") and self.folder is not None
+        if self.out is not None or self.matrix is None or over_file:
+            return plan
+        m, n = self.shape  # the run returns R, too
+        return with_r(plan, n, min(m, n), new=True)
+
+    def _new(self, kind: Kind, upper: bool = False) -> SlabPlan:
+        """Return the plan of factors in a new matrix; of A's transpose where they are `upper`."""
         pitch = self.row_bytes(upper)
-        if kind == "qr" and arguments.get("mode") == "r":
-            return self._with_r(arguments)
         if self.out is None or not is_location(self.out):
-            plan = self.slabs(kind, Storage(True, pitch))
-            in_file = arguments.get("overwrite_a") and self.folder is not None
-            if kind != "qr" or self.out is not None or self.matrix is None or in_file:
-                return plan
-            m, n = self.shape  # the run returns R, too
-            return with_r(plan, n, min(m, n), new=True)
+            return self.slabs(kind, Storage(True, pitch))
         made = parse_location(self.out)
         row_major = made.raw is None or made.raw.order == "C"
         whole = made.format == "npy" or (made.format != "zarr" and row_major == upper)
         return self.slabs(kind, Storage(made.format != "zarr", pitch, whole, whole))
+
+    @property
+    def _in_array_on_devices(self) -> bool:
+        """Whether devices factor an array into an array: the scheduler plans that while it runs."""
+        in_ram = self.matrix is not None and self.folder is None and not is_location(self.out)
+        return in_ram and bool(device_names(self.run.options))
 
     def _with_r(self, arguments: Mapping[str, Any]) -> SlabPlan:
         """Return the plan of R alone; a durable run copies it from the reflectors afterwards."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planned_call import PlannedCall, shape_of
-from hdgemm.linalg.qr_plan import tall_plan
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.run import OpenRun, Run, open_run
 from hdgemm.linalg.system import check_refine, structure_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 #: The slabs that a routine is planned by.
 _KINDS: Final[dict[str, Kind]] = {
-    "cholesky": "cholesky", "cho_factor": "cholesky", "lu": "lu", "lu_factor": "lu", "qr": "qr",
+    "cholesky": "cholesky", "cho_factor": "cholesky", "lu": "lu", "lu_factor": "lu",
 }  # fmt: skip
 #: Solves with a triangle that is stored.
 _TRIANGULAR: Final = ("trsm", "solve_triangular")
@@ -118,10 +117,8 @@ def plan(
             return call.solution(call.triangle(), call.folder)
         if routine in ("solve", "inv"):
             return call.completed(arguments).system(routine, arguments)
-        if routine == "qr" and arguments.get("mode") == "r":
-            tall = tall_plan(call.shape, call.dtype, call.folder, run)
-            if tall is not None:
-                return tall
+        if routine == "qr":
+            return call.qr(arguments)
         return call.factorisation(_KINDS[routine], arguments)
 
 

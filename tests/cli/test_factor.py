@@ -363,6 +363,16 @@ def test_the_plan_of_reflectors_in_an_array_has_the_bytes_of_r(tmp_path, shape, 
     assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
 
 
+@pytest.mark.parametrize("routine", ["qr", "lu_factor", "cholesky"])
+def test_the_plan_of_an_array_on_devices_is_the_plan_that_runs(routine):
+    a, reports = np.random.default_rng(0).standard_normal((40, 40)), []
+    options = Options(devices="opencl:0")
+    shown = linalg.plan(routine, a, options=options)
+    getattr(linalg, routine)(a @ a.T, options=options, report=reports.append)
+    assert nonzero(shown.planned_bytes) == nonzero(reports[0].planned_bytes)
+    assert shown.summary() == reports[0].plan
+
+
 @pytest.mark.parametrize("mode", ["full", "economic"])
 def test_modes_without_a_plan_are_refused(mode):
     with pytest.raises(hdgemm.InputError, match="modes raw, r"):
