@@ -22,7 +22,7 @@ BEGIN_AGAIN: Final = "restart=True (--restart) begins again"
 
 
 def say_kept(error: InputError) -> None:
-    """Add to the error that ended a run that what it had finished is kept."""
+    """Append to the message of an error that the finished parts of the run are kept."""
     kept = "what the run has finished is kept: the same command goes on from there"
     error.args = (f"{error}; {kept}, and {BEGIN_AGAIN}",)
 

@@ -21,7 +21,7 @@ from hdgemm.linalg.factored_solve import by_cholesky, by_lu
 from hdgemm.linalg.joint_plan import JointPlan, facts_of
 from hdgemm.linalg.operands import in_memory, open_columns, open_matrix
 from hdgemm.linalg.planning import Storage
-from hdgemm.linalg.qr_plan import ReflectorsOfR, rows_of_r, tall_plan, with_r
+from hdgemm.linalg.qr_plan import ReflectorsOfR, adds_r, rows_of_r, tall_plan, with_r
 from hdgemm.linalg.refinement import SINGLE, STEPS
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import OpenRun, folder_of, machine_of
@@ -191,10 +191,11 @@ class PlannedCall:
             tall = tall_plan(self.shape, self.dtype, self.folder, self.run)
             return self._with_r(arguments) if tall is None else tall
         plan = self._new("qr")
-        over_file = arguments.get("overwrite_a") and self.folder is not None
-        if self.out is not None or self.matrix is None or over_file:
+        over_a = bool(arguments.get("overwrite_a"))
+        # A matrix that is only described is factored into a file.
+        if self.matrix is None or not adds_r(self.out, self.folder, overwrite_a=over_a):
             return plan
-        m, n = self.shape  # the run returns R, too
+        m, n = self.shape
         return with_r(plan, n, min(m, n), new=True)
 
     def _new(self, kind: Kind, upper: bool = False) -> SlabPlan:

@@ -1,4 +1,4 @@
-"""Products with the Q of a factorisation whose reflectors are stored: Q itself, Q·C and C·Q."""
+"""Q from its stored reflectors: Q itself, and the products Q·C and C·Q."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hdgemm.linalg.device_run import strategy_of
 from hdgemm.linalg.durable_qr import DurableQr
 from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.q_product import QProduct
-from hdgemm.linalg.qr_plan import rows_of_r, tall_plan
+from hdgemm.linalg.qr_plan import adds_r, rows_of_r, tall_plan
 from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import Run, folder_of, open_run
@@ -123,8 +123,8 @@ def qr(
     q_out, r_out = _outputs(out, mode)
     command = Command("qr", {}, checkpoint, restart)
     with open_matrix(a) as source, open_run(asked) as opened:
-        in_file = overwrite_a and folder_of(source) is not None
-        with_r = mode != "raw" or (out is None and not in_file) or r_out is not None
+        added = adds_r(out, folder_of(source), overwrite_a=overwrite_a)
+        with_r = mode != "raw" or r_out is not None or added
         factor = strategy_of(strategy, opened.options, in_memory=not on_disk(a, out))
         if factor is not None:
             return qr_on_devices(

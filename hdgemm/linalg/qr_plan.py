@@ -31,6 +31,11 @@ def rows_of_r(shape: tuple[int, int], r_out: Any) -> int:
     return min(shape) if given else m
 
 
+def adds_r(out: Any, folder: Path | None, *, overwrite_a: bool) -> bool:
+    """Say whether reflectors come with R: those in a new array, or over an array A, do."""
+    return out is None and not (overwrite_a and folder is not None)
+
+
 def stored_rows(last: int, pivots: int, rows: int, *, new: bool) -> int:
     """Return how many of R's rows are stored up to some column: all where it has old elements."""
     return min(last, pivots) if new else rows
