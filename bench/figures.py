@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness import RESULTS, ROOT
@@ -182,8 +183,17 @@ def linalg(result: dict[str, Any]) -> list[str]:
         )
         if ratios:
             what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
+            if devices == "host":
+                ratios += f"; cores in kernels {_in_kernels(measured, result):.0%} of the time"
             rows.append(f"| {what}{where} | {ratios} |")
     return rows
+
+
+def _in_kernels(measured: dict[str, Any], result: dict[str, Any]) -> float:
+    """Return the median part of the cores' time that kernels of the host took."""
+    cores = result["environment"]["cores"]
+    turns = (turn for turn in measured["hdgemm"] if turn["status"] == "done")
+    return median(turn["stages"]["mult1"]["seconds"] / turn["seconds"] / cores for turn in turns)
 
 
 def lstsq(result: dict[str, Any]) -> list[str]:
@@ -471,7 +481,7 @@ def measured() -> Iterator[str]:
         if result is None:
             continue
         yield from (f"## {title}", "")
-        if where := result.pop("environment", None):
+        if where := result.get("environment"):
             versions = where["versions"]
             command = re.sub(r" --data \S+", "", where["command"])  # a folder of that machine
             yield (

@@ -24,11 +24,18 @@ def test_the_tables_are_written_again(tmp_path, monkeypatch):
 
 
 def test_factorisations_are_rows_of_ratios():
+    turn = {"status": "done", "seconds": 10.0, "stages": {"mult1": {"seconds": 18.0}}}
     result = {
+        "environment": {"cores": 2},
         "n": 16384,
         "host_memory": 1_500_000_000,
-        "lu_factor": {"of_gemm": {"median": 0.85}, "of_scipy": {"median": 1.02}},
-    }
-    assert figures.linalg(result) == [
-        "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM |"
-    ]
+        "lu_factor": {
+            "of_gemm": {"median": 0.85}, "of_scipy": {"median": 1.02},
+            "hdgemm": [turn, turn | {"status": "timeout"}],
+        },
+    }  # fmt: skip
+    (row,) = figures.linalg(result)
+    assert row == (
+        "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM;"
+        " cores in kernels 90% of the time |"
+    )
