@@ -17,6 +17,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.files import space_advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +111,8 @@ class Journal:
 
     def _error(self, verb: str, offset: int, length: int, cause: OSError) -> MatrixIOError:
         return MatrixIOError(
-            f"cannot {verb} the journal {self.path} at {offset}: {cause.strerror}",
+            f"cannot {verb} the journal {self.path} at {offset}: {cause.strerror}"
+            f"{space_advice(self.path, cause)}",
             path=str(self.path), offset=offset, length=length,
         )  # fmt: skip
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from hdgemm.durable.fingerprint import checksum
 from hdgemm.durable.journal import decode, encode
-from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.errors import InputError
+from hdgemm.matrices.draft import no_space
 from hdgemm.matrices.files import BlockFile, sync
 from hdgemm.matrices.transfer import ALIGNMENT, address, aligned_bytes
 from hdgemm.pipeline.plan import Rect
@@ -66,10 +67,7 @@ class RedoLog:
             os.fsync(fd)
         except OSError as error:
             path.unlink()
-            raise MatrixIOError(
-                f"cannot reserve {nbytes} bytes for the redo log {path}: {error.strerror}",
-                path=str(path), offset=0, length=nbytes, requested=nbytes,
-            ) from error  # fmt: skip
+            raise no_space(path, nbytes, error) from error
         finally:
             os.close(fd)
         sync(path.parent)

@@ -7,6 +7,7 @@ and Q is formed in its own file, slab by slab. The file of reflectors is removed
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,14 @@ from hdgemm.linalg.q_product import QProduct
 from hdgemm.linalg.recorder import Recorder, report_done
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.stored_factors import QRFactors, save_factors
+from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
+from hdgemm.matrices.draft import require_space
+from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location, result_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.householder import Reflectors
     from hdgemm.linalg.qr_run import QrRun
@@ -61,6 +66,8 @@ class DurableQr:
         run = self._run
         with ExitStack() as stack:
             target = run.place(stack, q_out, run.source.shape, command=self._named("raw"))
+            reserve_beside(target, "tau", run.source, run.dtype.itemsize)
+            self._require_space(r_out, run.k)
             reflectors = run.factor_alone(target)
             r = run.place_r(stack, r_out, run.k, target)
             copy_r(run, target.stored, r.stored, reflectors.plan)
@@ -112,7 +119,7 @@ class DurableQr:
         multiplying = product.flops(run)
         portions = Portions(self._watch, factoring + multiplying)
         run.how = run.how._replace(watch=portions.next(factoring))
-        reflectors = self.reflectors(done)
+        reflectors = self.reflectors(done, partial(self._require_space, r_out, rows))
         with ExitStack() as stack:
             r = run.place_r(stack, r_out, rows, product.target)
             product.check_overlaps(r)
@@ -127,12 +134,26 @@ class DurableQr:
         portions.finish(facts_of(kind, run.source.shape, run.dtype.name, run.how.options))
         return r.result()
 
-    def reflectors(self, done: SlabCheckpoint) -> Reflectors:
-        """Return the reflectors, which lie in a file beside the result until its end."""
+    def _require_space(self, r_out: Any, rows: int) -> None:
+        """Raise where R, which is stored after the factorisation, will not fit its disk."""
+        place = parse_location(r_out)
+        if not place.url:
+            row_bytes = self._run.source.shape[1] * self._run.dtype.itemsize
+            require_space(place.path, rows * row_bytes)
+
+    def reflectors(
+        self, done: SlabCheckpoint, check: Callable[[], None] | None = None
+    ) -> Reflectors:
+        """Return the reflectors, which lie in a file beside the result until its end.
+
+        `check` is called when their space is reserved, before they are computed.
+        """
         run = self._run
         path = done.destination.work(".qr.npy")
         with ExitStack() as stack:
             target = run.place(stack, path, run.source.shape, command=Command("qr", {}, True))
+            if check is not None:
+                check()
             reflectors = run.factor_alone(target)
         reflectors.stored = open_matrix(path)
         return reflectors

@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from hdgemm.errors import InputError
@@ -24,7 +25,7 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import Columns, SlabPlan
 from hdgemm.linalg.slab_run import slab_run
 from hdgemm.linalg.storage import destination
-from hdgemm.linalg.stored_factors import LUFactors, check_beside, save_factors
+from hdgemm.linalg.stored_factors import LUFactors, reserve_beside, save_factors
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
@@ -160,7 +160,7 @@ def factor(
         destination(out, a, source, order="F", overwrite_a=overwrite_a, command=command) as target,
         input_unchanged(source, target.stored),
     ):
-        check_beside(target, "piv", source)
+        reserve_beside(target, "piv", source, np.dtype(np.int64).itemsize)
         array = in_memory(target.stored, source.dtype.newbyteorder("="))
         eliminate = _elimination(pivoting, run.options.tile)
         mirror = mirrored(source)

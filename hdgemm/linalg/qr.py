@@ -18,7 +18,7 @@ from hdgemm.linalg.qr_run import QrRun
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.run import Run, folder_of, open_run
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.stored_factors import QRFactors, check_beside, save_factors
+from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
 from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import single
@@ -171,7 +171,7 @@ def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
 def _raw(run: QrRun, q_out: Any, command: Command) -> QRFactors:
     with ExitStack() as stack:
         target = run.place(stack, q_out, run.source.shape, over_a=run.overwrite_a, command=command)
-        check_beside(target, "tau", run.source)
+        reserve_beside(target, "tau", run.source, run.dtype.itemsize)
         tau = run.factor_alone(target).tau
         save_factors(target, "qr", {"tau": tau})
     return QRFactors(target.result(), tau)
@@ -181,7 +181,7 @@ def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
     with ExitStack() as stack:
         r = run.place_r(stack, r_out, run.k)
         target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
-        check_beside(target, "tau", run.source)
+        reserve_beside(target, "tau", run.source, run.dtype.itemsize)
         reflectors = run.factor_with_r(target.stored, r, new=target.new)
         save_factors(target, "qr", {"tau": reflectors.tau})
     return QRFactors(target.result(), reflectors.tau), r.result()
@@ -212,10 +212,10 @@ def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
         durable = stack.enter_context(durable_rows(
             command.checkpoint, r_out, {"A": run.source}, {"routine": "qr"}, command.restart
         ))  # fmt: skip
+        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
         if durable is not None:
             plan = durable.plan or plan
             durable.begin(plan)
-        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
         nothing = open_stored(np.empty((plan.m, 0), run.dtype))
         reduction = RowReduction(run.source, nothing, plan, run.how.watch,
                                  check_finite=run.check_finite, checkpoint=durable)  # fmt: skip

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 _FORMAT: Final = 1
+#: Bytes that suffice for the header of a .npy file, and for a description.
+_HEADER: Final = 4096
 
 
 class LUFactors(NamedTuple):
@@ -60,17 +62,25 @@ def beside(location: Location, suffix: str) -> Path | None:
     return location.path.resolve().with_suffix(suffix)
 
 
-def check_beside(target: Destination, name: str, a: StoredMatrix) -> None:
-    """Refuse a factor with an array beside it that would replace the matrix A.
+def reserve_beside(target: Destination, name: str, a: StoredMatrix, itemsize: int) -> None:
+    """Take disk space for an array of min(m, n) elements beside a factor, before A is overwritten.
 
     Raises
     ------
     InputError
-        When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A.
+        When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A, or cannot be created.
+    MatrixIOError
+        When the space is missing.
     """
-    path = None if target.location is None else beside(target.location, f".{name}.npy")
-    if path is not None and overlaps(path, a.operand.matrix):
+    location = target.location
+    path = None if location is None else beside(location, f".{name}.npy")
+    description = None if location is None else beside(location, ".factor.json")
+    if path is None or description is None:
+        return
+    if overlaps(path, a.operand.matrix):
         raise InputError(f"{path} is the matrix, and {name} is saved there: choose another out")
+    target.companions.reserve(path, _HEADER + min(a.shape) * itemsize)
+    target.companions.reserve(description, _HEADER)
 
 
 def save_factors(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, sync
+from hdgemm.matrices.files import BlockFile, space_advice, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,9 +109,7 @@ class FileDraft(Draft[FileMatrix]):
     """A draft in one file, which may have no name until it is published."""
 
     def _give_name(self) -> None:
-        if not self.part.exists():
-            self.matrix.file.link(self.part)
-        super()._give_name()
+        give_name(self.matrix.file, self.path)
 
 
 #: Threads that free files which have lost their names.
@@ -139,6 +137,13 @@ def _freed_later(path: Path) -> Iterator[None]:
             _FREEING.append(thread)
         except RuntimeError:  # no more threads
             os.close(fd)
+
+
+def give_name(file: BlockFile, path: Path) -> None:
+    """Give a file that `reserve` made its name, in place of any file that had it."""
+    if not file.path.exists():
+        file.link(file.path)
+    file.path.replace(path)
 
 
 def wait_for_freed_space() -> None:
@@ -251,7 +256,10 @@ def require_space(path: Path, nbytes: int) -> None:
     """Raise unless `nbytes` are free on the disk of `path`, and one file may be so long.
 
     For stores that would find out by filling the disk, or in the middle of a change to a file.
+    Raises `InputError` when the folder does not exist, `no_space` when the space is missing.
     """
+    if not path.parent.is_dir():
+        raise InputError(f"cannot create {path}: there is no folder {path.parent}", path=str(path))
     wait_for_freed_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     code = errno.ENOSPC if nbytes > shutil.disk_usage(path.parent).free else 0
@@ -264,10 +272,9 @@ def require_space(path: Path, nbytes: int) -> None:
 def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
     """Make the error that says how much was requested and how much is free."""
     available = shutil.disk_usage(path.parent).free
-    limit = " (the process's file size limit, see ulimit -f)" if cause.errno == errno.EFBIG else ""
     return MatrixIOError(
-        f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{limit}; {available} bytes "
-        "are free there: make room or choose another disk",
+        f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{space_advice(path, cause)}, "
+        "or choose another disk",
         path=str(path), offset=0, length=nbytes, requested=nbytes, available=available,
         missing=max(0, nbytes - available),
     )  # fmt: skip

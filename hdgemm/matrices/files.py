@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Errors of file systems that do not support direct I/O, or not with this alignment.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 _KINDS: Final = {
@@ -236,11 +237,20 @@ class BlockFile:
             os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
     def _error(self, verb: str, offset: int, length: int, cause: OSError) -> MatrixIOError:
-        hint = "; free some space or raise the limit" if cause.errno in _DISK_FULL else ""
         return MatrixIOError(
-            f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}{hint}",
+            f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}"
+            f"{space_advice(self.path, cause)}",
             path=str(self.path), offset=offset, length=length,
         )  # fmt: skip
+
+
+def space_advice(path: Path, cause: OSError) -> str:
+    """Return what to do where a disk was full, or a file too long, to append to a message."""
+    if cause.errno == errno.EFBIG:
+        return ": raise the process's file size limit (ulimit -f)"
+    if cause.errno not in _DISK_FULL:
+        return ""
+    return f"; {shutil.disk_usage(path.parent).free} bytes are free there: make room"
 
 
 def sync(path: Path) -> None:

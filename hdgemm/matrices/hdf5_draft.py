@@ -57,8 +57,6 @@ def create_hdf5(
     stored = check_dtype(dtype, f"{path}::{item}")
     path = real_path(path)
     item = "/" + item.strip("/")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot create {path}: there is no folder {path.parent}", path=str(path))
     require_space(path, shape[0] * shape[1] * stored.itemsize)
     if path.exists() and part is not None:
         raise InputError(

@@ -85,8 +85,6 @@ def create_zarr(
         raise InputError(f"{target} exists and is no Zarr array; choose another name")
     chunk = chunk_of(shape)
     count = math.prod(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
-    if not root.parent.is_dir():
-        raise InputError(f"cannot create {root}: there is no folder {root.parent}")
     require_space(root, count * math.prod(chunk) * stored.itemsize)
     groups = [root / Path(*parts[:depth]) for depth in range(len(parts))]
     new_groups = [folder for folder in groups if not folder.exists()]

@@ -77,7 +77,8 @@ class PowerLoss:
             self.names = {each.name for each in self.folder.iterdir()}
             self.renamed = []
         else:
-            self.durable[os.fstat(fd).st_ino] = path.read_bytes()
+            # By its descriptor: it may have no name.
+            self.durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
     def _remember_rename(self, source, target):
         target = Path(target)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor, slab
 from hdgemm.linalg.row_plan import plan_rows
 from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.matrices.files import BlockFile
 from tests.linalg.matrices import positive_definite, random_matrix
 
 N = 40
@@ -77,14 +79,68 @@ def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeyp
     np.testing.assert_array_equal(np.load(tmp_path / "A.npy")[:, 14:], a[:, 14:])
 
 
-def test_a_matrix_that_is_factored_without_its_pivots_is_named(tmp_path, monkeypatch):
-    def refuse(_path):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
+
+def test_a_matrix_that_is_factored_without_its_pivots_is_named(tmp_path, monkeypatch):
     np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
-    monkeypatch.setattr("hdgemm.matrices.companions.sync_file", refuse)
-    with pytest.raises(MatrixIOError, match=r"A\.npy is factored, but the files that belong to it"):
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(MatrixIOError, match=r"bytes are free there.*A\.npy is factored, but the"):
         lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+@pytest.mark.parametrize("call", [lu_factor, lambda a, **how: linalg.qr(a, mode="raw", **how)])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_nothing_is_overwritten_where_its_pivots_have_no_space(
+    tmp_path, monkeypatch, call, checkpoint
+):
+    np.save(tmp_path / "A.npy", np.asfortranarray(random_matrix(N, N, "float64")))
+    before = (tmp_path / "A.npy").read_bytes()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(MatrixIOError, match=r"cannot reserve \d+ bytes for .*: No space") as caught:
+        call(tmp_path / "A.npy", overwrite_a=True, options=SLABS, checkpoint=checkpoint)
+    assert caught.value.requested >= 8 * N
+    assert (tmp_path / "A.npy").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_the_pivots_have_no_name_before_they_are_complete(tmp_path, monkeypatch):
+    np.save(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    seen, sync = [], BlockFile.flush
+    monkeypatch.setattr(
+        BlockFile, "flush", lambda file: (sync(file), seen.extend(tmp_path.iterdir()))
+    )
+    lu_factor(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS)
+    monkeypatch.undo()
+    assert {path.name for path in seen} == {"A.npy"}
+    linalg.open(tmp_path / "F.npy")
+
+
+@pytest.mark.parametrize("mode", ["full", "raw"])
+@pytest.mark.parametrize("folder", ["small", "missing"])
+def test_a_durable_qr_checks_the_place_of_r_before_it_factors(tmp_path, monkeypatch, mode, folder):
+    np.save(tmp_path / "A.npy", random_matrix(N, N, "float64"))
+    events, usage = [], shutil.disk_usage
+    if folder == "small":
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=1000))
+    with pytest.raises(hdgemm.HdgemmError, match=r"1000 bytes are free|there is no folder"):
+        linalg.qr(tmp_path / "A.npy", mode=mode,
+                  out=(tmp_path / "Q.npy", tmp_path / folder / "R.npy"), options=SLABS,
+                  checkpoint=True, observer=events.append)  # fmt: skip
+    assert events == []
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("A.npy", "small")]
+
+
+def test_the_tau_of_a_durable_qr_does_not_replace_a(tmp_path):
+    np.save(tmp_path / "F.tau.npy", random_matrix(N, N, "float64"))
+    before = (tmp_path / "F.tau.npy").read_bytes()
+    with pytest.raises(hdgemm.InputError, match="choose another out"):
+        linalg.qr(tmp_path / "F.tau.npy", mode="raw", out=(tmp_path / "F.npy", tmp_path / "R.npy"),
+                  options=SLABS, checkpoint=True)  # fmt: skip
+    assert (tmp_path / "F.tau.npy").read_bytes() == before
 
 
 def test_a_slab_that_is_not_stored_again_is_not_said_to_be(tmp_path, monkeypatch):
@@ -217,10 +273,6 @@ def test_the_other_triangle_of_a_file_is_a_hole(tmp_path, call, lower, checkpoin
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_a_full_disk_is_named_before_the_first_slab(tmp_path, monkeypatch, call, checkpoint):
     events = []
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0)))
     with pytest.raises(hdgemm.MatrixIOError, match=r"bytes for [^ ]*/F\.npy:") as caught:

@@ -326,7 +326,7 @@ def test_a_full_disk(tmp_path):
         os.truncate(tmp_path / "c.raw", 8_000_000)
         file = BlockFile(tmp_path / "c.raw", writable=True)
         matrix = FileMatrix(file, (1000, 1000), np.dtype("f8"))
-        with pytest.raises(MatrixIOError, match="free some space") as caught:
+        with pytest.raises(MatrixIOError, match="bytes are free there: make room") as caught:
             matrix.write(0, 0, np.ones((1000, 1000)))
         assert caught.value.path.endswith("c.raw")
         matrix.close()
