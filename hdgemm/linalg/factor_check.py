@@ -126,7 +126,7 @@ def check_qr(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -
 def _opened(factors: Any, kind: type[_Factors], name: str) -> _Factors:
     """Return factors of a kind, given as the pair that the factorisation returned or as a file."""
     given = isinstance(factors, tuple)
-    found = kind(*check_pair(factors, "factors")) if given else open_factors(factors)
+    found = kind(*check_pair(factors, "factors", kind)) if given else open_factors(factors)
     if not isinstance(found, kind):
         raise InputError(f"{factors} is no {name} factorisation")
     return found

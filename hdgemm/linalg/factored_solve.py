@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,12 +13,14 @@ from hdgemm.linalg.operands import open_square
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import ColumnSolver, Solution, ready, solve_stored
+from hdgemm.linalg.stored_factors import CholeskyFactor, Factorisation, LUFactors, QRFactors
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
     from hdgemm.run.session import Session
+
+#: What returns factors of each kind.
+_MAKERS: Final[Mapping[type[Factorisation], str]] = {
+    LUFactors: "lu_factor", CholeskyFactor: "cho_factor", QRFactors: "qr",
+}  # fmt: skip
 
 
 @shows_progress
@@ -137,7 +144,9 @@ def cho_solve(
     session, progress, observer, cancel, report, checkpoint, restart
         As in `solve_triangular`.
     """
-    c, lower = check_pair(c_and_lower, "c_and_lower")
+    c, lower = check_pair(c_and_lower, "c_and_lower", CholeskyFactor)
+    if np.ndim(lower):
+        raise InputError(f"c_and_lower must be (c, lower), lower has shape {np.shape(lower)}")
     matrix = open_square(c, "c")
     command = Command(
         "cho_solve", {"lower": bool(lower)}, checkpoint, restart, matrices={"the factor": matrix}
@@ -210,7 +219,7 @@ def lu_solve(
 
 def open_lu(lu_and_piv: Any) -> tuple[StoredMatrix, NDArray[np.int64]]:
     """Open LU factors of a square matrix, given as the pair that `lu_factor` returns."""
-    lu, piv = check_pair(lu_and_piv, "lu_and_piv")
+    lu, piv = check_pair(lu_and_piv, "lu_and_piv", LUFactors)
     matrix = open_square(lu, "lu")
     return matrix, check_pivots(piv, matrix.shape)
 
@@ -232,12 +241,13 @@ def check_pivots(piv: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
     return pivots.astype(np.int64, copy=False)
 
 
-def check_pair(given: Any, what: str) -> tuple[Any, Any]:
-    """Return the two members of what a factorisation returned."""
-    if isinstance(given, tuple | list) and len(given) == 2:
+def check_pair(given: Any, what: str, kind: type[Factorisation]) -> tuple[Any, Any]:
+    """Return the two members of what a factorisation of some kind returned."""
+    other = isinstance(given, tuple(_MAKERS)) and not isinstance(given, kind)
+    if isinstance(given, tuple | list) and len(given) == 2 and not other:
         return given[0], given[1]
     raise InputError(
-        f"{what} must be the pair that the factorisation returned, got a {type(given).__name__}; "
+        f"{what} must be the pair that {_MAKERS[kind]} returned, got a {type(given).__name__}; "
         "hdgemm.linalg.open gives the pair of a file"
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.transfer import copy_pool
 
@@ -33,6 +33,16 @@ def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
         return
     with unchanged({"A": a.operand}, out.operand.matrix):
         yield
+
+
+def check_reread(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
+    """Refuse a complex `out` for a real result that is read from it again while it is computed."""
+    if found.kind == "c" and computed.kind != "c":
+        raise InputTypeError(
+            f"out has dtype {found}, but the result is {computed} and is read from out again while "
+            f"it is computed: pass an out of {computed}",
+            found=str(found), computed=str(computed),
+        )  # fmt: skip
 
 
 def check_finite_slab(

@@ -18,6 +18,7 @@ from hdgemm.linalg.scratch import lu_factors
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solution import Solution, solve_stored
+from hdgemm.linalg.stored_factors import LUFactors
 from hdgemm.linalg.updates import host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix
@@ -187,7 +188,7 @@ def cond(
         portions = Portions(Watch.of(progress, observer, cancel, report), flops)
         summary = facts_of("cond", (n, n), name, chosen)
         run = Run(chosen, held, portions.next(flops))
-        given = a if factors is None else check_pair(factors, "factors")
+        given = a if factors is None else check_pair(factors, "factors", LUFactors)
         with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):
             if zero:
                 portions.finish(summary)

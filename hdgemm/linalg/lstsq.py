@@ -11,7 +11,7 @@ import scipy.linalg
 
 from hdgemm.errors import InputError
 from hdgemm.linalg.input_checks import input_unchanged
-from hdgemm.linalg.operands import open_matrix
+from hdgemm.linalg.operands import check_tall, open_matrix
 from hdgemm.linalg.row_checkpoint import durable_rows
 from hdgemm.linalg.row_plan import rows_for
 from hdgemm.linalg.run import Run, folder_of, open_run
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -124,7 +123,7 @@ def lstsq(
     facts = {"routine": "lstsq", "cond": cond, "driver": driver}
     with ExitStack() as stack:
         source = stack.enter_context(open_matrix(a))
-        _check_tall(source)
+        check_tall(source.shape)
         (m, n), solution = source.shape, Solution.of(b, len(source), source.dtype)
         rhs, p = stack.enter_context(solution.rhs), solution.rhs.shape[1]
         if not p:
@@ -156,16 +155,6 @@ def lstsq(
     if solution.vector and residues.size:
         residues = residues[0]
     return solution.result(out, target), residues, rank, s
-
-
-def _check_tall(source: StoredMatrix) -> None:
-    m, n = source.shape
-    if m < n:
-        raise InputError(
-            f"a has {m} rows and {n} columns: lstsq takes matrices with at least as many rows as "
-            "columns",
-            shape=source.shape,
-        )
 
 
 def _solve_triangle(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.linalg.operands import check_tall
 from hdgemm.linalg.planned_call import PlannedCall, shape_of
 from hdgemm.linalg.rank_update import plan_syrk
 from hdgemm.linalg.run import OpenRun, Run, open_run
@@ -108,6 +109,7 @@ def plan(
             return _syrk(a, dtype, out, run, arguments)
         call = PlannedCall.of(a, dtype, columns, out, run, checkpoint=checkpoint)
         if routine == "lstsq":
+            check_tall(call.shape)
             return call.rows()
         m, n = call.shape
         if routine not in ("lu", "lu_factor", "qr") and m != n:

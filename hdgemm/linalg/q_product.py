@@ -96,7 +96,8 @@ class QProduct:
         if self.c is not None:
             columns = self.c if self.left else self.c.T
             load = partial(self._load, columns, recorder)
-            store, check = partial(self._store, recorder), check_finite_slab
+            store = partial(self._store, recorder)
+            check = partial(check_finite_slab, transposed=not self.left, name="c")
         with SlabPipeline(
             self._out, self._out, plan, recorder, check, self.target.checkpoint,
             stream=reflectors.stored, load=load, store=store, devices=devices_of(plan, run.how),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.device_run import device_names
+from hdgemm.linalg.operands import open_matrix
 from hdgemm.linalg.row_plan import rows_for
-from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TALL = 4
 def rows_of_r(shape: tuple[int, int], r_out: Any) -> int:
     """Return the rows of R alone: all m in an array, the k that are not zero in a file."""
     m = shape[0]
-    given = r_out is not None and (is_location(r_out) or open_stored(r_out).shape[0] != m)
+    given = r_out is not None and (is_location(r_out) or open_matrix(r_out, "out").shape[0] != m)
     return min(shape) if given else m
 
 

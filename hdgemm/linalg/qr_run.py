@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.linalg.factor_plan import plan_for
 from hdgemm.linalg.householder import Reflectors
-from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
+from hdgemm.linalg.input_checks import check_finite_slab, check_reread, input_unchanged
 from hdgemm.linalg.planning import Storage, plan_slabs
 from hdgemm.linalg.qr_plan import ReflectorsOfR, stored_rows, with_r
 from hdgemm.linalg.recorder import Recorder, report_done
@@ -170,6 +170,7 @@ class QrRun:
 
     def factor(self, reflectors: Reflectors, r: Destination, recorder: Recorder) -> None:
         """Compute the reflectors and R."""
+        check_reread(reflectors.stored.dtype, self.dtype)
         store = partial(self._store, recorder, reflectors.stored, r)
         check = check_finite_slab if self.check_finite else None
         with SlabPipeline(

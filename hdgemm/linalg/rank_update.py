@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from hdgemm.blas import result_place
 from hdgemm.errors import InputError
 from hdgemm.linalg.blockwise import opened, product_summary
+from hdgemm.linalg.input_checks import check_reread
 from hdgemm.linalg.joint_plan import JointPlan
 from hdgemm.linalg.run import Run
 from hdgemm.linalg.triangle_update import TriangleUpdate
 from hdgemm.matrices.described import described
 from hdgemm.matrices.operands import open_operand
-from hdgemm.product.arguments import trans_flags
+from hdgemm.product.arguments import flag, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.product.target import result_at
 from hdgemm.progress import Watch
@@ -211,15 +212,18 @@ def _updated(
 ) -> Any:
     """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C."""
     (alpha, a, b), (beta, c, overwrite_c) = factors, old
+    below = flag(lower, "lower")
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)), trans_b=int(not trans), out=out
     )
     product = _checked(name, product, trans)
+    if product.c is not None:
+        check_reread(product.c.matrix.dtype, product.dtype)
     new = out is None or product.c is None
     with opened(product, asked.options, asked.session, name) as (stored, held, chosen):
         summands = _summands(name, _filled(stored, c, asked.watch) if new else stored)
-        update = TriangleUpdate(summands, bool(lower), name in _HERMITIAN)
+        update = TriangleUpdate(summands, below, name in _HERMITIAN)
         portions = update.run(chosen, held, asked.watch)
         stored.destination.matrix.flush()
         portions.finish(product_summary(name, stored, chosen))
@@ -267,7 +271,7 @@ def plan_syrk(
     product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
     if product.c is None:
         product = product.stored_in(described(product.target, product.shape, product.dtype))
-    update = TriangleUpdate((product,), bool(lower), hermitian=False)
+    update = TriangleUpdate((product,), flag(lower, "lower"), hermitian=False)
     return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
 
 

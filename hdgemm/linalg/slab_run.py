@@ -5,8 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hdgemm.errors import HdgemmError
 from hdgemm.linalg.factor_plan import plan_for
+from hdgemm.linalg.input_checks import check_reread
 from hdgemm.linalg.recorder import Recorder
 from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.slab_store import allocate_slabs
@@ -51,6 +54,7 @@ def slab_run(
     if plan is None:
         durable = checkpoint is not None
         plan = plan_for(kind, a, out, run, new=target.new, durable=durable)
+    check_reread(out.dtype, np.dtype(plan.dtype))
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         allocate_slabs(target, out, plan)
     if checkpoint is not None:

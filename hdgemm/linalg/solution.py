@@ -106,7 +106,8 @@ class Solution(NamedTuple):
     def place(self, out: Any) -> Any:
         """Return the place of X that the caller gave, an array for a vector as one column."""
         given = single(out)
-        return given[:, np.newaxis] if self.vector and isinstance(given, np.ndarray) else given
+        vector = self.vector and isinstance(given, np.ndarray) and given.ndim == 1
+        return given[:, np.newaxis] if vector else given
 
     def result(self, out: Any, target: Destination) -> Any:
         """Return what the caller gets: a vector for a vector, but in a file one column."""

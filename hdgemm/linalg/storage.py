@@ -121,7 +121,7 @@ def _opened(
         with _durable(command, out, a, source, form, overwrite_a) as durable:
             yield durable
     elif out is None and overwrite_a and takes_result(a):
-        with open_stored(a, "r+") as stored, keeps_name(stored.operand.matrix):
+        with _open_writable(a, "a") as stored, keeps_name(stored.operand.matrix):
             check_whole(stored.operand)
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
@@ -139,7 +139,7 @@ def _opened(
             yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
             draft.publish()
     else:
-        with _open_out(out) as stored, keeps_name(stored.operand.matrix):
+        with _open_writable(out, "out") as stored, keeps_name(stored.operand.matrix):
             _check_out(stored, source, shape, dtype)
             yield Destination(stored, out)
 
@@ -160,8 +160,9 @@ def _durable(
         return
     given = a if out is None and overwrite_a and takes_result(a) else out
     if given is None:
-        raise InputError("checkpoint needs a file: give out, or overwrite_a=True with a file as a")
-    with _open_out(given) as stored:
+        raise InputError("checkpoint needs a result in a file: give out as a path; factorisations "
+                         "also take overwrite_a=True with a file as a")  # fmt: skip
+    with _open_writable(given, "a" if out is None else "out") as stored:
         _check_out(stored, source, shape, dtype)
         matrix = stored.operand.matrix
         updates = overlaps(matrix, source.operand.matrix)
@@ -185,8 +186,8 @@ def _run(
         checkpoint.finish()
 
 
-def _open_out(out: Any) -> StoredMatrix:
-    return StoredMatrix(open_operand(out, what="out", writable=True), writable=True)
+def _open_writable(x: Any, what: str) -> StoredMatrix:
+    return StoredMatrix(open_operand(x, what=what, writable=True), writable=True)
 
 
 def takes_result(a: Any) -> bool:
@@ -208,7 +209,9 @@ def _check_out(
         )  # fmt: skip
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
-        raise InputError("out overlaps a without being the same matrix: choose another one")
+        raise InputError(
+            "out overlaps an operand without being the same matrix: choose another one"
+        )
 
 
 def check_apart(one: Destination, other: Destination) -> None:

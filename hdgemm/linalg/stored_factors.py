@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -53,6 +53,9 @@ class QRFactors(NamedTuple):
 
     qr: Any
     tau: NDArray[Any]
+
+
+Factorisation: TypeAlias = LUFactors | CholeskyFactor | QRFactors
 
 
 def beside(location: Location, suffix: str) -> Path | None:
@@ -129,7 +132,7 @@ def _save_beside(
 
 def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
     location: str | os.PathLike[str],
-) -> LUFactors | CholeskyFactor | QRFactors:
+) -> Factorisation:
     """Open a factorisation that `lu_factor`, `cholesky`, `cho_factor` or `qr` has stored.
 
     Parameters

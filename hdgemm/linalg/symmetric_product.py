@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.blas import result_place
 from hdgemm.linalg.operands import check_square
 from hdgemm.matrices.triangles import symmetric
+from hdgemm.product.arguments import flag
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -110,9 +111,10 @@ def _product(
 ) -> Product:  # fmt: skip
     """Return the product with alpha, A and B, and beta and C, for the whole of A."""
     (alpha, a, b), (beta, c) = factors, old
-    left, right = (b, a) if side else (a, b)
+    right_side, lower = flag(side, "side"), flag(lower, "lower")
+    left, right = (b, a) if right_side else (a, b)
     product = Product.of(left, right, alpha=alpha, beta=beta, c=c, out=out)
-    operand = product.b if side else product.a
+    operand = product.b if right_side else product.a
     check_square(operand.shape)
-    whole = symmetric(operand, lower=bool(lower), hermitian=hermitian)
-    return replace(product, b=whole) if side else replace(product, a=whole)
+    whole = symmetric(operand, lower=lower, hermitian=hermitian)
+    return replace(product, b=whole) if right_side else replace(product, a=whole)

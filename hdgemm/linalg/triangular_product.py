@@ -16,7 +16,7 @@ from hdgemm.linalg.solution import ColumnSolver, solve_columns
 from hdgemm.linalg.storage import destination
 from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.matrices.triangles import TriangularMatrix
-from hdgemm.product.arguments import as_scalar, result_dtype, trans_flags
+from hdgemm.product.arguments import as_scalar, flag, result_dtype, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -100,18 +100,19 @@ def trmm(
     --------
     >>> b = hdgemm.trmm(1.0, "L.npy", "B.npy", lower=1, out="LB.npy")
     """
+    side, lower, diag = flag(side, "side"), flag(lower, "lower"), flag(diag, "diag")
     left, right, trans = (b, a, (0, trans_a)) if side else (a, b, (trans_a, 0))
     product = Product.of(left, right, alpha=alpha, trans_a=trans[0], trans_b=trans[1], out=out)
     operand = product.b if side else product.a
     check_square(operand.shape)
     # `operand.trans` is that of op(A) over that of the stored matrix.
-    stored_lower = bool(lower) != (operand.trans != bool(trans_a))
+    stored_lower = lower != (operand.trans != bool(trans_a))
     triangle = replace(
-        operand, matrix=TriangularMatrix(operand.matrix, lower=stored_lower, unit=bool(diag))
+        operand, matrix=TriangularMatrix(operand.matrix, lower=stored_lower, unit=diag)
     )
     product = replace(product, b=triangle) if side else replace(product, a=triangle)
     # op(A)·B of a lower op(A) needs the first rows of B, B·op(A) the last columns.
-    first = (stored_lower != operand.trans) != bool(side)
+    first = (stored_lower != operand.trans) != side
     with opened(product, options, session, "trmm") as (stored, held, chosen):
         blocks = _blocks(stored, side, first=first, rows=chosen.tile[0] if chosen.tile else None)
         portions = Portions(
@@ -203,9 +204,10 @@ def trsm(
     --------
     >>> x = hdgemm.trsm(1.0, "L.npy", "B.npy", lower=1, out="X.npy")
     """
+    side, lower, diag = flag(side, "side"), flag(lower, "lower"), flag(diag, "diag")
     matrix, rhs = open_square(a), open_matrix(b, "b")
     n = matrix.shape[0]
-    if rhs.shape[bool(side)] != n:
+    if rhs.shape[side] != n:
         what = "columns" if side else "rows"
         raise InputError(f"b has shape {rhs.shape}: it needs {n} {what}, as a has")
     dtype = result_dtype(matrix.dtype, rhs.dtype)
@@ -213,10 +215,10 @@ def trsm(
     trans, conj = trans_flags(trans_a, "trans_a")
     code = ("C" if conj else "T") if trans else "N"
     # X·op(A) = alpha·B is solved as op(A)^T·X^T = alpha·B^T, of which conj(A) is a case.
-    conjugate = bool(side) and code == "C"
+    conjugate = side and code == "C"
     if side:
         code = {"N": "T", "T": "N", "C": "N"}[code]
-    triangle = Triangle(matrix, bool(lower), code, unit=bool(diag))
+    triangle = Triangle(matrix, lower, code, unit=diag)
 
     def solve(solver: TriangleSolver, x: NDArray[Any]) -> None:
         np.multiply(x, dtype.type(factor), out=x)

@@ -40,10 +40,14 @@ class StoredMatrix:
     @property
     def operand(self) -> Operand:
         """The matrix as the library's calls take it; closing that one leaves this one open."""
-        matrix = self._operand.matrix
-        if self.closed:
-            raise InputError(f"{matrix.name} is closed: open it again")
+        matrix = self._open_matrix
         return Operand(matrix.part(0, 0, matrix.shape), self._operand.trans)
+
+    @property
+    def _open_matrix(self) -> Matrix:
+        if self.closed:
+            raise InputError(f"{self._operand.matrix.name} is closed: open it again")
+        return self._operand.matrix
 
     @property
     def closed(self) -> bool:
@@ -89,7 +93,7 @@ class StoredMatrix:
     def __getitem__(self, key: Any) -> StoredMatrix:
         """Return the view ``[r0:r1, c0:c1]``, a matrix of its own; nothing is read."""
         (row, rows), (col, cols) = self._rectangle(key)
-        matrix, trans = self._operand.matrix, self._operand.trans
+        matrix, trans = self._open_matrix, self._operand.trans
         if trans:
             return self._view(matrix.part(col, row, (cols, rows)), trans=True)
         return self._view(matrix.part(row, col, (rows, cols)), trans=False)

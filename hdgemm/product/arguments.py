@@ -77,3 +77,13 @@ def trans_flags(code: Any, name: str) -> tuple[bool, bool]:
             f"{name} must be 0 (as it is), 1 (transposed) or 2 (conjugate transposed), got {code!r}"
         )
     return int(code) > 0, int(code) == 2
+
+
+def flag(code: Any, name: str) -> bool:
+    """Return BLAS's `side`, `lower` or `diag` from its code, as SciPy takes it: 0 or 1.
+
+    Reference BLAS's letters are refused: as truth values, "N" and "U" would mean the same.
+    """
+    if not isinstance(code, int | np.integer | np.bool_) or int(code) not in (0, 1):
+        raise InputError(f"{name} must be 0 or 1, got {code!r}")
+    return bool(code)

@@ -123,7 +123,7 @@ def test_a_singular_matrix_leaves_nothing(folder):
 
 
 def test_a_checkpoint_needs_a_file(folder):
-    with pytest.raises(hdgemm.InputError, match="checkpoint needs a file"):
+    with pytest.raises(hdgemm.InputError, match="checkpoint needs a result in a file"):
         solve(folder / "A.npy", folder / "B.npy", checkpoint=True)
 
 

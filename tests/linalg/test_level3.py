@@ -369,6 +369,11 @@ def test_wrong_arguments_are_refused(tmp_path):
         "it needs 4 rows": lambda: hdgemm.trsm(1, np.eye(4), a.T),
         "out overlaps": lambda: hdgemm.trmm(1, np.eye(4), z, out=z),
         "out overlaps a": lambda: hdgemm.syrk(1, z[:3].real, out=z[:3].real),
+        "out has dtype complex128": lambda: hdgemm.syrk(1, a, out=np.zeros((4, 4), complex)),
+        "lower must be 0 or 1, got 'U'": lambda: hdgemm.syrk(1, a, lower="U"),
+        "side must be 0 or 1, got 'L'": lambda: hdgemm.symm(1, np.eye(4), a, side="L"),
+        "diag must be 0 or 1, got 'N'": lambda: hdgemm.trsm(1, np.eye(4), a, diag="N"),
+        "lower must be 0 or 1, got 2": lambda: hdgemm.trmm(1, np.eye(4), a, lower=2),
     }
     for message, case in cases.items():
         with pytest.raises(hdgemm.InputError) as caught:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 import hdgemm
 from hdgemm import linalg
@@ -96,6 +97,72 @@ def test_factors_are_a_pair(factors):
     for call in calls:
         with pytest.raises(hdgemm.InputError, match="must be the pair"):
             call()
+
+
+def test_factors_of_another_kind_are_refused():
+    lu, chol = linalg.lu_factor(A), linalg.cho_factor(A)
+    reflectors, _ = linalg.qr(A, mode="raw")
+    calls = {
+        "lu_and_piv must be the pair that lu_factor returned, got a CholeskyFactor":
+            lambda: linalg.det(chol),
+        "lu_and_piv must be the pair that lu_factor returned, got a QRFactors":
+            lambda: linalg.lu_solve(reflectors, B),
+        "factors must be the pair that lu_factor returned, got a CholeskyFactor":
+            lambda: linalg.cond(A, factors=chol),
+        "c_and_lower must be the pair that cho_factor returned, got a LUFactors":
+            lambda: linalg.cho_solve(lu, B),
+        r"lower has shape \(4,\)": lambda: linalg.cho_solve(scipy.linalg.lu_factor(A), B),
+    }  # fmt: skip
+    for message, call in calls.items():
+        with pytest.raises(hdgemm.InputError, match=message):
+            call()
+
+
+COMPLEX_OUT = {
+    "cholesky": lambda out: linalg.cholesky(A, out=out),
+    "lu_factor": lambda out: linalg.lu_factor(A, out=out),
+    "qr raw": lambda out: linalg.qr(A, mode="raw", out=out),
+    "qr full": lambda out: linalg.qr(A, out=(out, out.copy())),
+}
+
+
+@pytest.mark.parametrize("call", COMPLEX_OUT)
+def test_a_complex_out_of_real_factors_is_refused_before_it_is_written(call):
+    out = np.full((4, 4), 7j)
+    with pytest.raises(hdgemm.InputTypeError, match="out has dtype complex128, but the result"):
+        COMPLEX_OUT[call](out)
+    assert (out == 7j).all()
+
+
+@pytest.mark.parametrize("a", [(2, 4), A[:2]])
+def test_the_plan_refuses_the_wide_matrices_that_lstsq_refuses(a):
+    with pytest.raises(hdgemm.InputError, match="a has 2 rows and 4 columns"):
+        linalg.plan("lstsq", a)
+
+
+def test_out_is_named_in_refusals(tmp_path):
+    np.save(tmp_path / "A.npy", A)
+    with (
+        hdgemm.open(tmp_path / "A.npy") as a,
+        pytest.raises(hdgemm.InputError, match=r"^a is to be"),
+    ):
+        linalg.lu_factor(a, overwrite_a=True)
+    with pytest.raises(hdgemm.InputError, match=r"^out must be a matrix"):
+        linalg.qr(A, mode="r", out=np.zeros(4))
+
+
+def test_a_vector_may_go_into_one_column():
+    out = np.zeros((4, 1))
+    assert linalg.solve(A, B[:, 0], out=out) is out
+    np.testing.assert_allclose(A @ out, B[:, :1])
+
+
+@pytest.mark.parametrize("mode", ["left", "right"])
+def test_the_place_of_a_nan_in_c_of_qr_multiply(mode):
+    c = np.ones((4, 4))
+    c[1, 2] = np.nan
+    with pytest.raises(hdgemm.InputError, match=r"^c has nan at row 1, column 2"):
+        linalg.qr_multiply(A, c, mode)
 
 
 @pytest.mark.parametrize("location", [None, 5, A, b"\0", object()])

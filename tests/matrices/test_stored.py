@@ -341,6 +341,8 @@ def test_a_closed_matrix_says_so(stored, tmp_path):
             np.asarray(closed)
         with pytest.raises(InputError, match="closed"):
             hdgemm.matmul(closed, closed.T)
+        with pytest.raises(InputError, match="closed"):
+            hdgemm.linalg.lu_factor(closed)
         assert "mode closed" in repr(closed)
 
 
