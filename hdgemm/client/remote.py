@@ -162,7 +162,8 @@ class Client:
         options
             As in `submit`: host_memory, threads, tile.
         **inputs
-            priority, name, and what the process takes of lower, mode, assume_a, transposed, refine.
+            priority, name, and what the process takes of lower, trans, mode, assume_a, transposed,
+            refine.
         """
         further = {**inputs, "output": output, "options": options}
         return self._execute(process, self._inputs({"a": a, "b": b}, further, transfer))

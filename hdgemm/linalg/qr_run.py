@@ -188,7 +188,9 @@ class QrRun:
             report_done(self.how.watch, done)
             return reflectors
         check = check_finite_slab if self.check_finite else None
-        with slab_run("qr", self.source, target.stored, target, self.how, check) as pipeline:
+        with slab_run(
+            "qr", self.source, target.stored, target, self.how, check, dtype=self.dtype
+        ) as pipeline:
             reflectors = Reflectors(target.stored, pipeline.plan)
             if done is not None:
                 reflectors.restore(done)

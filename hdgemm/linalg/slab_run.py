@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,8 @@ def slab_run(
     run: OpenRun,
     check: Callable[[Slab], None] | None,
     plan: SlabPlan | None = None,
+    *,
+    dtype: np.dtype[Any] | None = None,
 ) -> Iterator[SlabPipeline]:
     """Yield the pipeline of one factorisation, durable or not; report it on leaving.
 
@@ -47,13 +49,15 @@ def slab_run(
         Called with each slab that is loaded.
     plan
         Of factors that stay in the array that `out` is; None plans slabs.
+    dtype
+        Of the factors; None for that of A.
     """
     checkpoint = target.checkpoint
     if checkpoint is not None and isinstance(checkpoint.plan, SlabPlan):
         plan = checkpoint.plan
     if plan is None:
         durable = checkpoint is not None
-        plan = plan_for(kind, a, out, run, new=target.new, durable=durable)
+        plan = plan_for(kind, a, out, run, new=target.new, durable=durable, dtype=dtype)
     check_reread(out.dtype, np.dtype(plan.dtype))
     if target.new and kind == "cholesky" and (checkpoint is None or checkpoint.plan is None):
         allocate_slabs(target, out, plan)

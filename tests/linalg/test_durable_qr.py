@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.linalg import lstsq, qr, row_checkpoint
+from hdgemm.linalg import lstsq, qr, qr_multiply, row_checkpoint
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
@@ -63,6 +63,19 @@ def test_r_keeps_its_slabs_when_the_reflectors_are_lost(tmp_path, monkeypatch):
     (found,) = qr(tmp_path / "A.npy", options=hdgemm.Options(host_memory="40MB"), **command)
     (expected,) = qr(np.load(tmp_path / "A.npy"), mode="r")
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtypes", [("float64", "complex128"), ("float32", "float64")])
+@pytest.mark.parametrize("mode", ["left", "right"])
+def test_a_durable_product_with_q_has_the_precision_of_both_operands(tmp_path, mode, dtypes):
+    a, c = random_matrix(20, 14, dtypes[0]), random_matrix(20, 20, dtypes[1])
+    found = []
+    for name, durable in (("durable", True), ("plain", False)):
+        out = tmp_path / f"{name}.npy", tmp_path / f"{name}R.npy"
+        found.append(qr_multiply(a, c, mode, out=out, options=SLABS, checkpoint=durable))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype == dtypes[1]
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_results_in_memory_have_no_checkpoint(tmp_path):
