@@ -21,6 +21,7 @@ from hdgemm.linalg.slab_plan import Columns
 from hdgemm.linalg.slab_run import say_state, slab_run
 from hdgemm.linalg.storage import destination
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
+from hdgemm.product.arguments import flag
 from hdgemm.product.target import result_at
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -141,7 +142,8 @@ def cholesky(
             report(found)
         return result_at(out)
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    command = Command("cholesky", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
+    lower = flag(lower, "lower")
+    command = Command("cholesky", {"lower": lower}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, run, clean=True, command=command, strategy=strategy)
     return call.compute(a, out, overwrite_a=overwrite_a)
 
@@ -169,7 +171,8 @@ def cho_factor(
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    command = Command("cho_factor", {"lower": bool(lower)}, checkpoint, restart, not lower, True)
+    lower = flag(lower, "lower")
+    command = Command("cho_factor", {"lower": lower}, checkpoint, restart, not lower, True)
     call = _Call(lower, check_finite, run, clean=False, command=command)
     return CholeskyFactor(call.compute(a, out, overwrite_a=overwrite_a), lower)
 
@@ -186,7 +189,7 @@ class _Call:
         self, lower: bool, check_finite: bool, run: Run, *, clean: bool, command: Command,
         strategy: str = "hybrid",
     ) -> None:  # fmt: skip
-        self._lower, self._run = bool(lower), run
+        self._lower, self._run = lower, run
         check = partial(check_finite_slab, triangle=True, transposed=not lower)
         self._check = check if check_finite else None
         self._clean, self._command, self._strategy = clean, command, strategy

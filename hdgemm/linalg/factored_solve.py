@@ -15,6 +15,7 @@ from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solution import ColumnSolver, Solution, ready, solve_stored
 from hdgemm.linalg.stored_factors import CholeskyFactor, Factorisation, LUFactors, QRFactors
 from hdgemm.linalg.triangle_solver import Triangle
+from hdgemm.product.arguments import flag
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -102,7 +103,9 @@ def solve_triangular(
     codes = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
     if trans not in codes:
         raise InputError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
-    triangle = Triangle(matrix, bool(lower), codes[trans], bool(unit_diagonal), check_finite)
+    triangle = Triangle(
+        matrix, flag(lower, "lower"), codes[trans], bool(unit_diagonal), check_finite
+    )
     solver = ColumnSolver(lambda solver, x: solver.solve(triangle, x), (triangle,))
     command = Command(
         "solve_triangular",

@@ -54,7 +54,7 @@ def _as_array(x: Any, what: str) -> Any:
         array = np.asarray(x)
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"{what} is a {type(x).__name__} and no matrix: {error}") from error
-    if array.ndim == 0 and array.dtype.kind == "O":
+    if array.ndim == 0 and array.dtype.kind in "OSU":
         return x
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 

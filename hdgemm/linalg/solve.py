@@ -23,6 +23,7 @@ from hdgemm.linalg.system import (
     refined,
     structure_of,
 )
+from hdgemm.product.arguments import flag
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -118,7 +119,8 @@ def solve(
             a, b, int(transposed), assume_a.startswith("lower"), overwrite_b=overwrite_b, **rest
         )
     check_refine(refine)
-    arguments = {"assume_a": assume_a, "lower": bool(lower), "transposed": bool(transposed),
+    lower = flag(lower, "lower")
+    arguments = {"assume_a": assume_a, "lower": lower, "transposed": bool(transposed),
                  "refine": refine}  # fmt: skip
     run = Run(options, session, Watch.of(progress, observer, cancel, report))
     with ExitStack() as stack:
@@ -132,7 +134,7 @@ def solve(
         reread = assume_a in MIRRORED or (refines and checkpoint is not False)
         overwrites = bool(overwrite_a) and not reread
         system = System(
-            a, source, solution, assume_a, lower=bool(lower), transposed=bool(transposed),
+            a, source, solution, assume_a, lower=lower, transposed=bool(transposed),
             check_finite=bool(check_finite), overwrite_a=overwrites,
         )  # fmt: skip
         command = Command("solve", arguments, checkpoint, restart, matrices=system.kept)

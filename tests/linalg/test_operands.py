@@ -46,6 +46,7 @@ NO_MATRICES = {
     "texts": np.array([["1", "2"], ["3", "4"]]),
     "three dimensions": np.zeros((2, 2, 2)),
     "half precision": A.astype("float16"),
+    "bytes": b"A.npy",
 }
 
 
@@ -96,6 +97,20 @@ def test_factors_are_a_pair(factors):
         calls += [lambda: check_lu(A, factors), lambda: check_cholesky(A, factors)]
     for call in calls:
         with pytest.raises(hdgemm.InputError, match="must be the pair"):
+            call()
+
+
+@pytest.mark.parametrize("lower", ["U", "L", None, 2, 1.0])
+def test_lower_is_no_letter(lower):
+    """As truth values, "U" and "L" would both mean the lower triangle."""
+    calls = (
+        lambda: linalg.cholesky(A, lower),
+        lambda: linalg.cho_factor(A, lower),
+        lambda: linalg.solve(A, B, lower, assume_a="sym"),
+        lambda: linalg.solve_triangular(A, B, lower=lower),
+    )
+    for call in calls:
+        with pytest.raises(hdgemm.InputError, match="lower must be 0 or 1"):
             call()
 
 
