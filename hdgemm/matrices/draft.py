@@ -29,6 +29,9 @@ _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 #: Bytes of the longest file that offsets can address.
 _LONGEST_FILE: Final = (1 << 63) - 1
 
+#: Bytes of the longest name of a file.
+_LONGEST_NAME: Final = 255
+
 M = TypeVar("M", bound=Matrix)
 
 
@@ -161,8 +164,10 @@ def real_path(path: Path) -> Path:
 
 
 def aside(path: Path) -> Path:
-    """Return an unused name in the same folder."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    """Return an unused name in the same folder, of a length that file systems take."""
+    mark = f".{secrets.token_hex(4)}.part"
+    name = os.fsencode(path.name)[: _LONGEST_NAME - 1 - len(mark)].decode(errors="ignore")
+    return path.with_name(f".{name}{mark}")
 
 
 def reserve(
@@ -176,10 +181,12 @@ def reserve(
 
     Raises `InputError` when nothing can be created there, `no_space` when the space is missing.
     """
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
     wait_for_freed_space()
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(
+                f"{path} exists and is not a file; choose another name", path=str(path)
+            )
         fd, part = _create(path, part)
     except OSError as error:
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from hdgemm.matrices.transfer import ALIGNMENT
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
+
+    from hdgemm.matrices.base import Matrix
 
 
 class _DatasetDraft(Draft[FileMatrix]):
@@ -43,6 +46,43 @@ class _DatasetDraft(Draft[FileMatrix]):
             for group in self._new_groups:
                 if group in file and not len(file[group]):
                     del file[group]
+
+
+class NewFileDraft(Draft[Any]):
+    """A dataset in a file aside, which gets the name `path`.
+
+    Where another process has made a file of that name meanwhile, the dataset is copied into it.
+    """
+
+    def __init__(self, path: Path, item: str, part: Path, matrix: Matrix) -> None:
+        super().__init__(path, part, matrix)
+        self._item = item
+
+    def _give_name(self) -> None:
+        try:
+            os.link(self.part, self.path)
+        except FileExistsError:
+            # A process that was killed here leaves one file with both names.
+            if not self.path.samefile(self.part):
+                self._copy()
+        except OSError:  # the file system has no hard links
+            super()._give_name()
+            return
+        self.part.unlink()
+
+    def _copy(self) -> None:
+        _missing_groups(self.path, self._item)
+        with (
+            library("change", self.path),
+            open_file(self.part, "r") as part,
+            open_file(self.path, "r+") as file,
+        ):
+            if self._item in file:
+                del file[self._item]
+            part.copy(self._item, file, self._item)
+
+    def _settle(self) -> None:
+        sync_file(self.path)
 
 
 def create_hdf5(
@@ -82,7 +122,8 @@ def create_hdf5(
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        draft = Draft(path, part, FileMatrix(BlockFile(part, writable=True), shape, stored, offset))
+        matrix = FileMatrix(BlockFile(part, writable=True), shape, stored, offset)
+        draft = NewFileDraft(path, item, part, matrix)
     _reserve(draft, offset)
     return draft
 

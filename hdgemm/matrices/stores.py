@@ -12,7 +12,7 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import Draft, real_path
 from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
-from hdgemm.matrices.hdf5_draft import create_hdf5
+from hdgemm.matrices.hdf5_draft import NewFileDraft, create_hdf5
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.npy import create_npy, open_npy
@@ -196,7 +196,8 @@ def reopen_draft(place: Location, part: Path) -> Draft[Any]:
     if place.format == "zarr":
         return reopen_zarr(place.path, place.item, part)
     if place.format == "hdf5":
-        return Draft(real_path(place.path), part, open_hdf5(part, place.item, writable=True))
+        dataset = open_hdf5(part, place.item, writable=True)
+        return NewFileDraft(real_path(place.path), place.item, part, dataset)
     matrix, flipped = open_location(replace(place, path=part), writable=True)
     return Draft(real_path(place.path), part, matrix, trans=flipped)
 

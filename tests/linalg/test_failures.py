@@ -118,6 +118,18 @@ def test_the_pivots_have_no_name_before_they_are_complete(tmp_path, monkeypatch)
     linalg.open(tmp_path / "F.npy")
 
 
+@pytest.mark.parametrize("long", ["x" * 247, "é" * 123])
+def test_names_as_long_as_the_file_system_takes(tmp_path, long):
+    a, out = positive_definite(N, "float64"), tmp_path / f"{long}.npy"
+    hdgemm.syrk(1.0, a, out=out, options=SLABS)
+    np.testing.assert_allclose(np.triu(np.load(out)), np.triu(a @ a.T))
+    before = out.read_bytes()
+    with pytest.raises(hdgemm.InputError, match=r"cannot create .*: File name too long"):
+        lu_factor(a, out=out, options=SLABS)  # its description has a longer name
+    assert out.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
 @pytest.mark.parametrize("mode", ["full", "raw"])
 @pytest.mark.parametrize("folder", ["small", "missing"])
 def test_a_durable_qr_checks_the_place_of_r_before_it_factors(tmp_path, monkeypatch, mode, folder):

@@ -23,7 +23,7 @@ from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.raw import RawLayout
 from hdgemm.matrices.rectangles import RectangleMatrix
-from hdgemm.matrices.stores import create_matrix
+from hdgemm.matrices.stores import create_matrix, reopen_draft
 from hdgemm.product.aliasing import overlaps, same_elements
 
 h5py = pytest.importorskip("h5py")
@@ -194,6 +194,33 @@ def test_an_out_in_a_file_with_others_keeps_them(tmp_path):
     with h5py.File(tmp_path / "x.h5") as file:
         np.testing.assert_array_equal(file["group/A"][:], x)
         assert (file["B"][:] == 2).all()
+
+
+@pytest.mark.parametrize("item", ["group/A", "group/B"])
+def test_a_file_that_another_process_made_meanwhile_keeps_its_matrices(tmp_path, item):
+    x = numbers((90, 80))
+    with create_matrix(f"{tmp_path}/x.h5::group/B", (500, 300), "f4") as draft:
+        draft.matrix.write(0, 0, np.full((500, 300), 2, "f4"))
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file[item] = x
+        draft.publish()
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert (file["group/B"][:] == 2).all()
+        if item != "group/B":
+            np.testing.assert_array_equal(file[item][:], x)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
+
+
+def test_a_run_that_ends_before_the_draft_has_lost_its_name_is_published(tmp_path):
+    place = parse_location(f"{tmp_path}/x.h5::B")
+    draft = create_matrix(place, (50, 30), "f4", tmp_path / "part")
+    draft.matrix.write(0, 0, np.ones((50, 30), "f4"))
+    os.link(tmp_path / "part", tmp_path / "x.h5")
+    with reopen_draft(place, tmp_path / "part") as draft:
+        draft.publish()
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert (file["B"][:] == 1).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
 
 
 def test_large_new_datasets_start_on_a_block(tmp_path):
