@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import scipy.linalg
 
 from hdgemm.errors import InputError
@@ -151,7 +152,7 @@ def lstsq(
         x, rank, s = _solve_triangle(found, cond, driver)
         target.stored[:, :] = x
     full = (m > n or n == 0) and rank == n and driver != "gelsy"
-    residues = found.residues if full else found.residues[:0]
+    residues = found.residues if full else np.empty(0, solution.dtype)
     if solution.vector and residues.size:
         residues = residues[0]
     return solution.result(out, target), residues, rank, s

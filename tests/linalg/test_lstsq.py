@@ -71,14 +71,16 @@ def test_a_vector_has_a_vector_as_solution(tmp_path):
 
 
 @pytest.mark.parametrize("driver", ["gelsd", "gelsy", "gelss"])
-def test_a_matrix_of_lower_rank_has_the_solution_of_least_norm(driver):
-    a = random_matrix(60, 4, "float64") @ random_matrix(4, 9, "float64", seed=1)
-    b = random_matrix(60, 2, "float64", seed=2)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_matrix_of_lower_rank_has_the_solution_of_least_norm(driver, dtype):
+    a = random_matrix(60, 4, dtype) @ random_matrix(4, 9, dtype, seed=1)
+    b = random_matrix(60, 2, dtype, seed=2)
     x, residues, rank, s = lstsq(a, b, 1e-12, lapack_driver=driver, options=ROWS)
     expected = scipy.linalg.lstsq(a, b, 1e-12, lapack_driver=driver)
     np.testing.assert_allclose(x, expected[0], rtol=1e-9, atol=1e-12)
     assert rank == expected[2] == 4
     assert residues.size == expected[1].size == 0
+    assert residues.dtype == expected[1].dtype
     assert (s is None) == (expected[3] is None)
 
 
