@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import fcntl
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.draft import Draft
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import keeps_name
 from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
@@ -121,7 +123,11 @@ def _opened(
         with _durable(command, out, a, source, form, overwrite_a) as durable:
             yield durable
     elif out is None and overwrite_a and takes_result(a):
-        with _open_writable(a, "a") as stored, keeps_name(stored.operand.matrix):
+        with (
+            _open_writable(a, "a") as stored,
+            _only_run(a, stored),
+            keeps_name(stored.operand.matrix),
+        ):
             check_whole(stored.operand)
             yield Destination(stored, a, parse_location(a) if is_location(a) else None)
     elif out is None:
@@ -167,7 +173,11 @@ def _durable(
         matrix = stored.operand.matrix
         updates = overlaps(matrix, source.operand.matrix)
         existing = DurablePlace.of_existing(stored.operand, updates=updates)
-        with _run(command, source, existing, order) as checkpoint, keeps_name(matrix):
+        with (
+            _run(command, source, existing, order) as checkpoint,
+            _only_run(given, stored),
+            keeps_name(matrix),
+        ):
             location = parse_location(given) if is_location(given) else None
             yield Destination(stored, given, location, checkpoint=checkpoint)
 
@@ -184,6 +194,32 @@ def _run(
                 checkpoint.discard()  # to go on would fail again
             raise
         checkpoint.finish()
+
+
+@contextmanager
+def _only_run(given: Any, stored: StoredMatrix) -> Iterator[None]:
+    """Lock a .npy or raw file that is overwritten: two runs would factor each other's columns.
+
+    Views of a file are not locked: runs may overwrite several at once.
+    """
+    matrix = stored.operand.matrix
+    whole = is_location(given) and parse_location(given).format in ("npy", "raw")
+    if not whole or not isinstance(matrix, FileMatrix):
+        yield
+        return
+    try:
+        fcntl.flock(matrix.file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputError(
+            f"another run is overwriting {matrix.path}; wait for it", path=str(matrix.path)
+        ) from error
+    except OSError:
+        pass  # no locks on this file system
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(matrix.file.fileno(), fcntl.LOCK_UN)  # a forked child shares it
 
 
 def _open_writable(x: Any, what: str) -> StoredMatrix:

@@ -130,6 +130,24 @@ def test_names_as_long_as_the_file_system_takes(tmp_path, long):
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_two_runs_do_not_overwrite_one_file(tmp_path, checkpoint):
+    a, refused = np.asfortranarray(random_matrix(N, N, "float64")), []
+    np.save(tmp_path / "A.npy", a)
+
+    def observe(_event):
+        if not refused:
+            with pytest.raises(hdgemm.InputError, match="another run is overwriting") as caught:
+                lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
+            refused.append(caught)
+
+    again = {"options": SLABS, "checkpoint": checkpoint}
+    lu_factor(tmp_path / "A.npy", overwrite_a=True, observer=observe, **again)
+    assert refused
+    expected, _ = lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
+    np.testing.assert_array_equal(np.load(tmp_path / "A.npy"), expected)
+
+
 @pytest.mark.parametrize("mode", ["full", "raw"])
 @pytest.mark.parametrize("folder", ["small", "missing"])
 def test_a_durable_qr_checks_the_place_of_r_before_it_factors(tmp_path, monkeypatch, mode, folder):
