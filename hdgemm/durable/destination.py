@@ -168,4 +168,7 @@ class Destination:
         """Return all such files that exist, and what their own runs have left beside them."""
         base = self.work("")
         names = (base.name, f".{base.name}")
-        return [path for path in base.parent.iterdir() if path.name.startswith(names)]
+        try:
+            return [path for path in base.parent.iterdir() if path.name.startswith(names)]
+        except FileNotFoundError:  # the folder was removed during the run
+            return []

@@ -148,6 +148,18 @@ def test_two_runs_do_not_overwrite_one_file(tmp_path, checkpoint):
     np.testing.assert_array_equal(np.load(tmp_path / "A.npy"), expected)
 
 
+def test_a_folder_that_is_removed_during_a_durable_run_is_named(tmp_path):
+    np.save(tmp_path / "A.npy", random_matrix(8 * N, N, "float64"))
+    (tmp_path / "below").mkdir()
+
+    def remove(_event):
+        shutil.rmtree(tmp_path / "below", ignore_errors=True)
+
+    with pytest.raises(hdgemm.InputError, match=r"cannot create .*: No such file"):
+        linalg.lstsq(tmp_path / "A.npy", np.ones(8 * N), out=tmp_path / "below" / "X.npy",
+                     options=SLABS, checkpoint=True, observer=remove)  # fmt: skip
+
+
 @pytest.mark.parametrize("mode", ["full", "raw"])
 @pytest.mark.parametrize("folder", ["small", "missing"])
 def test_a_durable_qr_checks_the_place_of_r_before_it_factors(tmp_path, monkeypatch, mode, folder):
