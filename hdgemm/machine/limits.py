@@ -26,6 +26,8 @@ _RESERVE: Final = 128 << 20
 _UNKNOWN: Final = 1 << 30
 _LEAST: Final = 64 << 20
 _CGROUP: Final = Path("/sys/fs/cgroup")
+#: Version 1 of cgroups has a larger number where there is no limit.
+_NO_LIMIT: Final = 1 << 62
 #: Lines of memory.stat with the inactive page cache: version 1 of cgroups has a total, too.
 _INACTIVE: Final = re.compile(rb"^(total_inactive_file|inactive_file) (\d+)$", re.MULTILINE)
 
@@ -60,8 +62,11 @@ def _cgroup_memory() -> list[tuple[int, int]]:
     """Return limit and use in bytes of each memory cgroup from this process's up to the root."""
     found = []
     for folder, limit_name, used_name in _cgroup_folders():
-        limit, used = _number(folder / limit_name), _number(folder / used_name)
-        if limit is not None and used is not None:
+        limit = _number(folder / limit_name)
+        if limit is None or limit >= _NO_LIMIT:
+            continue
+        used = _number(folder / used_name)
+        if used is not None:
             found.append((limit, used - _reclaimable(folder)))
     return found
 

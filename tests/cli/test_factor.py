@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm import linalg
-from hdgemm.cli.app import app
+from hdgemm.cli.app import app_for
 from hdgemm.options import Options
 
 N = 40
@@ -28,7 +28,8 @@ def files(tmp_path, monkeypatch):
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+    words = [str(word) for word in words]
+    return CliRunner().invoke(app_for(words), words)
 
 
 def nonzero(counts):
@@ -328,7 +329,8 @@ def test_the_plan_of_r_has_the_bytes_that_move(tmp_path, monkeypatch, shape, giv
     np.save("A.npy", np.random.default_rng(0).standard_normal(shape))
     if "checkpoint" in given and out != "R.npy":
         pytest.skip("a durable run needs a file of its own")
-    with hdgemm.Session(Options(tile=(1, 7, 3), devices="host")) as session:  # one set of rates
+    options = Options(tile=(1, 7, 3), devices="host", host_memory="30MB")
+    with hdgemm.Session(options) as session:  # one set of rates
         given = {**given, "mode": "r", "out": out, "session": session}
         shown, reports = linalg.plan("qr", "A.npy", **given), []
         linalg.qr("A.npy", **given, report=reports.append)

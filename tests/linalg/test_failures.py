@@ -12,7 +12,14 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import cho_factor, cholesky, input_checks, lu_factor, slab
+from hdgemm.linalg import (
+    cho_factor,
+    cholesky,
+    cholesky_elimination,
+    input_checks,
+    lu_factor,
+    slab,
+)
 from hdgemm.linalg.row_plan import plan_rows
 from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.linalg.slabs import SlabPipeline
@@ -60,6 +67,31 @@ def test_nothing_is_published_or_overwritten_where_the_first_slab_fails(
     assert "overwritten" not in str(caught.value)
     assert (tmp_path / "A.npy").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_no_column_is_overwritten_before_its_slab_is_computed(tmp_path, monkeypatch):
+    """Of one slab in several chunks the last is not positive definite."""
+    monkeypatch.setattr(slab, "BLOCK_BYTES", 1)
+    for name in ("_WIDEST", "_NARROWEST"):
+        monkeypatch.setattr(f"hdgemm.linalg.elimination.{name}", 8)
+    a = np.asfortranarray(positive_definite(N, "float64"))
+    a[-1, -1] = -1
+    np.save(tmp_path / "A.npy", a)
+    stored, factor = threading.Event(), cholesky_elimination.factor_panel
+
+    def factor_late(part, first, *others):
+        assert first < N - 8 or not stored.wait(0.3)
+        return factor(part, first, *others)
+
+    def observe(event):
+        if event.stage == "store2":
+            stored.set()
+
+    monkeypatch.setattr(cholesky_elimination, "factor_panel", factor_late)
+    options = hdgemm.Options(tile=(1, N, 3), host_memory="30MB")
+    with pytest.raises(np.linalg.LinAlgError, match=r"order 40 .*A\.npy is unchanged"):
+        cholesky(tmp_path / "A.npy", True, overwrite_a=True, options=options, observer=observe)
+    np.testing.assert_array_equal(np.load(tmp_path / "A.npy"), a)
 
 
 def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeypatch):

@@ -56,6 +56,14 @@ def test_a_cgroup_limits_the_free_memory(monkeypatch, tmp_path):
     assert limits.available_bytes() == 100000 - (60000 - 7000)
 
 
+def test_the_use_of_a_cgroup_without_a_limit_is_not_read(monkeypatch, tmp_path):
+    (tmp_path / "limit").write_text("9223372036854771712")
+    monkeypatch.setattr(limits, "_cgroup_folders", lambda: [(tmp_path, "limit", "used")])
+    monkeypatch.setattr(limits, "_reclaimable", refuse)
+    (tmp_path / "used").write_text("60000")
+    assert limits.available_bytes() > 0
+
+
 def test_a_full_disk_leaves_the_old_cache_and_no_draft(monkeypatch, tmp_path):
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
     write_entry("some.json", "key", 1)
