@@ -124,6 +124,14 @@ def test_not_positive_definite_names_the_minor_and_publishes_nothing(tmp_path, o
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("order", [100, 270])
+def test_the_minor_of_a_panel_that_is_halved_is_named(order):
+    a = positive_definite(300, "float64")
+    a[order - 1, order - 1] = -1.0
+    with pytest.raises(scipy.linalg.LinAlgError, match=f"order {order} "):
+        cholesky(a, lower=True)
+
+
 @pytest.mark.parametrize(("lower", "place"), [(True, (17, 11)), (False, (11, 17))])
 def test_nan_is_named_with_its_position(tmp_path, lower, place):
     a = positive_definite(23, "float64")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg import lstsq
+from hdgemm.linalg import lstsq, tsqr
 from hdgemm.linalg.row_plan import plan_rows
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
@@ -42,6 +42,14 @@ def test_any_blocks_of_rows_give_scipys_solution(n, more, p, rows, cores, dtype,
     a = np.asarray(random_matrix(n + more, n, dtype, seed=n), order=order)
     b = random_matrix(n + more, p, dtype, seed=1)
     options = hdgemm.Options(tile=(rows, 1, 1), host_memory="20MB", threads=cores)
+    assert_solution(lstsq(a, b, options=options), a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_block_of_rows_is_reduced_by_strips(monkeypatch, dtype):
+    monkeypatch.setattr(tsqr, "_STRIP_BYTES", 1)  # strips of 64 rows, and one of 8
+    a, b = random_matrix(200, 9, dtype), random_matrix(200, 2, dtype, seed=1)
+    options = hdgemm.Options(tile=(200, 1, 1), host_memory="20MB", threads=1)
     assert_solution(lstsq(a, b, options=options), a, b)
 
 

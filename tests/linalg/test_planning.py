@@ -124,6 +124,9 @@ def test_no_32_bit_trap():
     found = plan("lu", 100_000, 8_000_000_000, width=4000, block=512)
     assert found.planned_bytes["load1"] > 8 * 100_000**2
     assert found.flops == 2 * 100_000**3 // 3
+    large = plan_slabs("lu", 1 << 18, "float32", 64 << 30, HOST)
+    assert max(slab.width for slab in large.slabs) << 18 > 1 << 31  # elements of a slab
+    assert sum(map(large.nbytes, large.slabs)) == 4 << 36
 
 
 def test_leading_dimension_keeps_the_phase_of_the_file():
