@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import scipy.linalg
 
 import hdgemm
 from hdgemm.durable.journal import Journal
@@ -60,6 +61,17 @@ def report_of(call, *arguments, **named):
 CALLS = [lu_factor, cholesky, cho_factor]
 #: The second store of slab 0 is that of LU's last pass.
 MOMENTS = [("load1", 3, 0), ("mult1", 2, 0), ("mult1", LAST, 0), ("store2", 2, 0), ("store2", 0, 1)]
+
+
+def test_a_zero_pivot_before_an_interruption_is_named(tmp_path):
+    a = random_matrix(N, N, "float64")
+    a[:, 9] = 0
+    command = {"out": tmp_path / "F.npy", "options": SLABS, "checkpoint": True}
+    with pytest.raises(InterruptedRunError):
+        lu_factor(a, observer=interrupt("mult1", 4), **command)
+    for _ in ("resumed", "finished"):
+        with pytest.warns(scipy.linalg.LinAlgWarning, match="number 10 is"):
+            lu_factor(a, **command)
 
 
 @pytest.mark.parametrize("in_place", [False, True])

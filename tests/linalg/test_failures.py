@@ -252,6 +252,22 @@ def test_a_failure_at_the_last_columns_of_l_publishes_no_u(tmp_path):
     assert not any(path.exists() for path in out)
 
 
+@pytest.mark.parametrize("call", [cholesky, lu_factor, linalg.qr, linalg.lstsq])
+def test_a_matrix_that_changes_during_a_run_is_named(tmp_path, call):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+    (tmp_path / "out").mkdir()
+    out = [tmp_path / "out" / name for name in ("F.npy", "R.npy")]
+    operands = [tmp_path / "A.npy"] + [np.ones(N)] * (call is linalg.lstsq)
+
+    def change(_event):
+        os.utime(tmp_path / "A.npy", ns=(0, 0))
+
+    with pytest.raises(MatrixIOError, match=r"A \(.*A\.npy\) .* during the run"):
+        call(*operands, out=tuple(out) if call is linalg.qr else out[0], options=SLABS,
+             observer=change)  # fmt: skip
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_an_array_that_is_overwritten_is_named():
     a = np.asfortranarray(indefinite())
     with pytest.raises(np.linalg.LinAlgError, match=r"array .* overwritten in part"):
