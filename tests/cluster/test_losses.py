@@ -232,7 +232,7 @@ def test_a_full_disk_reaches_the_caller_and_the_same_call_goes_on(plain, case):
     client, _ = plain
     client.run(fill_disk, True)
     try:
-        with pytest.raises(MatrixIOError, match=r"cannot write .*part: No space left.*; free some"):
+        with pytest.raises(MatrixIOError, match=r"cannot write .*part: No space left.*: make room"):
             run(client, folder)
     finally:
         client.run(fill_disk, False)
