@@ -280,8 +280,7 @@ def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
     """Make the error that says how much was requested and how much is free."""
     available = shutil.disk_usage(path.parent).free
     return MatrixIOError(
-        f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{space_advice(path, cause)}, "
-        "or choose another disk",
+        f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{space_advice(path, cause)}",
         path=str(path), offset=0, length=nbytes, requested=nbytes, available=available,
         missing=max(0, nbytes - available),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import stat
 from pathlib import Path
@@ -247,10 +248,14 @@ class BlockFile:
 def space_advice(path: Path, cause: OSError) -> str:
     """Return what to do where a disk was full, or a file too long, to append to a message."""
     if cause.errno == errno.EFBIG:
-        return ": raise the process's file size limit (ulimit -f)"
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit == resource.RLIM_INFINITY:
+            return "; the file system takes no file of this length: choose another one"
+        return f"; the process may write {limit} bytes to a file: raise this limit (ulimit -f)"
     if cause.errno not in _DISK_FULL:
         return ""
-    return f"; {shutil.disk_usage(path.parent).free} bytes are free there: make room"
+    free = shutil.disk_usage(path.parent).free
+    return f"; {free} bytes are free there: make room or choose another disk"
 
 
 def sync(path: Path) -> None:
