@@ -251,7 +251,7 @@ def space_advice(path: Path, cause: OSError) -> str:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         if limit == resource.RLIM_INFINITY:
             return "; the file system takes no file of this length: choose another one"
-        return f"; the process may write {limit} bytes to a file: raise this limit (ulimit -f)"
+        return f"; the process has a file size limit of {limit} bytes: raise it (ulimit -f)"
     if cause.errno not in _DISK_FULL:
         return ""
     free = shutil.disk_usage(path.parent).free

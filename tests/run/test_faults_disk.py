@@ -109,7 +109,7 @@ class TestNoSpace:
         assert done.returncode == 1, done.stderr
         message = " ".join(done.stderr.split())
         assert str(N * N * 8) in message or str(N * N * 8 + 4096) in message
-        assert "the process may write 1000000 bytes to a file: raise this limit" in message
+        assert "file size limit of 1000000 bytes: raise it" in message
         assert "Traceback" not in message
         assert contents(matrices) == before
 
