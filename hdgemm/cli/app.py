@@ -146,7 +146,7 @@ def app_for(words: Sequence[str]) -> typer.Typer:
 
     typer makes all commands of an application before it runs one, which takes 30 ms for `app`.
     """
-    named = [each for each in app.registered_commands if [each.name] == list(words[:1])]
+    named = [each for each in app.registered_commands if words and each.name == words[0]]
     if not named:
         return app
     found = copy.copy(app)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 _FORMAT: Final = 1
+#: Name of the description of a factor, after the factor's own.
+_DESCRIPTION: Final = ".factor.json"
 #: Bytes that suffice for the header of a .npy file, and for a description.
 _HEADER: Final = 4096
 
@@ -65,6 +67,11 @@ def beside(location: Location, suffix: str) -> Path | None:
     return location.path.resolve().with_suffix(suffix)
 
 
+def _companion(target: Destination, suffix: str) -> Path | None:
+    """Return the same for the factor of a run, which may be in no file."""
+    return None if target.location is None else beside(target.location, suffix)
+
+
 def reserve_beside(target: Destination, name: str, a: StoredMatrix, itemsize: int) -> None:
     """Take disk space for an array of min(m, n) elements beside a factor, before A is overwritten.
 
@@ -75,9 +82,7 @@ def reserve_beside(target: Destination, name: str, a: StoredMatrix, itemsize: in
     MatrixIOError
         When the space is missing.
     """
-    location = target.location
-    path = None if location is None else beside(location, f".{name}.npy")
-    description = None if location is None else beside(location, ".factor.json")
+    path, description = _companion(target, f".{name}.npy"), _companion(target, _DESCRIPTION)
     if path is None or description is None:
         return
     if overlaps(path, a.operand.matrix):
@@ -112,13 +117,12 @@ def save_factors(
 def _save_beside(
     target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
-    location = target.location
-    description = None if location is None else beside(location, ".factor.json")
-    if location is None or description is None:
+    description = _companion(target, _DESCRIPTION)
+    if description is None:
         return
     sums = {}
     for name, array in arrays.items():
-        path = beside(location, f".{name}.npy")
+        path = _companion(target, f".{name}.npy")
         if path is not None:
             target.companions.add(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
             sums[name] = zlib.crc32(np.ascontiguousarray(array).tobytes())
@@ -162,7 +166,7 @@ def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
     record = _read(place)
     if found := differences(str(place.path), record["matrix"], now):
         raise InputError(
-            f"{beside(place, '.factor.json')} describes another factorisation: {'; '.join(found)}; "
+            f"{beside(place, _DESCRIPTION)} describes another factorisation: {'; '.join(found)}; "
             "factor the matrix again"
         )
     matrix = Destination(stored, location=place).result()
@@ -174,7 +178,7 @@ def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
 
 
 def _read(place: Location) -> dict[str, Any]:
-    path = beside(place, ".factor.json")
+    path = beside(place, _DESCRIPTION)
     if path is None or not path.exists():
         raise InputError(
             f"{place} is not known as a factorisation: {path or 'a .factor.json file'}, which the "
