@@ -15,6 +15,7 @@ COPY --from=build /opt/hdgemm /opt/hdgemm
 RUN useradd --create-home --uid 1000 hdgemm && mkdir /data && chown hdgemm /data
 ENV PATH=/opt/hdgemm/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    PYTHONSAFEPATH=1 \
     XDG_CACHE_HOME=/tmp/cache
 USER hdgemm
 WORKDIR /data

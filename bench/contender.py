@@ -20,7 +20,7 @@ import numpy as np
 def hdgemm_product(a: Path, b: Path, c: Path, memory: int) -> dict[str, Any]:
     """C := A·B by hdgemm on the host device, within `memory` bytes."""
     from hdgemm import Options
-    from hdgemm.blas import multiply
+    from hdgemm.blas.products import multiply
 
     return multiply(a, b, out=c, options=Options(devices="host", host_memory=memory)).to_dict()
 
@@ -49,7 +49,7 @@ def dask_product(a: Path, b: Path, c: Path, memory: int) -> dict[str, Any]:  # n
 
 
 CONTENDERS = {"hdgemm": hdgemm_product, "np.matmul": numpy_product, "dask.array": dask_product}
-MODULES = {"hdgemm": "hdgemm.blas", "np.matmul": "numpy", "dask.array": "dask.array"}
+MODULES = {"hdgemm": "hdgemm.blas.products", "np.matmul": "numpy", "dask.array": "dask.array"}
 
 
 def in_ram(n: int, repeats: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from bench.cuda_run import NO_MEASUREMENT, TINY, Run, Sizes
 from bench.cuda_sections import measure_all
 from bench.harness import RESULTS
 from hdgemm.pipeline.devices.cuda import driven_by, list_devices
-from hdgemm.pipeline.devices.cuda.standin import StandIn
+from tests.pipeline.devices.cuda.standin import StandIn
 
 _COLOURS = {"hdgemm": "#d55e00", "cuBLASXt": "#0072b2", "CuPy": "#009e73"}
 

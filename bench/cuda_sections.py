@@ -11,7 +11,7 @@ from bench.copy_rates import copy_rates
 from bench.cuda_data import spoil
 from bench.cuda_device import kernel, link, locking_cost, page_locked
 from bench.cuda_peers import CublasXt, PretendCupy, PretendXt, load_cublas, plain_cupy
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pipeline.devices.cuda import list_devices, open_device

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options
 

@@ -343,11 +343,27 @@ def total(result: dict[str, Any], key: str) -> int:
     return sum(total(part, key) for part in result.values() if isinstance(part, dict))
 
 
+#: Counts of campaigns that are shown.
+_CAMPAIGN_COUNTS = (
+    "kills", "stops", "products", "jobs", "attempts", "uploads", "checks"
+)  # fmt: skip
+
+
 def campaign(result: dict[str, Any]) -> list[str]:
     """Return the row of a campaign: what it did, and how much of it was wrong."""
-    counts = {key: total(result, key) for key in ("kills", "jobs", "attempts", "uploads", "checks")}
+    counts = {key: total(result, key) for key in _CAMPAIGN_COUNTS}
     did = ", ".join(f"{count} {key}" for key, count in counts.items() if count)
     return [f"| {did or 'generated requests'} | {total(result, 'wrong')} wrong |"]
+
+
+def hostile_json(result: dict[str, Any]) -> list[str]:
+    """Return the rows of hostile bodies: the verdict, and the slowest answers."""
+    shape, slowest = max(result["slowest_ms_by_shape"].items(), key=lambda item: float(item[1]))
+    return [
+        *campaign(result),
+        f"| slowest answer, to {shape} | {slowest:.0f} ms |",
+        f"| slowest answer of `/healthz` meanwhile | {result['slowest_healthz_ms']:.0f} ms |",
+    ]
 
 
 def service_load(result: dict[str, Any]) -> list[str]:
@@ -458,8 +474,11 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "campaign_run_kills": ("Runs that were killed", campaign),
     "campaign_factor_kills": ("Factorisations that were killed", campaign),
     "campaign_cluster_kills": ("Cluster: processes that were killed", campaign),
+    "campaign_cluster_mounts": ("Cluster: workers that see other files", campaign),
+    "campaign_cluster_frozen": ("Cluster: workers that are stopped and go on", campaign),
     "campaign_disk_faults": ("Disks that fail", campaign),
     "campaign_full_disk": ("Disks that are full", campaign),
+    "campaign_store_race": ("Two processes create one array", campaign),
     "campaign_hostile_files": ("Damaged files", campaign),
     "campaign_memory_limits": ("Memory limits", campaign),
     "tile_checks_overhead": ("Cost of checked tiles", tile_checks),
@@ -470,6 +489,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "campaign_service_kills": ("Service: processes killed", campaign),
     "campaign_service_outage": ("Service: database lost", campaign),
     "campaign_service_sockets": ("Service: half-open connections", campaign),
+    "campaign_service_upload_race": ("Service: completions beside parts of an upload", campaign),
+    "campaign_hostile_json": ("Service: hostile JSON", hostile_json),
     "campaign_service_schema": ("Service: generated requests", campaign),
 }
 

@@ -91,7 +91,7 @@ def write(kind: str, folder: Path, name: str, n: int, seed: int) -> None:
 def turn(kind: str, folder: Path, n: int, memory: int) -> dict[str, Any]:
     """Multiply once, in this process; C is safe on disk when the call returns."""
     from hdgemm import Options
-    from hdgemm.blas import multiply
+    from hdgemm.blas.products import multiply
 
     if module := {"hdf5": "h5py", "zarr": "zarr"}.get(kind.partition("-")[0]):
         importlib.import_module(module)  # seconds that are not the format's

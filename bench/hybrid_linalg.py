@@ -36,7 +36,8 @@ from hdgemm.tasks.factorise import factor
 from hdgemm.tasks.machine import TaskMachine
 from hdgemm.tasks.measured_rates import measured
 from hdgemm.tasks.runtime import Runtime
-from hdgemm.tasks.task import Kernel, Tile
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tiles import TaskTile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -227,7 +228,7 @@ def host(args: argparse.Namespace) -> dict[str, Any]:
 def overhead(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the time of a task that does nothing, and the memory that the tasks take."""
     host = Capability(name="host", rates={"gemm": 1e9}, lanes=cores())
-    tiles = [Tile(f"A[{number}]", 8) for number in range(64)]
+    tiles = [TaskTile(f"A[{number}]", 8) for number in range(64)]
     times, cpu = [], []
     for _ in range(args.repeats):
         began, used = time.perf_counter(), time.process_time()
@@ -251,7 +252,7 @@ class _WithoutEvents(Runtime):
         pass
 
 
-def _insert(host: Capability, tiles: list[Tile], tasks: int, *, events: bool = True) -> None:
+def _insert(host: Capability, tiles: list[TaskTile], tasks: int, *, events: bool = True) -> None:
     kernel = Kernel("gemm", host=lambda: None)
     with (Runtime if events else _WithoutEvents)([host], window=1024) as runtime:
         for number in range(tasks):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.harness import environment, save, spread
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.devices.registry import open_device

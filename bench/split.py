@@ -21,10 +21,10 @@ import numpy as np
 
 from bench.harness import environment, save, spread
 from bench.virtual_pool import Speed, run_pool
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.machine.cache import cache_folder
 from hdgemm.options import Options
-from hdgemm.run.balance import Member
+from hdgemm.run.balance import PoolMember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,8 +77,8 @@ def simulate(slow: Speed, *, known: bool) -> dict[str, float]:
     speeds = {"fast": Speed.steady(RATE), "slow": slow}
     tile = (SIDE // 8, SIDE // 8)
     members = {
-        "fast": Member(tile, RATE if known else 0.2 * RATE, known),
-        "slow": Member(tile, slow.steps[0][0] if known else 0.2 * RATE, known, "bottom"),
+        "fast": PoolMember(tile, RATE if known else 0.2 * RATE, known),
+        "slow": PoolMember(tile, slow.steps[0][0] if known else 0.2 * RATE, known, "bottom"),
     }
     outcome = run_pool(SIDE, SIDE, members, speeds)
     best = min(speed.end(0.0, SIDE * SIDE) for speed in speeds.values())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import WrongTileError
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING
 
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem, planned_bytes
 from hdgemm.planning.expectation import simulate
 from hdgemm.planning.planner import plan_for
 

@@ -18,7 +18,7 @@ from hdgemm.run.shared_pool import SharedPool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.run.balance import Member
+    from hdgemm.run.balance import PoolMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ class Outcome:
         return (self.seconds - min(self.finished.values())) / self.seconds
 
 
-def run_pool(m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str, Speed]) -> Outcome:
+def run_pool(
+    m: int, n: int, members: Mapping[str, PoolMember], speeds: Mapping[str, Speed]
+) -> Outcome:
     """Compute an m×n C on devices that draw from one pool, in virtual seconds."""
     events = _Events(m, n, members, speeds)
     events.run()
@@ -94,7 +96,7 @@ class _Events:
     """Discrete-event simulation: the ends of pieces, in order of time."""
 
     def __init__(
-        self, m: int, n: int, members: Mapping[str, Member], speeds: Mapping[str, Speed]
+        self, m: int, n: int, members: Mapping[str, PoolMember], speeds: Mapping[str, Speed]
     ) -> None:
         self._now = 0.0
         self.shared = SharedPool(Pool(m, n, members), lambda: self._now)

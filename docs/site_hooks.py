@@ -34,6 +34,8 @@ def command_reference(name: str, command: Any) -> Iterator[str]:
     usage += ["COMMAND"] if subcommands else []
     yield from ("", f"### {name}", "", (command.help or "").strip(), "")
     yield from ("```text", " ".join([*usage, "[OPTIONS]"] if options else usage), "```", "")
+    if command.epilog:
+        yield from ("```text", command.epilog.partition("Examples:\n")[2], "```", "")
     shown = [param for param in (*arguments, *options) if not getattr(param, "hidden", False)]
     if shown:
         yield from ("| option | default | meaning |", "|---|---|---|")

@@ -18,12 +18,12 @@ from hdgemm.verify import verify
 
 if TYPE_CHECKING:
     from hdgemm import cluster, linalg
-    from hdgemm.blas import dgemm, matmul, multiply
+    from hdgemm.blas.products import dgemm, matmul, multiply
+    from hdgemm.blas.rank_update import her2k, herk, syr2k, syrk
+    from hdgemm.blas.symmetric_product import hemm, symm
+    from hdgemm.blas.triangular_product import trmm, trsm
     from hdgemm.client import Client as Client
     from hdgemm.device_check import check_device
-    from hdgemm.linalg.rank_update import her2k, herk, syr2k, syrk
-    from hdgemm.linalg.symmetric_product import hemm, symm
-    from hdgemm.linalg.triangular_product import trmm, trsm
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.pipeline.devices.registry import list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
@@ -77,21 +77,21 @@ _LAZY = {
     "check_device": ("hdgemm.device_check", "check_device"),
     "create": ("hdgemm.matrices.operands", "create"),
     "devices": ("hdgemm.pipeline.devices.registry", "list_devices"),
-    "dgemm": ("hdgemm.blas", "dgemm"),
+    "dgemm": ("hdgemm.blas.products", "dgemm"),
     "execute": ("hdgemm.preflight", "execute"),
-    "hemm": ("hdgemm.linalg.symmetric_product", "hemm"),
-    "her2k": ("hdgemm.linalg.rank_update", "her2k"),
-    "herk": ("hdgemm.linalg.rank_update", "herk"),
-    "matmul": ("hdgemm.blas", "matmul"),
-    "multiply": ("hdgemm.blas", "multiply"),
+    "hemm": ("hdgemm.blas.symmetric_product", "hemm"),
+    "her2k": ("hdgemm.blas.rank_update", "her2k"),
+    "herk": ("hdgemm.blas.rank_update", "herk"),
+    "matmul": ("hdgemm.blas.products", "matmul"),
+    "multiply": ("hdgemm.blas.products", "multiply"),
     "open": ("hdgemm.matrices.operands", "open"),
     "plan": ("hdgemm.preflight", "plan"),
     "plan_gemm": ("hdgemm.preflight", "plan_gemm"),
-    "symm": ("hdgemm.linalg.symmetric_product", "symm"),
-    "syr2k": ("hdgemm.linalg.rank_update", "syr2k"),
-    "syrk": ("hdgemm.linalg.rank_update", "syrk"),
-    "trmm": ("hdgemm.linalg.triangular_product", "trmm"),
-    "trsm": ("hdgemm.linalg.triangular_product", "trsm"),
+    "symm": ("hdgemm.blas.symmetric_product", "symm"),
+    "syr2k": ("hdgemm.blas.rank_update", "syr2k"),
+    "syrk": ("hdgemm.blas.rank_update", "syrk"),
+    "trmm": ("hdgemm.blas.triangular_product", "trmm"),
+    "trsm": ("hdgemm.blas.triangular_product", "trsm"),
 }
 
 

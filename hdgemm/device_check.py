@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
+from hdgemm.dtypes import SUPPORTED
 from hdgemm.errors import CancelledRunError, DeviceUnavailableError, HdgemmError
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.registry import list_devices
-from hdgemm.run.reach import ReachesHostMemory
+from hdgemm.run.operand_paths import ReachesHostMemory
 from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 #: Extents and tile of every product: several tiles each way, those at the edges smaller.
 _EXTENTS: Final = (150, 130, 170)
 _TILE: Final = (64, 64, 64)
-_DTYPES: Final = ("float32", "float64", "complex64", "complex128")
+_DTYPES: Final = SUPPORTED
 #: Of the ladder, those that run on one device.
 _LADDER: Final = STRATEGIES[:4]
 
@@ -202,9 +203,17 @@ def _error_of(
         old = case.c if way.beta else np.full_like(case.c, np.nan)
         c = copy(old.T).T if way.c_order == "F" else copy(old)
         report = multiply(
-            a, b, alpha=case.alpha, beta=way.beta, c=c if way.beta else None, out=c,
-            trans_a=way.trans_a, trans_b=way.trans_b, options=options, session=session,
-        )  # fmt: skip
+            a,
+            b,
+            alpha=case.alpha,
+            beta=way.beta,
+            c=c if way.beta else None,
+            out=c,
+            trans_a=way.trans_a,
+            trans_b=way.trans_b,
+            options=options,
+            session=session,
+        )
         paths = report.plan["paths"]
         staged = [name for name in ("A", "B") if paths[name] == "staged"]
         if memory == "page-locked" and staged and 2 not in way[:2]:
@@ -252,8 +261,13 @@ def _dtypes(session: Session, name: str) -> list[str]:
     found = []
     for dtype in _DTYPES:
         try:
-            multiply(np.ones((1, 1), dtype), np.ones((1, 1), dtype), out=np.empty((1, 1), dtype),
-                     options=Options(devices=name), session=session)  # fmt: skip
+            multiply(
+                np.ones((1, 1), dtype),
+                np.ones((1, 1), dtype),
+                out=np.empty((1, 1), dtype),
+                options=Options(devices=name),
+                session=session,
+            )
         except DeviceUnavailableError:
             continue
         found.append(dtype)

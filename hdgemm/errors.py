@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Final
 
-from hdgemm.units import format_size
+from hdgemm.units import format_size, round_up
 
 
 class HdgemmError(Exception):
@@ -58,12 +59,15 @@ class DoesNotFitError(HdgemmError, MemoryError):
         """Return the error of a computation that needs more than `host_memory`."""
         missing = max(1, requested - available)
         # Rounded up: with so much more memory it fits.
-        advised = format_size(missing + missing // 100)
+        needed = round_up(requested)
+        advised = format_size(round_up(max(1, needed - available)))
         return cls(
-            f"{what} needs {format_size(requested)}; host_memory is {format_size(available)}: "
+            f"{what} needs {format_size(needed)}; host_memory is {format_size(available)}: "
             f"raise it by {advised}",
-            requested=requested, available=available, missing=missing,
-        )  # fmt: skip
+            requested=requested,
+            available=available,
+            missing=missing,
+        )
 
 
 class AllocationError(DoesNotFitError):
@@ -98,15 +102,59 @@ class CancelledRunError(HdgemmError):
     exit_code = 130
 
 
+#: The extra of this package that installs a library, by the library's module.
+_EXTRAS: Final = {
+    **dict.fromkeys(
+        ("alembic", "fastapi", "httpx", "prometheus_client", "pydantic", "pydantic_settings",
+         "sqlalchemy", "starlette", "uvicorn"),
+        "server",
+    ),
+    "dask": "dask", "distributed": "dask", "h5py": "hdf5", "matplotlib": "plot", "mpi4py": "mpi",
+    "obstore": "s3", "psycopg": "postgres", "pyopencl": "opencl", "zarr": "zarr",
+}  # fmt: skip
+
+
+class MissingExtraError(InputError, ImportError):
+    """A library that an extra of this package installs is not there: `extra`."""
+
+
+def installation(extra: str) -> str:
+    """Return the command that installs an extra, of the released package and of a clone."""
+    return f"pip install 'hdgemm[{extra}]', in a clone pip install '.[{extra}]'"
+
+
 def load_extra(module: str, needed: str, extra: str) -> Any:
     """Import a module of an optional dependency.
 
-    Where it is not installed, raise `InputError`: `needed` ("HDF5 files need h5py"), and the
-    `extra` of this package to install.
+    Where that fails, raise `InputError`: `needed` ("HDF5 files need h5py"), and the `extra` of this
+    package to install.
     """
     try:
         return import_module(module)
+    except ModuleNotFoundError as error:
+        raise _missing(needed, extra) from error
     except ImportError as error:
-        raise InputError(
-            f"{needed}, which is not installed: pip install 'hdgemm[{extra}]'"
-        ) from error
+        raise InputError(f"{needed}, which cannot be imported: {error}") from error
+
+
+def check_extra(module: str, needed: str, extra: str) -> None:
+    """Raise the error of `load_extra` where a module is not installed; import nothing."""
+    if find_spec(module) is None:
+        raise _missing(needed, extra)
+
+
+def missing_extra(error: ImportError, user: str) -> MissingExtraError | None:
+    """Return the error of `user` ("hdgemm serve") that needs a library which was not found.
+
+    None where the library belongs to no extra, or was found and fails: then its own message helps.
+    """
+    module = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or module not in _EXTRAS:
+        return None
+    return _missing(f"{user} needs {module}", _EXTRAS[module])
+
+
+def _missing(needed: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{needed}, which is not installed: {installation(extra)}", extra=extra
+    )

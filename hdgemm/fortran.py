@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
+from hdgemm.dtypes import LETTERS
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: First letter of a routine's name, by the dtype's character.
-_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 #: The largest integer that the routines take.
 LARGEST: Final = 2**31 - 1
 
@@ -221,7 +220,7 @@ def _lead(a: NDArray[Any]) -> int:
 
 
 def _call(module: Any, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
-    _routine(module, _LETTERS[dtype.char] + name)(*map(_by_address, arguments))
+    _routine(module, LETTERS[dtype.char] + name)(*map(_by_address, arguments))
 
 
 def _by_address(value: Any) -> Any:
@@ -244,7 +243,7 @@ def unchecked(name: str, dtype: np.dtype[Any], arguments: int) -> Callable[..., 
     module.
     """
     types = [ctypes.c_void_p] * arguments
-    return ctypes.CFUNCTYPE(None, *types)(address_of(cython_blas, _LETTERS[dtype.char] + name))
+    return ctypes.CFUNCTYPE(None, *types)(address_of(cython_blas, LETTERS[dtype.char] + name))
 
 
 @cache

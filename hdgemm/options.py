@@ -13,8 +13,17 @@ from typing import Any, Final, Literal, Self
 from hdgemm.errors import InputError
 
 STRATEGIES: Final = ("initial", "double-buffering", "data-reuse", "data-placement", "hybrid")
-_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-                 "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
+_UNITS: Final = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
 #: Sizes from here on stand for "no limit" in plans.
 _MOST_BYTES: Final = 1 << 62
 
@@ -77,9 +86,15 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 #: Defaults of `Options`.
 BUILT_IN: Final[Mapping[str, Any]] = {
-    "devices": "auto", "host_memory": None, "device_memory": None, "threads": None,
-    "strategy": "data-placement", "tile": None, "verify": False, "split": None,
-}  # fmt: skip
+    "devices": "auto",
+    "host_memory": None,
+    "device_memory": None,
+    "threads": None,
+    "strategy": "data-placement",
+    "tile": None,
+    "verify": False,
+    "split": None,
+}
 #: Defaults that `set_options` has set.
 _chosen: dict[str, Any] = {}
 
@@ -133,7 +148,7 @@ class Options:
     verify
         True: check the finished product by Freivalds' method before returning. ``"tiles"``: check
         each C tile by its row and column sums before it is stored, and compute it again where
-        they are wrong.
+        they are wrong. On a cluster, the client checks the product, and workers check tiles.
     split
         With several devices, the share of C of each by name, ``{"host": 0.2}``: a fixed split
         gives the same bits each time. None lets the run balance itself.
@@ -234,6 +249,8 @@ def _check_split(split: Any) -> None:
     for name, share in split.items():
         if not isinstance(name, str) or not _is_number(share):
             raise InputError(f"split must map device names to shares of C, got {name!r}: {share!r}")
+        if not 0 <= share <= 1:  # nor NaN
+            raise InputError(f"a share of a split must be from 0 to 1, got {name!r}: {share!r}")
 
 
 def built_in_options(**given: Any) -> Options:

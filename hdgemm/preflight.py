@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import InputTypeError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import default_host_bytes, memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.options import Options, whole_number
-from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
-from hdgemm.pipeline.plan_summary import Plans
+from hdgemm.pipeline.plan import OperandSpec, Plan, Plans, Problem
 from hdgemm.product.product import Product
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
@@ -99,6 +98,8 @@ def plan_shape(
     """Do what `plan_gemm` does, and return the plan of each device."""
     m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))
     kind = check_dtype(dtype, "the product")
+    if max(m * k, k * n, m * n) * kind.itemsize >= 2**63:
+        raise InputError(f"a {kind} matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
     nbytes = (m * k + k * n + m * n) * kind.itemsize
     with session_for(None, options) as (session, chosen), session.running(chosen):
         in_memory = nbytes <= (chosen.host_bytes or default_host_bytes())
@@ -149,13 +150,21 @@ def execute(
     if not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be a plan of hdgemm.plan_gemm, got {type(plan).__name__}")
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=None if beta == 0 else c,
-        trans_a=trans_a, trans_b=trans_b, out=c,
-    )  # fmt: skip
+        a,
+        b,
+        alpha=alpha,
+        beta=beta,
+        c=None if beta == 0 else c,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=c,
+    )
     options = Options(
-        devices=plan.device.name, strategy=plan.strategy, tile=plan.tile,
+        devices=plan.device.name,
+        strategy=plan.strategy,
+        tile=plan.tile,
         host_memory=plan.host_limit or None,
         device_memory=None if plan.device.unified else plan.device_limit,
-    )  # fmt: skip
+    )
     watch = Watch.of(progress, observer, cancel)
     return compute(product, options, watch, session=session, plan=plan)

@@ -26,17 +26,23 @@ _EVERY: Final = 10.0
 def shows_progress(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Give a public call ``progress=True``: a view of its progress while it runs.
 
-    Refusals of the system, of memory or a thread, become errors of the library.
+    Refusals of the system, of memory or a thread, become errors of the library. A StopIteration of
+    the caller's `progress` or `observer` is raised as such, where a generator has wrapped it.
     """
 
     @wraps(call)
     def with_view(*args: _P.args, **keywords: _P.kwargs) -> _R:
-        with thread_limit(), memory_limit():
-            if keywords.get("progress") is not True:
-                return call(*args, **keywords)
-            with show_progress(call.__name__) as view:
-                keywords["progress"] = view
-                return call(*args, **keywords)
+        try:
+            with thread_limit(), memory_limit():
+                if keywords.get("progress") is not True:
+                    return call(*args, **keywords)
+                with show_progress(call.__name__) as view:
+                    keywords["progress"] = view
+                    return call(*args, **keywords)
+        except RuntimeError as error:
+            if isinstance(error.__cause__, StopIteration):
+                raise error.__cause__ from None
+            raise
 
     return with_view
 

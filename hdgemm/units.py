@@ -15,6 +15,12 @@ def format_size(nbytes: float | None) -> str:
     return "not measured" if nbytes is None else _prefixed(nbytes, "B")
 
 
+def round_up(nbytes: int) -> int:
+    """Return a number of bytes with three significant digits, rounded up: so many are enough."""
+    step: int = 10 ** max(0, len(str(nbytes)) - 3)
+    return -(-nbytes // step) * step
+
+
 def format_flops(count: float) -> str:
     """Write a number of floating-point operations: ``"563 TFLOP"``."""
     return _prefixed(count, "FLOP")

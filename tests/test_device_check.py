@@ -14,8 +14,8 @@ from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError
 from hdgemm.options import STRATEGIES
 from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.devices.host import HostDevice
+from tests.pipeline.devices.cuda.standin import Fault, StandIn
 from tests.reference import DTYPES
 
 #: Two C tiles, two k-chunks.

@@ -1,4 +1,4 @@
-"""Imports point one way, and modules stay short: read from the source, nothing is imported."""
+"""Imports point one way and form no circle: read from the source, nothing is imported."""
 
 import ast
 from pathlib import Path
@@ -7,11 +7,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hdgemm"
-LONGEST = 300
+#: Lines of a module whose idea is that large; most have 100 to 400.
+LONGEST = 600
 
 #: Rooms from the bottom up. A module imports from its own level and from below. The longest name
 #: that a module begins with counts: limits and cache are used by devices, below their room.
 LEVELS = {
+    "child_process": 0,
+    "dtypes": 0,
     "errors": 0,
     "fortran": 0,
     "energy": 0,
@@ -27,7 +30,6 @@ LEVELS = {
     "progress": 3,
     "progress_view": 3,
     "report": 3,
-    "report_text": 3,
     "run.split_report": 3,
     "machine": 4,
     "planning": 5,
@@ -36,19 +38,23 @@ LEVELS = {
     "durable": 7,
     "tasks": 8,
     "run": 8,
-    "simulation": 9,
-    "signatures": 9,
-    "blas": 10,
+    "call": 9,
     "preflight": 10,
+    "linalg.planning": 10,
+    "linalg.devices": 11,
+    "linalg.slabs": 11,
+    "linalg.rows": 11,
+    "linalg.solving": 11,
     "linalg": 11,
-    "device_check": 11,
-    "cluster": 11,
-    "hpl": 11,
-    "profiling": 11,
-    "client": 12,
-    "__main__": 13,
-    "cli": 13,
-    "server": 13,
+    "blas": 11,
+    "device_check": 12,
+    "cluster": 12,
+    "hpl": 12,
+    "profiling": 12,
+    "client": 13,
+    "__main__": 14,
+    "cli": 14,
+    "server": 14,
 }
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -111,6 +117,45 @@ def test_the_service_does_not_know_the_command_line(edges):
     assert not any(target.startswith("hdgemm.cli") for target in service)
 
 
+def circles(graph):
+    """Return the sets of modules that import each other, by Tarjan's algorithm."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(module):
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in graph[module]:
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            found.append(set(stack[at:]))
+            del stack[at:]
+
+    for module in graph:
+        if module not in index:
+            visit(module)
+    return [part for part in found if len(part) > 1]
+
+
+def test_imports_form_no_circle(edges):
+    modules = {name_of(path) for path in MODULES if path.name != "__init__.py"}
+    graph = {module: set() for module in sorted(modules)}
+    for own, target in edges:
+        if own in modules and target in modules and target != own:
+            graph[own].add(target)
+    found = [sorted(part) for part in circles(graph)]
+    assert not found, "\n".join(map(str, found))
+
+
+def test_a_circle_would_be_seen():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}
+    assert circles(graph) == [{"a", "b", "c"}]
+
+
 def test_modules_stay_short():
     lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     long = {name: count for name, count in lines.items() if count > LONGEST}
@@ -126,8 +171,10 @@ def test_the_levels_name_what_exists():
 def test_a_wrong_import_would_be_seen(tmp_path):
     module = tmp_path / "wrong.py"
     module.write_text(
-        "def late():\n    from hdgemm import blas\n    import hdgemm.cli.app as app\n"
+        "def late():\n    from hdgemm.blas import products\n    import hdgemm.cli.app as app\n"
     )
-    assert {"hdgemm.blas", "hdgemm.cli.app"} <= imports(module)
-    assert level("hdgemm.blas") > level("hdgemm.run.compute") > level("hdgemm.pipeline.plan")
+    assert {"hdgemm.blas.products", "hdgemm.cli.app"} <= imports(module)
+    assert (
+        level("hdgemm.blas.products") > level("hdgemm.run.compute") > level("hdgemm.pipeline.plan")
+    )
     assert level("hdgemm.pipeline.plan") > level("hdgemm.matrices.base") > level("hdgemm.errors")

@@ -31,7 +31,7 @@ import numpy as np
 import hdgemm
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import linalg
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import HdgemmError
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.options import Options

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import HdgemmError
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.options import Options

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.durable.journal import read_journal
 from hdgemm.durable.pieces import slabs_of, units_done
 from hdgemm.durable.previous_run import Earlier

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     answers: Counter[int] = Counter()
     with tempfile.TemporaryDirectory(prefix="hdgemm-outage-") as name:
-        settings = make_settings(Path(name), database_url=url, lease_seconds=20.0, max_crashes=50)
+        settings = make_settings(Path(name), database_url=url, lease_seconds=20.0)
         a = np.random.default_rng(1).standard_normal((40, 40))
         np.save(settings.roots[0] / "a.npy", a)
         operand = {"path": "a.npy"}

@@ -17,7 +17,14 @@ from typer.core import TyperGroup
 
 import hdgemm
 from hdgemm.cli import factor, job, serve, token
-from hdgemm.errors import CancelledRunError, DoesNotFitError, HdgemmError, InputError
+from hdgemm.cli.examples import epilog
+from hdgemm.errors import (
+    CancelledRunError,
+    DoesNotFitError,
+    HdgemmError,
+    InputError,
+    missing_extra,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,17 +135,20 @@ class _Stop:
 
 
 for _name in COMMANDS:
-    app.command(_name)(import_module(f"hdgemm.cli.{_name}").command)
+    app.command(_name, epilog=epilog(_name))(import_module(f"hdgemm.cli.{_name}").command)
 for _name in LINALG:
-    app.command(_name, rich_help_panel="Linear algebra")(getattr(factor, _name))
+    app.command(_name, rich_help_panel="Linear algebra", epilog=epilog(_name))(
+        getattr(factor, _name)
+    )
 for _name, _service in SERVICE.items():
-    app.command(_name, rich_help_panel="Job service")(_service)
-app.add_typer(job.app, rich_help_panel="Job service")
+    app.command(_name, rich_help_panel="Job service", epilog=epilog(_name))(_service)
+app.add_typer(job.app, rich_help_panel="Job service", epilog=epilog("job"))
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:
     _function = _command.callback
     if _function is not None:
-        app.command(_function.__name__, hidden=True)(_function)
+        _command.epilog = epilog(f"job {_command.name or _function.__name__}")
+        app.command(_function.__name__, hidden=True, epilog=_command.epilog)(_function)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
@@ -163,7 +173,7 @@ def main() -> None:
     log_to_stderr(logging.WARNING)
     warnings.showwarning = _warn
     try:
-        exit_code = app_for(sys.argv[1:])(prog_name="hdgemm", standalone_mode=False)
+        exit_code = _run(sys.argv[1:])
     except _Stopped as stopped:
         _say(f"stopped by {signal.Signals(int(str(stopped.code)) - 128).name}")
         raise
@@ -187,13 +197,28 @@ def main() -> None:
     raise SystemExit(exit_code or 0)
 
 
+def _run(words: Sequence[str]) -> Any:
+    """Run the command that a command line names, and return its exit code."""
+    try:
+        return app_for(words)(prog_name="hdgemm", standalone_mode=False)
+    except ImportError as error:
+        if (missing := missing_extra(error, _command_line())) is None:
+            raise
+        raise missing from error
+
+
 def _usage(error: Any) -> str:
     """Say what is wrong with a command line, and which help says more."""
-    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *LINALG, *SERVICE)]
-    command = " ".join(["hdgemm", *named]) if error.ctx is None else error.ctx.command_path
+    command = _command_line() if error.ctx is None else error.ctx.command_path
     message = error.format_message().replace("Value error, ", "")  # pydantic's
     message = message.replace("Input should be", "it must be")
     return f"{message}\nsee {command} --help"
+
+
+def _command_line() -> str:
+    """Return the command of this process, without arguments."""
+    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *LINALG, *SERVICE)]
+    return " ".join(["hdgemm", *named])
 
 
 def log_to_stderr(level: int) -> None:

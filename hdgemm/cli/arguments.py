@@ -26,7 +26,6 @@ def complete_device(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-DType = Literal["float64", "float32", "complex128", "complex64"]
 Strategy = Literal["initial", "double-buffering", "data-reuse", "data-placement", "hybrid"]
 StrategyName = Annotated[
     Strategy | None,

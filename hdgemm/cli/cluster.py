@@ -61,9 +61,9 @@ def plan_on_cluster(
     """Print the plan of a product on the workers that `where` names.
 
     `what` and `product` are the files A and B and the other arguments of `hdgemm.cluster.plan`, or
-    m, n and k and those of `hdgemm.cluster.plan_shape`.
+    m, n and k with `options`.
     """
-    from hdgemm.cluster import plan, plan_shape
+    from hdgemm.cluster.preflight import plan, plan_shape
 
     if len(what) == 2:
         _check_operands(what, product)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import typer
 
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.cli.output import Outputs
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.pictures.figure import check_pictures
 from hdgemm.report import versions
 from hdgemm.units import format_duration, format_size, format_speed
 
@@ -84,16 +85,14 @@ class Demonstration:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_space()
+        outputs = self._outputs()
+        outputs.check()
         side = min(_LARGEST_IN_RAM, math.isqrt(self.memory // (3 * _ITEMSIZE)))
         side = max(_ALIGNMENT, side - side % _ALIGNMENT)
         try:
             self._write()
             # Before and after, so that a machine that becomes slower or faster favours neither.
             before = blas_speeds(side)
-            outputs = Outputs(
-                trace=self.folder / "trace.json", gantt=self.folder / "gantt.png",
-                quiet=self.quiet,
-            )  # fmt: skip
             report = outputs.show(
                 self._c.name,
                 lambda progress: multiply(
@@ -106,9 +105,22 @@ class Demonstration:
             if not keep:
                 for path in (self._a, self._b, self._c):
                     path.unlink(missing_ok=True)
-        names = [str(self.folder / name) for name in ("gantt.png", "trace.json", "report.json")]
-        self._say(f"written: {', '.join(names)}")
+        left = (outputs.gantt, outputs.trace, outputs.report)
+        self._say(f"written: {', '.join(str(path) for path in left if path is not None)}")
         return saved
+
+    def _outputs(self) -> Outputs:
+        """Return the files that the demo leaves: no picture without Matplotlib."""
+        gantt: Path | None = self.folder / "gantt.png"
+        try:
+            check_pictures("gantt.png")
+        except InputError as error:
+            self._say(f"no picture: {error}")
+            gantt = None
+        return Outputs(
+            trace=self.folder / "trace.json", gantt=gantt, report=self.folder / "report.json",
+            quiet=self.quiet,
+        )  # fmt: skip
 
     def _check_space(self) -> None:
         need = 3 * _ITEMSIZE * self.n**2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from hdgemm.cli import arguments as args
-from hdgemm.cli.output import Outputs, print_result, refuse_existing
+from hdgemm.cli.output import Outputs, print_result, refuse_existing, refuse_existing_beside
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> Non
         parameters["refine"] = "float32" if parameters["refine"] else None
     if given["no_clobber"]:
         refuse_existing(out)
+        if name != "qr" or parameters["mode"] == "raw":
+            refuse_existing_beside(given["a"] if in_place else out, name)
     operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
     options = args.make_options(
         host_memory=given["host_memory"], device=given.get("device") or ["host"],

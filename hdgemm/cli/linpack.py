@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated
@@ -58,8 +59,8 @@ def command(
     strip: Annotated[
         str | None,
         typer.Option(
-            help="Columns that a core or device is dealt at a time. Default: 512, or all columns "
-            "for one core."
+            help="Columns that a core or device is dealt at a time. Default: 1024; all columns "
+            "where each process has one core or device and Q is at most 2."
         ),
     ] = None,
     hpl_dat: Annotated[
@@ -79,24 +80,34 @@ def command(
     mpiexec -n 4 hdgemm linpack --grid 2x2. The exit code is 1 when a residual fails.
     """
     supervise()  # before there are threads, and before MPI begins
+    from hdgemm.cli.supervisor import SignalDeadline, ending_at_once
     from hdgemm.hpl.benchmark import ending_all, threads_of
     from hdgemm.hpl.communicator import world as all_processes
     from hdgemm.hpl.devices import open_devices
     from hdgemm.hpl.machine import choose_devices
 
-    world = all_processes()
-    with ending_all(world):
-        _print_ranks(world)
-        values = {"n": n, "nb": nb, "grid": grid, "depth": depth, "bcast": bcast, "swap": swap}
+    values = {"n": n, "nb": nb, "grid": grid, "depth": depth, "bcast": bcast, "swap": swap}
+    with SignalDeadline() as deadline, ExitStack() as stack:
+        with ending_at_once():  # MPI's initialisation waits for the other processes
+            deadline.world = world = all_processes()
+        stack.enter_context(ending_all(world))
         runs = _requested(hpl_dat, values, overlap, strip, world.size)
+        others = {"overlap": overlap, "strip": strip, "mxp": mxp}
+        world.compare(
+            {f"--{name}": text for name, text in {**values, **others}.items()}
+            | {"--hpl-dat": None if hpl_dat is None else runs}
+        )
+        _print_ranks(world)
+        if hpl_dat is not None and world.rank == 0:
+            _print_ignored(hpl_dat)
         options = make_options(device=device or ["host"], threads=threads)
         count = threads_of(options, world)
         if device is None:
             options = replace(options, devices=choose_devices(options, count))
-        with open_devices(options, count) as devices:
-            if hpl_dat is None:
-                runs = _sized(runs, world, devices, n, nb, mixed=mxp)
-            passed = _measure(runs, world, devices, count, mixed=mxp, as_json=as_json)
+        devices = stack.enter_context(open_devices(options, count))
+        if hpl_dat is None:
+            runs = _sized(runs, world, devices, n, nb, mixed=mxp)
+        passed = _measure(runs, world, devices, count, mixed=mxp, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
 
@@ -221,3 +232,12 @@ def _print_ranks(world: Communicator) -> None:
         for rank, (host, process) in enumerate(found):
             line = f"hdgemm: rank {rank} is process {process} on {host}"
             print(line, file=sys.stderr, flush=True)
+
+
+def _print_ignored(hpl_dat: Path) -> None:
+    """Print which lines of an HPL.dat have no effect here."""
+    from hdgemm.hpl.settings import ignored_lines
+
+    print(f"hdgemm: {hpl_dat}: lines without effect:", file=sys.stderr)
+    for line in ignored_lines(hpl_dat):
+        print(f"  {line}", file=sys.stderr)

@@ -46,7 +46,7 @@ def command(
     quiet: args.Quiet = False,
 ) -> None:
     """Compute C := alpha·op(A)·op(B) + beta·C for matrices of any size."""
-    from hdgemm.blas import multiply
+    from hdgemm.blas.products import multiply
     from hdgemm.preflight import plan
 
     product: dict[str, Any] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +13,7 @@ import typer
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -63,13 +64,8 @@ class Outputs:
 
             with (view or show_progress)(label) as progress:
                 report = call(progress)
-        try:
+        with after_the_result():
             self._write(report)
-        except OSError as error:
-            raise HdgemmError(
-                "the result is complete, but its report or picture cannot be written: "
-                f"{error.strerror}"
-            ) from error
         if self.as_json:
             typer.echo(report.to_json())
         elif not self.quiet:
@@ -77,7 +73,7 @@ class Outputs:
         return report
 
     def _write(self, report: Report) -> None:
-        from hdgemm.report_text import report_title
+        from hdgemm.report import report_title
 
         if self.report is not None:
             report.save(self.report)
@@ -101,22 +97,71 @@ class Outputs:
 
 
 def check_file(path: Path | None, option: str, suffix: str) -> None:
-    """Refuse a file whose folder is missing or whose suffix belongs to another format."""
+    """Refuse a file that could not be written after the run, for which `option` names it.
+
+    Its suffix belongs to another format, its folder is missing, it may not be written, or a picture
+    needs Matplotlib.
+    """
     if path is None:
         return
     if path.suffix and path.suffix.lower() != suffix:
         raise InputError(f"{option} writes {suffix[1:].upper()}: name the file {path.stem}{suffix}")
     if not path.absolute().parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise InputError(f"cannot write {path}: permission denied")
+    if suffix == ".png":
+        from hdgemm.pictures.figure import check_pictures
+
+        check_pictures(option)
 
 
-def refuse_existing(*locations: str | os.PathLike[str] | None) -> None:
-    """Refuse to replace a matrix, for `--no-clobber`."""
+@contextmanager
+def after_the_result() -> Iterator[None]:
+    """Raise errors of reports and pictures as `HdgemmError`: the result itself is there.
+
+    `InputError` and its exit code would say that nothing was written.
+    """
+    try:
+        yield
+    except (HdgemmError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HdgemmError(
+            f"the result is complete, but its report or picture cannot be written: {reason}"
+        ) from error
+
+
+def refuse_existing(location: str | os.PathLike[str] | None) -> None:
+    """Refuse to replace a matrix, or to remove files of a factorisation, for `--no-clobber`."""
+    from hdgemm.matrices.factor_files import FactorFiles
     from hdgemm.matrices.location import parse_location
 
-    for location in locations:
-        if location is not None and parse_location(location).holds_matrix():
-            raise InputError(f"{location} exists, and --no-clobber keeps it: name another output")
+    if location is None:
+        return
+    place = parse_location(location)
+    if place.holds_matrix():
+        raise _kept(location)
+    if place.kind.whole_file:
+        for path in FactorFiles.of(place.path.resolve()).described():
+            raise _kept(path)
+
+
+def refuse_existing_beside(matrix: str | os.PathLike[str], kind: str) -> None:
+    """Refuse to replace the files that a kind of factorisation stores beside its matrix."""
+    from hdgemm.matrices.factor_files import FactorFiles
+    from hdgemm.matrices.location import parse_location
+
+    place = parse_location(matrix)
+    if place.kind.whole_file:
+        for path in FactorFiles.of(place.path.resolve()).stored_by(kind):
+            if path.exists():
+                raise _kept(path)
+
+
+def _kept(path: str | os.PathLike[str]) -> InputError:
+    return InputError(f"{path} exists, and --no-clobber keeps it: name another output")
 
 
 def print_json(values: Any) -> None:

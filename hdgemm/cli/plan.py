@@ -8,15 +8,13 @@ import typer
 
 from hdgemm.cli import arguments as args
 from hdgemm.cli.output import print_plans, print_result
+from hdgemm.dtypes import DTypeName  # noqa: TC001  (Typer reads it)
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.linalg.joint_plan import JointPlan
-    from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.solve_plan import SolvePlan
+    from hdgemm.call.plans import LinearPlan
 
 
 def command(
@@ -29,9 +27,7 @@ def command(
             "the number of right-hand sides, or the files A and B.",
         ),
     ],
-    dtype: Annotated[
-        args.DType, typer.Option(help="Type of the elements, with M N K.")
-    ] = "float64",
+    dtype: Annotated[DTypeName, typer.Option(help="Type of the elements, with M N K.")] = "float64",
     out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
     c: Annotated[str | None, typer.Option(help="The old C, with A B.")] = None,
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
@@ -112,9 +108,7 @@ def _is_routine(word: str) -> bool:
     return word in {*PLANNED, *hdgemm.linalg.__all__, *hdgemm.__all__}
 
 
-def _of_routine(
-    what: list[str], dtype: str, given: Mapping[str, Any]
-) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
+def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> LinearPlan:
     """Return the plan of a factorisation or a solve; `given` are other arguments of `plan`."""
     from hdgemm.linalg.preflight import plan
 

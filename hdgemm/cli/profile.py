@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, complete_device
-from hdgemm.cli.output import print_json, print_table
+from hdgemm.cli.output import after_the_result, check_file, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +32,6 @@ def command(
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the matrices: the disk that is measured.")
-    ] = None,
-    simulate: Annotated[
-        str | None,
-        typer.Option(
-            help="Simulate a machine of the papers: hd5970, h200, gh200, chundoong (LINPACK), "
-            "k20c-6, phi-3, m2090-3, mixed-3, opteron-6172, opteron-6180, xeon-2670 or "
-            "p100."
-        ),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(metavar="OLD NEW", help="Compare two report.json.")
@@ -67,15 +59,26 @@ def command(
         from hdgemm.errors import InputError
 
         raise InputError(f"--folder {folder}: there is no such folder")
+    _check_output(out)
     with _one_interrupt():
-        result = _run(simulate, device, folder, quick=quick)
-        result.save(out)
+        result = _run(device, folder, quick=quick)
+        with after_the_result():
+            result.save(out)
     if as_json:
         print_json(result.to_dict())
     else:
         _print(result, out)
     if not result.complete:
         raise typer.Exit(130)
+
+
+def _check_output(out: Path) -> None:
+    """Make the folder of the report, and refuse what would fail after minutes of measurements."""
+    from hdgemm.pictures.figure import check_pictures
+
+    check_pictures("the report of hdgemm profile")
+    out.mkdir(parents=True, exist_ok=True)
+    check_file(out / "report.json", "--out", ".json")
 
 
 @contextmanager
@@ -96,9 +99,7 @@ def _one_interrupt() -> "Iterator[None]":
         signal.signal(signal.SIGINT, before)
 
 
-def _run(
-    simulate: str | None, device: str | None, folder: Path | None, *, quick: bool
-) -> "Profile":
+def _run(device: str | None, folder: Path | None, *, quick: bool) -> "Profile":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -112,8 +113,6 @@ def _run(
         def show(part: float, what: str) -> None:
             bar.update(task, completed=part, description=what)
 
-        if simulate is not None:
-            return profiling.simulate_profile(simulate, progress=show)
         return profiling.profile(device, quick=quick, folder=folder, progress=show)
 
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from hdgemm.cli.arguments import DType, Json, NoClobber
+from hdgemm.cli.arguments import Json, NoClobber
 from hdgemm.cli.output import print_json, refuse_existing
+from hdgemm.dtypes import DTypeName
 
 
 def command(
@@ -14,7 +15,7 @@ def command(
     n: Annotated[int, typer.Argument(metavar="N", help="Columns.")],
     out: Annotated[Path, typer.Option(help="Where it goes, a .npy file.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same matrix.")] = 0,
-    dtype: Annotated[DType, typer.Option(help="Type of its elements.")] = "float64",
+    dtype: Annotated[DTypeName, typer.Option(help="Type of its elements.")] = "float64",
     *,
     no_clobber: NoClobber = False,
     as_json: Json = False,

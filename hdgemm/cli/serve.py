@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdgemm.errors import DeviceError, InputError
+from hdgemm.errors import DeviceError, InputError, check_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,8 @@ Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory that the jobs of a worker may hold together. Default: 60 % of what is free.",
+        help="Memory that the jobs of a worker may hold together; workers on one machine share it. "
+        "Default: 60 % of what is free.",
     ),
 ]
 Device = Annotated[
@@ -94,7 +95,7 @@ def command(
         public_url=public_url, retention=retention, cluster=cluster,
     )  # fmt: skip
     if worker:
-        check_devices(settings.devices)
+        check_worker(settings)
     serve(settings, Listener(host, port, tls_certificate, tls_key), with_worker=worker)
 
 
@@ -118,7 +119,7 @@ def worker(
         data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
         retention=retention, cluster=cluster,
     )  # fmt: skip
-    check_devices(settings.devices)
+    check_worker(settings)
     run_worker(settings)
 
 
@@ -145,6 +146,13 @@ def check_folders(folders: Sequence[Path], taken: str) -> None:
     """Refuse folders that do not exist; `taken` says which option takes them."""
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise InputError(f"{taken} folders that exist: {', '.join(missing)} is not one")
+
+
+def check_worker(settings: Settings) -> None:
+    """Raise `InputError` where a worker could not run its jobs here."""
+    check_devices(settings.devices)
+    if settings.cluster:
+        check_extra("distributed", "--cluster needs distributed", "dask")
 
 
 def check_devices(names: Sequence[str]) -> None:

@@ -20,11 +20,12 @@ def command(
         str | None, typer.Option(help="Bytes of matrices and results it may keep, like 10GB.")
     ] = None,
     max_jobs: Annotated[
-        int | None, typer.Option(min=1, help="Unfinished jobs it may have.")
+        int | None, typer.Option(min=1, help="Unfinished jobs it may have; default: 1000.")
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Requests a second.")] = None,
     max_priority: Annotated[
-        int | None, typer.Option(min=-100, max=100, help="Highest priority of its jobs.")
+        int | None,
+        typer.Option(min=-100, max=100, help="Highest priority of its jobs; default: 0."),
     ] = None,
     read: Annotated[
         list[Path] | None,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdgemm.cli.arguments import DType, Json, complete_device
-from hdgemm.cli.output import check_file, print_json
+from hdgemm.cli.arguments import Json, complete_device
+from hdgemm.cli.output import after_the_result, check_file, print_json
+from hdgemm.dtypes import DTypeName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ def command(
         str,
         typer.Option(autocompletion=complete_device, help="opencl:0, or a part like opencl:0/2:0."),
     ] = "opencl:0",
-    dtype: Annotated[DType, typer.Option(help="Type of the elements.")] = "float64",
+    dtype: Annotated[DTypeName, typer.Option(help="Type of the elements.")] = "float64",
     budget: Annotated[str, typer.Option(help="How long to search: 90, 60s, 5m.")] = "60s",
     again: Annotated[
         bool, typer.Option("--again", help="Forget earlier trials instead of continuing them.")
@@ -61,12 +62,13 @@ def command(
             console.print(
                 f"NumPy's BLAS: {peers['numpy']:.1f} GFLOP/s; the winner is {ratio:.2f} of that"
             )
-    if report is not None:
-        write_report(report, to_json(tuning, peers))
+    with after_the_result():
+        if report is not None:
+            write_report(report, to_json(tuning, peers))
+        if picture is not None:
+            draw(picture, tuning)
     if as_json:
         print_json(to_json(tuning, peers))
-    if picture is not None:
-        draw(picture, tuning)
     if tuning.interrupted:
         raise typer.Exit(130)
 
@@ -89,8 +91,7 @@ def _search(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hdgemm.pipeline.devices.opencl.names import locate
-    from hdgemm.pipeline.devices.opencl.tuner import Progress as State
-    from hdgemm.pipeline.devices.opencl.tuner import tune
+    from hdgemm.pipeline.devices.opencl.tuner import TuningProgress, tune
     from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache
 
     facts, cache = locate(device).facts, TuningCache()
@@ -104,7 +105,7 @@ def _search(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("pruning", total=1.0)
 
-        def show(state: State) -> None:
+        def show(state: TuningProgress) -> None:
             text = f"{state.round}: {state.tried} tried, best {state.best_gflops:.1f} GFLOP/s"
             bar.update(task, description=text, completed=state.spent)
 

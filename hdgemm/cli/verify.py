@@ -24,9 +24,6 @@ def command(
         int, typer.Option(help="Random vectors; an error is missed with probability 2^-rounds.")
     ] = 30,
     memory: Annotated[str, typer.Option(help="Memory that the check may take.")] = "256MB",
-    independent: Annotated[
-        bool, typer.Option("--independent", help="Read through h5py, zarr or NumPy.")
-    ] = False,
     lu: Annotated[bool, typer.Option("--lu", help="A and B are a matrix and its LU.")] = False,
     cholesky: Annotated[
         bool, typer.Option("--cholesky", help="A and B are a matrix and its Cholesky factor.")
@@ -54,7 +51,7 @@ def command(
 
     check = hdgemm.verify(
         a, b, c, alpha=parse_scalar(alpha), beta=parse_scalar(beta), c_before=c_before,
-        trans_a=trans_a, trans_b=trans_b, rounds=rounds, memory=memory, independent=independent,
+        trans_a=trans_a, trans_b=trans_b, rounds=rounds, memory=memory,
     )  # fmt: skip
     found = audit(c)
     if as_json:

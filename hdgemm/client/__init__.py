@@ -1,8 +1,12 @@
 """Client of the job service over HTTP; needs httpx, which the `server` extra installs."""
 
-from hdgemm.client.connection import RemoteError
-from hdgemm.client.jobs import RemoteJob
-from hdgemm.client.remote import Client
-from hdgemm.client.transfer import RemoteMatrix
+from hdgemm.errors import load_extra
+
+load_extra("httpx", "the client of the service needs httpx", "server")
+
+from hdgemm.client.connection import RemoteError  # noqa: E402 - the others import httpx
+from hdgemm.client.jobs import RemoteJob  # noqa: E402
+from hdgemm.client.remote import Client  # noqa: E402
+from hdgemm.client.transfer import RemoteMatrix  # noqa: E402
 
 __all__ = ["Client", "RemoteError", "RemoteJob", "RemoteMatrix"]

@@ -169,7 +169,7 @@ class Client:
         return self._execute(process, self._inputs({"a": a, "b": b}, further, transfer))
 
     def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
-        """Submit a profile of a worker's device. Inputs: simulate, quick, priority, name."""
+        """Submit a profile of a worker's device. Inputs: quick, priority, name."""
         return self._execute("profile", {"device": device, **inputs})
 
     def linpack(self, n: int, **inputs: Any) -> RemoteJob:

@@ -14,7 +14,9 @@ import httpx
 import numpy as np
 
 from hdgemm.client.connection import RemoteError
+from hdgemm.dtypes import SUPPORTED, listed
 from hdgemm.errors import InputError
+from hdgemm.matrices.factor_files import remove_described
 from hdgemm.matrices.npy import read_header
 
 if TYPE_CHECKING:
@@ -75,8 +77,8 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
     if len(shape) != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {shape}")
-    if dtype.name not in {"float64", "float32", "complex128", "complex64"}:
-        raise InputError(f"{name} is {dtype}; float32, float64, complex64, complex128 can be sent")
+    if dtype.name not in SUPPORTED:
+        raise InputError(f"{name} is {dtype}; {listed('and')} can be sent")
 
 
 def upload(
@@ -178,6 +180,7 @@ def download(
                     ) from error
         _check_digest(part, etag)
         part.replace(out)
+        remove_described(out)
     finally:
         part.unlink(missing_ok=True)
 

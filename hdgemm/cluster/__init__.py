@@ -1,9 +1,9 @@
 """One product over several machines: Dask workers compute blocks of C from shared storage."""
 
 from hdgemm.cluster.cholesky import cholesky
-from hdgemm.cluster.preflight import plan, plan_shape
+from hdgemm.cluster.preflight import plan
 from hdgemm.cluster.product import multiply, syrk
 from hdgemm.hpl import Settings as LinpackSettings
 from hdgemm.hpl import linpack
 
-__all__ = ["LinpackSettings", "cholesky", "linpack", "multiply", "plan", "plan_shape", "syrk"]
+__all__ = ["LinpackSettings", "cholesky", "linpack", "multiply", "plan", "syrk"]

@@ -113,6 +113,7 @@ class BlockPool:
         whole = [Rect(0, 0, *shape)] if region is None else region
         #: Elements of C that are computed, those done before included.
         self.total = sum(rect.area for rect in whole)
+        self._region = whole
         self._free = [part for rect in whole for part in joined_remainder(rect, done)]
         self._workers: dict[str, _Worker] = {}
         self._total_rate = 0.0
@@ -188,6 +189,15 @@ class BlockPool:
     def failed(self, name: str, block: Rect) -> None:
         """Return a block that a worker could not compute."""
         self._workers[name].out.remove(block)
+        self._put_back(block)
+
+    def holds(self, block: Rect) -> bool:
+        """Say whether a block lies in the part of C that is computed."""
+        return joined_remainder(block, self._region) == []
+
+    def undo(self, block: Rect) -> None:
+        """Return a block that was finished, and must be computed again."""
+        self.left += block.area
         self._put_back(block)
 
     def _put_back(self, block: Rect) -> None:

@@ -7,6 +7,7 @@ is durable; see `hdgemm.durable.checkpoint` for the order of what becomes durabl
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from hdgemm.cluster.references import Reference, StoreReference
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.destination import Destination
 from hdgemm.durable.identity import Identity
+from hdgemm.durable.pieces import damaged, overlap
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
@@ -38,13 +40,9 @@ class ClusterCheckpoint(Checkpoint):
 
     Attributes
     ----------
-    beside
-        The journal lies beside C, in the storage that the workers reach.
     triangle
         ``"lower"`` or ``"upper"`` where one triangle of C is computed; else None.
     """
-
-    beside = False
 
     def __init__(
         self,
@@ -56,18 +54,54 @@ class ClusterCheckpoint(Checkpoint):
         triangle: str | None = None,
     ) -> None:
         self.triangle = triangle
+        self._restarted = restart
         super().__init__(identity, destination, journal, restart=restart)
 
     def begin_blocks(self) -> list[Rect]:
         """Prepare the journal; return the pieces of C that an earlier run has finished."""
         self._start(())
+        self._note_undone(self.changed)
         self._kept = self._tiles = len(self._done)
         return sorted(self._done)
 
     def record(self, receipts: Sequence[Receipt]) -> None:
         """Append receipts to the journal; return when they are durable."""
         self._journal.append([record for receipt in receipts for record in receipt.records()])
+        self._done |= {rect: crc for receipt in receipts for rect, crc in receipt.pieces}
         self._tiles += sum(len(receipt.pieces) for receipt in receipts)
+
+    def take_damaged(self, blocks: Sequence[Rect]) -> list[Rect]:
+        """Read the pieces in these blocks again; return those that have changed since they were
+        recorded, which are no longer finished.
+        """
+        pieces = {
+            rect: crc
+            for rect, crc in self._done.items()
+            if any(overlap(rect, block) for block in blocks)
+        }
+        with ExitStack() as stack:
+            # Opened anew: NFS then shows all that other machines have stored.
+            found = damaged(self.reference(self.c).open(stack).matrix, pieces)
+        self.undo(found)
+        return found
+
+    def undo(self, pieces: Sequence[Rect]) -> None:
+        """Note that pieces must be computed again: their checksums no longer hold."""
+        self._note_undone(pieces)
+        for rect in pieces:
+            del self._done[rect]
+        self._tiles -= len(pieces)
+        self._kept = min(self._kept, self._tiles)
+
+    def _note_undone(self, pieces: Sequence[Rect]) -> None:
+        self._journal.append([{"undone": [list(rect) for rect in pieces]}] if pieces else [])
+
+    @property
+    def changed(self) -> list[Rect]:
+        """Pieces that an earlier run had finished and that have changed since."""
+        return (
+            [] if self._earlier is None else sorted(self._earlier.done.keys() - self._done.keys())
+        )
 
     @property
     def resumption(self) -> Resumption:
@@ -98,8 +132,8 @@ class ClusterCheckpoint(Checkpoint):
 
     @property
     def resumed(self) -> bool:
-        """Whether another client began the run."""
-        return self._earlier is not None
+        """Whether another client began the run, or may have begun the one that is forgotten."""
+        return self._earlier is not None or self._restarted
 
     @property
     def path(self) -> Path:
@@ -118,13 +152,18 @@ class ObjectDestination(Destination):
         name = re.sub(r"\W+", ".", str(self.where)).strip(".")[-200:]
         return Path.cwd() / f".{name}.hdgemm-journal"
 
+    @contextmanager
+    def locked(self, journal: Path) -> Iterator[None]:  # noqa: ARG002 - a store has no locks
+        """Hold no lock."""
+        yield
+
     def part(self, journal: Path) -> Path:  # noqa: ARG002 - there is none aside
         """Return its own name: nothing is written aside."""
         return self.path
 
     def create(self, journal: Path, order: str = "C", *, sparse: bool = False) -> Draft[Any]:  # noqa: ARG002
         """Begin the array; it has no metadata yet."""
-        return create_matrix(self.where, self.shape, self.dtype, order=order)
+        return create_matrix(self.where, self.shape, self.dtype, journal, order)
 
     def reopen(self, journal: Path) -> Draft[Any] | None:
         """Go on with the chunks that are there; None where the array was published."""
@@ -224,6 +263,4 @@ def _opened(
     if journal is False:
         raise InputError("a run on a cluster always keeps a journal: leave checkpoint out")
     path = destination.journal_at(journal)
-    opened = ClusterCheckpoint(identity, destination, path, restart=restart, triangle=triangle)
-    opened.beside = journal is True and not isinstance(destination, ObjectDestination)
-    return opened
+    return ClusterCheckpoint(identity, destination, path, restart=restart, triangle=triangle)

@@ -11,15 +11,17 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.call.operands import check_square
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.cluster.checkpoint import open_factor
+from hdgemm.cluster.connection import TOPIC_PREFIX
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.panel_job import PanelJob
-from hdgemm.cluster.product import check_client, parse_bandwidth, quantum_of
+from hdgemm.cluster.product import check_client, of_blocks, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import merged_report
+from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.verification import verify_factor
 from hdgemm.errors import InputError
-from hdgemm.linalg.operands import check_square
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
@@ -121,8 +123,11 @@ def cholesky(
         with unchanged({"A": matrix}, durable.c.matrix):
             run = _Run(matrix, lower, durable, client, options, bandwidth)
             coordinator = run.factor(watch, check_finite)
+            report = merged_report(extents, coordinator, durable)
+            if options.checks_product:
+                report = verify_factor(report, matrix, durable.c, options, watch, lower=lower)
         durable.finish()
-        return merged_report(extents, coordinator, durable)
+        return report
 
 
 class _Run:
@@ -148,14 +153,19 @@ class _Run:
     def factor(self, watch: Watch, check_finite: bool) -> Coordinator:
         """Compute all blocks that are left."""
         durable = self._durable
-        done = [self._turned(rect) for rect in durable.begin_blocks()]
+        done = self._done()
         dtype = durable.c.matrix.dtype.newbyteorder("=")
         job = self._job(dtype, check_finite)
         total, before = self._n**3 / 3, 0.0
         with Coordinator(
-            self._client, job, durable, watch, itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
+            self._client,
+            job,
+            durable,
+            watch,
+            ProgressOf(watch, durable.c.matrix.shape),
+            itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
             bandwidth=self._bandwidth,
-        ) as coordinator:  # fmt: skip
+        ) as coordinator:
             for region in self._regions():
                 # Multiply-adds of an element: the update, and half a slab's width of the solve.
                 depth = region.col + region.cols // 2
@@ -168,17 +178,28 @@ class _Run:
                 before += work
         return coordinator
 
+    def _done(self) -> list[Rect]:
+        """Return the blocks that an earlier run has finished.
+
+        Blocks in the columns of one that has changed since, and to the right of it, may have been
+        computed from the changed one: they are computed again, too.
+        """
+        durable = self._durable
+        done = durable.begin_blocks()
+        first = min((self._turned(rect).col for rect in durable.changed), default=self._n)
+        durable.undo([rect for rect in done if self._turned(rect).col >= first])
+        return [rect for rect in map(self._turned, done) if rect.col < first]
+
     def _job(self, dtype: np.dtype[Any], check_finite: bool) -> PanelJob:
         durable = self._durable
         return PanelJob(
             run=durable.run,
-            topic=f"hdgemm-{durable.run}-{secrets.token_hex(4)}",
-            journal=durable.path if durable.beside else None,
+            topic=f"{TOPIC_PREFIX}{durable.run}-{secrets.token_hex(4)}",
             n=self._n,
-            a=Reference.of(self._a, "A"),
+            a=Reference.to_input(self._a, "A", durable.c.matrix),
             factor=durable.reference(self._factor),
             dtype=dtype,
-            options=self._options,
+            options=of_blocks(self._options),
             check_finite=check_finite,
         )
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.child_process import SAFE_PATH
 from hdgemm.errors import HdgemmError, InputError, load_extra
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 #: Without Dask's samples of stacks every 10 ms and of event loops every 20 ms, which take about 1 %
 #: of a core in each process.
@@ -27,6 +29,10 @@ _LOCAL_SETTINGS: Final = {
 _CONNECT_SECONDS: Final = "10s"
 #: Longest wait for one answer of the scheduler, in seconds. A busy one answers later.
 _ANSWER_SECONDS: Final = 2.0
+#: Beginning of the names of topics under which workers send receipts.
+TOPIC_PREFIX: Final = "hdgemm-"
+#: Seconds after which events are removed that workers had sent as the run ended.
+_LATE_SECONDS: Final = 5.0
 #: A scheduler that has not answered for so many seconds is lost.
 _SILENCE_SECONDS: Final = 60.0
 
@@ -75,6 +81,34 @@ class Scheduler:
                 f"the scheduler does not answer ({error}): {self._advice}"
             ) from error
         return self._present
+
+    def start_on(self, workers: Iterable[str], coroutine: Any, *arguments: Any) -> None:
+        """Have workers start a coroutine, without a task; wait a moment for those that are busy."""
+        self._client.sync(
+            self._client._run, coroutine, *arguments, workers=list(workers), wait=False,  # noqa: SLF001
+            on_error="ignore", callback_timeout=_ANSWER_SECONDS,
+        )  # fmt: skip
+
+    def forget_topic(self, topic: str) -> None:
+        """Remove the events of a topic from the scheduler, which keeps a thousand of each topic;
+        and of topics of clients that have ended without doing so.
+        """
+        prefix, late = TOPIC_PREFIX, _LATE_SECONDS
+
+        # A local function needs no hdgemm where the scheduler runs: it is sent as code.
+        def forget(dask_scheduler: Any) -> None:
+            topics, clients = dask_scheduler._broker._topics, dask_scheduler.clients  # noqa: SLF001
+
+            def remove() -> None:
+                for name in [name for name in topics if name.startswith(prefix)]:
+                    if name == topic or not topics[name].subscribers & clients.keys():
+                        del topics[name]
+
+            remove()
+            dask_scheduler.loop.call_later(late, remove)
+
+        ask = self._client._run_on_scheduler  # noqa: SLF001
+        self._client.sync(ask, forget, callback_timeout=_ANSWER_SECONDS)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -139,6 +173,7 @@ def local_cluster(workers: int, threads: int) -> Iterator[Any]:
 
     dask: Any = distributed  # its constructors have no types
     with (
+        _safe_path(),
         config.set(_LOCAL_SETTINGS),
         dask.LocalCluster(
             n_workers=workers, threads_per_worker=threads, processes=True,
@@ -147,6 +182,22 @@ def local_cluster(workers: int, threads: int) -> Iterator[Any]:
         dask.Client(cluster) as client,
     ):  # fmt: skip
         yield client
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep the current folder off the path of the processes of multiprocessing: they begin with -c.
+
+    Programs that the caller starts later get the environment that it had.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if before is not None:
+            os.environ[SAFE_PATH] = before
 
 
 def _address_in(file: str) -> str:

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from numpy.linalg import LinAlgError
 
 from hdgemm.cluster.connection import ClusterError, Scheduler
-from hdgemm.cluster.report import ProgressOf
+from hdgemm.cluster.marks import Marks, WrongOutputError
+from hdgemm.cluster.suspects import Suspects
 from hdgemm.cluster.task import UnknownJobError, free_memory
 from hdgemm.cluster.tasks import Task, Tasks
 from hdgemm.cluster.workers import Workers
 from hdgemm.errors import CancelledRunError, NotFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hdgemm.cluster.blocks import BlockPool
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
-    from hdgemm.cluster.job import AnyJob
+    from hdgemm.cluster.panel_job import AnyJob
     from hdgemm.cluster.receipts import Receipt
     from hdgemm.progress import Watch
 
@@ -68,6 +69,7 @@ class Coordinator:
         job: AnyJob,
         checkpoint: ClusterCheckpoint,
         watch: Watch,
+        show: Callable[[Coordinator], None],
         *,
         itemsize: int,
         bandwidth: float | None = None,
@@ -93,11 +95,13 @@ class Coordinator:
         self._flops_per_element = 1
         self._itemsize = itemsize
         self._measures_storage = bandwidth is None
-        self._shown = ProgressOf(watch, checkpoint.c.matrix.shape)
+        self._show = show
         self._tasks = Tasks(client, job)
         #: Workers whose queues may have room.
         self._idle: set[str] = set()
         self._failures: dict[str, int] = {}
+        self._marks = Marks(checkpoint.c.matrix, job)
+        self._suspects = Suspects(checkpoint, job)
         self._looked = -math.inf
         self._losses = 0
         self._warned = time.monotonic()
@@ -107,16 +111,13 @@ class Coordinator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the workers free what they keep for the run; a lost scheduler is no error."""
-        from distributed import fire_and_forget
-
+        """Let workers and scheduler free what they keep for the run; a lost one is no error."""
         self.seconds = time.perf_counter() - self._start
         with suppress(Exception):
-            for address in self.workers.joined:
-                task = self._client.submit(
-                    free_memory, self._job.run, workers=[address], pure=False
-                )
-                fire_and_forget(task)  # type: ignore[no-untyped-call]
+            self.workers.close()
+            self._scheduler.start_on(self.workers.joined, free_memory, self._job.run)
+        with suppress(Exception):
+            self._scheduler.forget_topic(self._job.topic)
 
     def run(
         self, pool: BlockPool, flops_per_element: int, span: tuple[float, float] = (0.0, 1.0)
@@ -147,7 +148,7 @@ class Coordinator:
         for address in self.workers.joined:
             self._join(address)
         with self._scheduler.connected(), self._tasks:
-            while self.pool.left:
+            while self.pool.left or self._suspects.put_back(self.pool):
                 self._check()
                 ended = self._look()
                 self._submit()
@@ -222,10 +223,11 @@ class Coordinator:
 
     def _lose(self, address: str) -> None:
         """Give the blocks of a worker that is gone to the others."""
-        if address in self.pool:
-            self.pool.leave(address)
+        unfinished = self.pool.leave(address) if address in self.pool else []
+        self._suspects.add(address, unfinished, self.receipts)
         self._tasks.cancel(address)
         self._failures.pop(address, None)
+        self._marks.forget(address)
         self._idle = set(self.pool.workers)
 
     def _submit(self) -> None:
@@ -243,7 +245,7 @@ class Coordinator:
             blocks = self.pool.refill(address)
             if blocks:
                 share = self.pool.bandwidth / len(self.pool.workers)
-                self._tasks.send(address, blocks, share)
+                self._tasks.send(address, blocks, share, self._marks.place(address, blocks))
 
     def _take(self, heard: Iterable[Receipt]) -> None:
         receipts = []
@@ -253,12 +255,14 @@ class Coordinator:
                 receipts.append(receipt)
                 self.pool.finished(task.worker, task.block, receipt.seconds)
                 self._failures.pop(task.worker, None)
+                if task.marked:
+                    self._marks.read_by(task.worker)
                 self._idle.add(task.worker)
         if receipts:
             self._losses = 0
             self._checkpoint.record(receipts)
             self.receipts += receipts
-            self._shown(self)
+            self._show(self)
 
     def _fail(self, task: Task) -> None:
         """Return the block of a task that has ended, and judge its error."""
@@ -275,8 +279,10 @@ class Coordinator:
             self._lose(task.worker)
             self.workers.forget(task.worker)
             return
-        self._last_error = error
         failures = self._failures[task.worker] = self._failures.get(task.worker, 0) + 1
-        if failures >= _MOST_FAILURES:
+        other_file = isinstance(error, WrongOutputError)
+        if not other_file:
+            self._last_error = error
+        if other_file or failures >= _MOST_FAILURES:
             self._lose(task.worker)
             self.workers.exclude(task.worker, f"{type(error).__name__}: {error}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.blas.blockwise import block_of
 from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.recorder import Recorder, TriangleRecorder
-from hdgemm.linalg.blockwise import block_of
 from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.product.product import Product
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
     from pathlib import Path
-    from typing import TypeAlias
 
-    from hdgemm.cluster.panel_job import PanelJob
+    from hdgemm.cluster.marks import BlockTask
     from hdgemm.cluster.references import Reference
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec, Rect
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
-
-    #: What the workers are asked to compute; both kinds have the methods of `Job`.
-    AnyJob: TypeAlias = "Job | PanelJob"
 
 #: Part of a worker's host memory that a block of C may take.
 _C_PART: Final = 0.5
@@ -52,6 +48,17 @@ def describe(extents: tuple[int, int, int], dtype: str, folder: Path | None) -> 
     return Described(problem.flops, dtype, lambda _: problem, folder)
 
 
+class Process(NamedTuple):
+    """The part of a worker's process in a block: `stack` closes its operands, `may_write` returns
+    before each write to C, or raises.
+    """
+
+    session: Session
+    watch: Watch
+    stack: ExitStack
+    may_write: Callable[[], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One product as all its workers know it; C is row-major.
@@ -62,8 +69,6 @@ class Job:
         The run's name, in the first record of the journal.
     topic
         Topic of the scheduler under which receipts are sent.
-    journal
-        The journal's path where it lies in the storage of C; None where only the client sees it.
     a, b, c, old
         References to op(A), op(B), C as it is written (None for a plan), and the old C that beta
         multiplies.
@@ -73,7 +78,6 @@ class Job:
 
     run: str
     topic: str
-    journal: Path | None
     a: Reference
     b: Reference
     c: Reference | None
@@ -84,30 +88,46 @@ class Job:
     options: Options
     lower: bool | None = None
 
-    def recorder(self, c: Matrix) -> Recorder:
+    def recorder(self, c: Matrix, may_write: Callable[[], None]) -> Recorder:
         """Return C as a worker writes it."""
-        return Recorder(c) if self.lower is None else TriangleRecorder(c, lower=self.lower)
+        if self.lower is None:
+            return Recorder(c, may_write)
+        return TriangleRecorder(c, may_write, lower=self.lower)
 
     def described(self, stack: ExitStack) -> Described:
         """Open all operands, and describe the product to the planner."""
         product = self.open(stack)
         return Described(product.flops, product.dtype.name, product.problem, product.folder)
 
-    def compute(
-        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
-    ) -> tuple[Receipt, Recorder]:
-        """Compute and store one block of C; return C to make durable, which `stack` closes."""
-        product = self.open(stack)
-        recorder = self.recorder(product.destination.matrix)
+    @property
+    def inputs(self) -> tuple[Reference, ...]:
+        """References to the operands that are read."""
+        return (self.a, self.b) if self.old is None else (self.a, self.b, self.old)
+
+    @property
+    def output(self) -> Reference | None:
+        """The reference to C as it is written."""
+        return self.c
+
+    def stored(self, block: Rect) -> Rect:
+        """Return a block in stored rows and columns."""
+        return block
+
+    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, Recorder]:
+        """Compute and store one block of C; return C to make durable."""
+        product, block = self.open(process.stack), task.block
+        task.check_mark(product.destination.matrix)
+        recorder = self.recorder(product.destination.matrix, process.may_write)
         part = block_of(
             replace(product, c=Operand(recorder)), slice(block.row, block.row + block.rows),
             slice(block.col, block.col + block.cols),
         )  # fmt: skip
-        report = compute(part, session.options, watch, session=session)
-        peak = report.peak_memory_bytes
-        return (
-            Receipt.of(number, block, recorder, report.timeline, report.stages, peak), recorder,
-        )  # fmt: skip
+        session = process.session
+        report = compute(part, session.options, process.watch, session=session)
+        receipt = Receipt.of(
+            task.number, block, recorder, report.timeline, report.stages, report.peak_memory_bytes
+        )
+        return receipt, recorder
 
     def open(self, stack: ExitStack) -> Product:
         """Open all operands, which `stack` closes; raise `InputError` when one cannot be opened."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hdgemm.cluster.job import Described, describe
+from hdgemm.blas.blockwise import rectangle
+from hdgemm.cluster.job import Described, Process, describe
 from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.recorder import Recorder
 from hdgemm.errors import NotFiniteError
 from hdgemm.fortran import trsm
-from hdgemm.linalg.blockwise import rectangle
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
@@ -27,17 +27,20 @@ from hdgemm.tasks.kernels import factor_diagonal
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
-    from pathlib import Path
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
+    from hdgemm.cluster.job import Job
+    from hdgemm.cluster.marks import BlockTask
     from hdgemm.cluster.references import Reference
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
     from hdgemm.report import Report
-    from hdgemm.run.session import Session
+
+    #: What the workers are asked to compute; both kinds have the methods of `Job`.
+    AnyJob: TypeAlias = "Job | PanelJob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,6 @@ class PanelJob:
 
     run: str
     topic: str
-    journal: Path | None
     n: int
     a: Reference
     factor: Reference
@@ -67,16 +69,33 @@ class PanelJob:
         extents = self.n, max(1, self.n // 16), max(1, self.n // 3)
         return describe(extents, self.dtype.name, None if folder is None else folder.parent)
 
-    def compute(
-        self, number: int, block: Rect, session: Session, watch: Watch, stack: ExitStack
-    ) -> tuple[Receipt, Recorder]:
-        """Compute and store one block of L; return L to make durable, which `stack` closes."""
-        work = _Work()
-        a, factor = self._open(stack)
+    lower: ClassVar[bool | None] = None
+
+    @property
+    def inputs(self) -> tuple[Reference, ...]:
+        """The reference to A; the earlier columns of L are read from the output."""
+        return (self.a,)
+
+    @property
+    def output(self) -> Reference:
+        """The reference to L."""
+        return self.factor
+
+    def stored(self, block: Rect) -> Rect:
+        """Return a block of L in stored rows and columns, or a stored one as a block of L."""
+        if not self.factor.trans:
+            return block
+        return Rect(block.col, block.row, block.cols, block.rows)
+
+    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, Recorder]:
+        """Compute and store one block of L; return L to make durable."""
+        work, block = _Work(), task.block
+        a, factor = self._open(process.stack)
+        task.check_mark(factor.matrix)
         bar = np.empty((block.rows, block.cols), self.dtype, "F")
         diagonal = block.row == block.col
         solver = bar[:0, :0] if diagonal else self._diagonal_block(factor, block, work)
-        self._update(a, factor, block, bar, (session, watch, work, solver.nbytes))
+        self._update(a, factor, block, bar, (process, work, solver.nbytes))
         if self.check_finite:
             _check_finite(bar, block)
         with work.doing("mult1", flops=_flops(block, diagonal=diagonal, dtype=self.dtype)):
@@ -86,7 +105,7 @@ class PanelJob:
                     bar[:column, column] = 0
             else:
                 trsm(solver, bar, side="R", trans="C")
-        return self._store(number, block, bar, factor, work)
+        return self._store(task, bar, Recorder(factor.matrix, process.may_write), work)
 
     def _open(self, stack: ExitStack) -> tuple[Operand, Operand]:
         return self.a.open(stack), self.factor.open(stack, writable=True)
@@ -105,10 +124,11 @@ class PanelJob:
         factor: Operand,
         block: Rect,
         bar: NDArray[Any],
-        how: tuple[Session, Watch, _Work, int],
+        how: tuple[Process, _Work, int],
     ) -> None:
         """Fill `bar` with A's block less the product of the earlier columns of L."""
-        session, watch, work, held = how
+        process, work, held = how
+        session = process.session
         rows = slice(block.row, block.row + block.rows)
         slab = slice(block.col, block.col + block.cols)
         old, earlier = rectangle(a, rows, slab), slice(0, block.col)
@@ -127,17 +147,16 @@ class PanelJob:
         options = replace(session.options, host_memory=max(1, memory - bar.nbytes - held))
         began = work.now()
         with session.running(options):
-            report = run_product(product, options, session, watch)
+            report = run_product(product, options, session, process.watch)
         work.add(began, report)
 
     def _store(
-        self, number: int, block: Rect, bar: NDArray[Any], factor: Operand, work: _Work
+        self, task: BlockTask, bar: NDArray[Any], recorder: Recorder, work: _Work
     ) -> tuple[Receipt, Recorder]:
-        recorder = Recorder(factor.matrix)
-        stored = Rect(block.col, block.row, block.cols, block.rows) if factor.trans else block
+        stored = self.stored(task.block)
         with work.doing("store2", nbytes=bar.nbytes):
-            recorder.write(stored.row, stored.col, bar.T if factor.trans else bar)
-        return work.receipt(number, stored, recorder, bar.nbytes), recorder
+            recorder.write(stored.row, stored.col, bar.T if self.factor.trans else bar)
+        return work.receipt(task.number, stored, recorder, bar.nbytes), recorder
 
 
 class _Work:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import BlockPool, Costs, triangle_region
 from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
-from hdgemm.cluster.connection import dask_client
+from hdgemm.cluster.connection import TOPIC_PREFIX, dask_client
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.job import Job
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import merged_report
+from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.verification import verify_product
 from hdgemm.errors import InputError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
@@ -72,7 +74,8 @@ def multiply(
         Where C goes, in such storage: a path or location, or a matrix that is overwritten and not
         read.
     options
-        For each worker: memory, devices, threads. None: Dask's limits of memory and threads.
+        For each worker: memory, devices, threads. None: Dask's limits of memory and threads. With
+        `verify` True, this process checks the whole C before it is published.
     storage
         Bytes/s at which the storage serves all workers together, ``"20GB"``; None: as much as one
         worker measures on its own.
@@ -207,8 +210,12 @@ def run_product(
             return merged_report(extents, None, durable)
         with unchanged(product.inputs(), durable.c.matrix):
             coordinator = _run(product, durable, client, options, watch, bandwidth)
+            report = merged_report(extents, coordinator, durable)
+            if options.checks_product:
+                stored = product.stored_in(durable.c)
+                report = verify_product(report, stored, options, watch, lower=lower)
         durable.finish()
-        return merged_report(extents, coordinator, durable)
+        return report
 
 
 def check_client(client: Any) -> None:
@@ -239,7 +246,13 @@ def _run(
     )  # fmt: skip
     flops = stored.flops // (c.shape[0] * c.shape[1])
     with Coordinator(
-        client, job, durable, watch, itemsize=c.dtype.itemsize, bandwidth=bandwidth
+        client,
+        job,
+        durable,
+        watch,
+        ProgressOf(watch, c.shape),
+        itemsize=c.dtype.itemsize,
+        bandwidth=bandwidth,
     ) as coordinator:
         coordinator.run(pool, flops)
     return coordinator
@@ -247,22 +260,26 @@ def _run(
 
 def make_job(product: Product, durable: ClusterCheckpoint | None, options: Options) -> Job:
     """Describe a row-major product to the workers; without a durable run, for a plan only."""
-    old = product.old
+    old, c = product.old, None if durable is None else durable.c.matrix
     run = durable.run if durable is not None else secrets.token_hex(8)
     return Job(
         run=run,
-        topic=f"hdgemm-{run}-{secrets.token_hex(4)}",
-        journal=durable.path if durable is not None and durable.beside else None,
-        a=Reference.of(product.a, "A"),
-        b=Reference.of(product.b, "B"),
+        topic=f"{TOPIC_PREFIX}{run}-{secrets.token_hex(4)}",
+        a=Reference.to_input(product.a, "A", c),
+        b=Reference.to_input(product.b, "B", c),
         c=None if durable is None else durable.reference(product.destination),
-        old=None if old is None else Reference.of(old, "C"),
+        old=None if old is None else Reference.to_input(old, "C", c),
         alpha=product.alpha,
         beta=product.beta,
         dtype=product.dtype,
-        options=options,
+        options=of_blocks(options),
         lower=None if durable is None else durable.stored_lower,
     )
+
+
+def of_blocks(options: Options) -> Options:
+    """Return the options of each block: the client checks the whole result itself."""
+    return replace(options, verify=False) if options.checks_product else options
 
 
 def quantum_of(c: Matrix) -> tuple[int, int]:

@@ -12,19 +12,26 @@ from hdgemm.matrices.base import Matrix, Wrapper
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
 class Recorder(Wrapper):
-    """C with the checksum of each rectangle that is written, in the order of C's rows."""
+    """C with the checksum of each rectangle that is written, in the order of C's rows.
 
-    def __init__(self, matrix: Matrix) -> None:
+    `may_write` returns before each write, or raises.
+    """
+
+    def __init__(self, matrix: Matrix, may_write: Callable[[], None]) -> None:
         super().__init__(matrix)
+        self._may_write = may_write
         self._pieces: dict[Rect, int] = {}
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Write a rectangle and record its checksum."""
         stored = as_stored(tile, self.dtype)
+        self._may_write()
         self.stored.write(row, col, stored)
         self._pieces[Rect(row, col, *tile.shape)] = checksum(stored)
 
@@ -46,8 +53,8 @@ class Recorder(Wrapper):
 class TriangleRecorder(Recorder):
     """One triangle of C, as C is stored; elements of the other one keep their values."""
 
-    def __init__(self, matrix: Matrix, *, lower: bool) -> None:
-        super().__init__(matrix)
+    def __init__(self, matrix: Matrix, may_write: Callable[[], None], *, lower: bool) -> None:
+        super().__init__(matrix, may_write)
         self._lower = lower
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:

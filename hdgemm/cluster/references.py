@@ -1,22 +1,36 @@
-"""References to stored matrices: small values from which a worker opens the same elements."""
+"""References to stored matrices: small values from which a worker opens the same elements.
+
+A reference to a matrix that is read has what the client sees there. Another machine may see
+another file under the same name.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from socket import gethostname
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.durable.fingerprint import differences, sampled
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Matrix, Operand
+from hdgemm.matrices.filelocks import lock_for_writing
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
-from hdgemm.matrices.location import Location
-from hdgemm.matrices.stores import create_matrix, open_location
+from hdgemm.matrices.location import Location, format_at
+from hdgemm.matrices.objectstore import open_unpublished
+from hdgemm.matrices.stores import open_location
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import ExitStack
     from pathlib import Path
+
+    from hdgemm.durable.fingerprint import Fingerprint
+
+#: File systems keep times of modification to two seconds at least.
+_TIME_UNIT: Final = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,11 @@ class FileReference:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    @property
+    def home(self) -> Path:
+        """The file."""
+        return self.path
 
     def open(self, *, writable: bool = False) -> Matrix:
         """Open the file."""
@@ -58,11 +77,15 @@ class StoreReference:
     def __str__(self) -> str:
         return str(self.location)
 
+    @property
+    def home(self) -> Path:
+        """The file or folder; a name that does not exist for an object store."""
+        return self.location.path
+
     def open(self, *, writable: bool = False) -> Matrix:
         """Open the location."""
         if self.unpublished:
-            matrix: Matrix = create_matrix(self.location, self.shape, self.unpublished).matrix
-            return matrix
+            return open_unpublished(self.location, self.shape, self.unpublished)
         matrix, _ = open_location(self.location, writable=writable)
         return matrix.part(*self.origin, self.shape)
 
@@ -74,6 +97,8 @@ class Reference:
     stored: FileReference | StoreReference
     trans: bool = False
     conj: bool = False
+    #: What the client sees there, see `describe`; empty for C, which is proven by a mark.
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operand: Operand, what: str) -> Reference:
@@ -84,14 +109,73 @@ class Reference:
         """
         return cls(_stored(operand.matrix, what), operand.trans, operand.conj)
 
+    @classmethod
+    def to_input(cls, operand: Operand, what: str, c: Matrix | None) -> Reference:
+        """Refer to an operand that is read, with its description; else as `of`.
+
+        The time of modification of a file that also holds `c`, which is written, says nothing.
+        """
+        seen = describe(operand)
+        if c is not None and _in_one_file(operand.matrix, c):
+            del seen["mtime_ns"], seen["size"]
+        return replace(cls.of(operand, what), seen=seen)
+
     def __str__(self) -> str:
         return str(self.stored)
+
+    def check(self, operand: Operand) -> None:
+        """Compare the operand that this machine has opened with what the client sees.
+
+        Raises
+        ------
+        InputError
+            When it is another one.
+        """
+        now = {name: value for name, value in describe(operand).items() if name in self.seen}
+        if "mtime_ns" in now and abs(now["mtime_ns"] - self.seen["mtime_ns"]) < _TIME_UNIT:
+            now["mtime_ns"] = self.seen["mtime_ns"]
+        if found := differences("it", self.seen, now):
+            found = [each.removeprefix("it has changed: ") for each in found]
+            raise InputError(
+                f"{self} is another matrix on {gethostname()} than for the client "
+                f"({'; '.join(found)}): mount the same storage there under the same name; a copy "
+                "needs the time of modification, too (cp -p)", path=str(self),
+            )  # fmt: skip
+
+    def identity(self) -> tuple[int, int] | None:
+        """Return device and inode of the file or folder as this machine sees it now; None where
+        there is none.
+        """
+        try:
+            status = self.stored.home.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def open(self, stack: ExitStack, *, writable: bool = False) -> Operand:
         """Open the operand, as it was here; `stack` closes it."""
         matrix = self.stored.open(writable=writable)
         stack.callback(matrix.close)
+        if writable and isinstance(matrix, FileMatrix):
+            lock_for_writing(matrix)
         return Operand(matrix, self.trans, self.conj)
+
+
+def describe(operand: Operand) -> Fingerprint:
+    """Describe an operand by shape, dtype, samples of its content and, where it lies in one file,
+    the size and time of modification of that.
+    """
+    found = sampled(operand)
+    if isinstance(operand.matrix, FileMatrix):
+        status = operand.matrix.file.status()
+        found |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return found
+
+
+def _in_one_file(x: Matrix, y: Matrix) -> bool:
+    if not isinstance(x, FileMatrix) or not isinstance(y, FileMatrix):
+        return False
+    return x.file.identity == y.file.identity
 
 
 def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:
@@ -101,7 +185,7 @@ def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:
         )
     location = matrix.opened_from[0] if matrix.opened_from is not None else None
     if location is None and matrix.home is not None:  # the draft of a Zarr array
-        location = Location(matrix.home, "zarr")
+        location = Location(matrix.home, format_at(matrix.home))
     if not isinstance(location, Location):
         raise InputError(
             f"{what} ({matrix.name}) lies in this process: workers on other machines cannot read "

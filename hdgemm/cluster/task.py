@@ -7,17 +7,18 @@ transfer, so that a worker that dies afterwards takes nothing with it.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.cluster.job import Extents, WorkerInfo
-from hdgemm.durable.journal import read_journal
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.cluster.job import Extents, Process, WorkerInfo
+from hdgemm.cluster.lease import lease_of
+from hdgemm.errors import HdgemmError
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.progress import Watch
 from hdgemm.run.members import names_for
@@ -26,9 +27,10 @@ from hdgemm.run.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hdgemm.cluster.job import AnyJob, Described
+    from hdgemm.cluster.job import Described
+    from hdgemm.cluster.marks import BlockTask
+    from hdgemm.cluster.panel_job import AnyJob
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Rect
 
 #: Part of Dask's memory limit that a run may take where the options name no limit.
 _MEMORY_PART: Final = 0.6
@@ -39,7 +41,16 @@ _ASK_SECONDS: Final = 0.25
 
 
 class UnknownJobError(HdgemmError):
-    """A block came to a process that was not asked for its description: it was started again."""
+    """A block came to a process that was not asked for its description, as it was started again, or
+    whose files have changed since then.
+    """
+
+
+class _Known(NamedTuple):
+    """A job, and the identities of its files when this process compared them with the client's."""
+
+    job: AnyJob
+    files: tuple[tuple[int, int] | None, ...]
 
 
 class _Kept:
@@ -67,7 +78,7 @@ class _Kept:
 
 _KEPT: Final = _Kept()
 #: The jobs of which this process has described itself, by topic: a block then names its job only.
-_JOBS: Final[dict[str, AnyJob]] = {}
+_JOBS: Final[dict[str, _Known]] = {}
 
 
 def _local_options(options: Options, worker: Any) -> Options:
@@ -81,22 +92,31 @@ def _local_options(options: Options, worker: Any) -> Options:
     return replace(options, threads=options.threads or worker.state.nthreads, host_memory=memory)
 
 
-def inspect(job: AnyJob | Extents) -> WorkerInfo:
-    """Return what the planner must know of this worker; check that it reaches the storage.
+def inspect(job: AnyJob | Extents) -> WorkerInfo | HdgemmError:
+    """Return what the planner must know of this worker, once it has checked that it reaches the
+    storage; or the error when it cannot open an operand, or finds another one than the client does.
 
-    Raise `InputError` when it cannot open an operand, or finds another C there than the client
-    does.
+    Dask would log an error that is raised. A worker that joins when the run is over may find that
+    the draft has got its name.
     """
     from distributed import get_worker
 
-    worker = get_worker()
+    try:
+        return _inspected(job, get_worker())
+    except HdgemmError as error:
+        return error
+
+
+def _inspected(job: AnyJob | Extents, worker: Any) -> WorkerInfo:
     with _errors_without_causes(), _KEPT.lock, ExitStack() as stack:
         session = _KEPT.session(job, worker)
         session.disk_share = math.inf
         rates = _rates(session, job.described(stack))
         if not isinstance(job, Extents):
-            _check_same_storage(job)
-            _JOBS[job.topic] = job
+            files = _identities(job)
+            for reference in job.inputs:
+                reference.check(reference.open(stack))
+            _JOBS[job.topic] = _Known(job, files)
             for topic in list(_JOBS)[:-_MOST_JOBS]:  # of clients that were killed
                 del _JOBS[topic]
         options = session.options
@@ -118,35 +138,33 @@ def _rates(session: Session, described: Described) -> tuple[float, float]:
     return rate, disk
 
 
-def _check_same_storage(job: AnyJob) -> None:
-    """Compare the journal beside C with the client's."""
-    if job.journal is None:
-        return
-    records, _ = read_journal(job.journal)
-    run = records[0].get("begin", {}).get("run") if records else None
-    if run != job.run:
-        raise InputError(f"{job.journal} is another file here than it is for the client")
+def _identities(job: AnyJob) -> tuple[tuple[int, int] | None, ...]:
+    """Return the identities of all files of a job, as this machine sees them now."""
+    output = () if job.output is None else (job.output,)
+    return tuple(reference.identity() for reference in (*job.inputs, *output))
 
 
-def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
+def compute_block(topic: str, task: BlockTask) -> None:
     """Compute one block of C with the local engine, make it durable, send its receipt.
 
-    `share` are the bytes/s of the storage that this worker may count on while all workers read: its
-    plans then read little more than once what the disk would serve to it alone. Raise
-    `UnknownJobError` when this process has not described itself for the job.
+    Raise `UnknownJobError` when this process has not described itself for the job, or sees other
+    files since; `WrongOutputError` when its C is not the client's.
     """
     from distributed import get_worker, secede
 
     worker = get_worker()
-    job = _JOBS.get(topic)
-    if job is None:
-        raise UnknownJobError(f"this process does not know the job {topic}")
+    known = _JOBS.get(topic)
+    if known is None or _identities(known.job) != known.files:
+        raise UnknownJobError(f"this process does not know the job {topic}, or its files")
+    job = known.job
     with _errors_without_causes(), ExitStack() as stack:
         with _KEPT.lock, _cancelled_with_task(worker) as cancel:
             clock, began = time.time(), time.perf_counter()
             session = _KEPT.session(job, worker)
-            session.disk_share = share
-            receipt, c = job.compute(number, block, session, Watch(cancel=cancel), stack)
+            session.disk_share = task.share
+            lease = lease_of(worker)
+            process = Process(session, Watch(cancel=cancel), stack, lease.renew)
+            receipt, c = job.compute(task, process)
             receipt = replace(receipt, began=clock, seconds=time.perf_counter() - began)
         # The worker computes its next block while this one becomes durable.
         secede()  # type: ignore[no-untyped-call]
@@ -154,10 +172,14 @@ def compute_block(topic: str, number: int, block: Rect, share: float) -> None:
     worker.log_event(job.topic, asdict(receipt))
 
 
-def free_memory(run: str) -> None:
+async def free_memory(run: str) -> None:
     """Close the session that this worker kept for a run, and forget the run's jobs."""
+    await asyncio.to_thread(_free, run)
+
+
+def _free(run: str) -> None:
     with _KEPT.lock:
-        for topic in [topic for topic, job in _JOBS.items() if job.run == run]:
+        for topic in [topic for topic, known in _JOBS.items() if known.job.run == run]:
             del _JOBS[topic]
         if _KEPT._key == run:  # noqa: SLF001
             _KEPT.close()

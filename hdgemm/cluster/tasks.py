@@ -12,13 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from hdgemm.cluster.marks import BlockTask
 from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.task import compute_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.cluster.job import AnyJob
+    from hdgemm.cluster.marks import Mark
+    from hdgemm.cluster.panel_job import AnyJob
     from hdgemm.pipeline.plan import Rect
 
 
@@ -28,11 +30,12 @@ _ERROR_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A block that a worker computes, or that waits there."""
+    """A block that a worker computes, or that waits there; `marked` where it has a mark."""
 
     worker: str
     block: Rect
     future: Any
+    marked: bool
 
 
 class Tasks:
@@ -62,8 +65,10 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def send(self, address: str, blocks: Sequence[Rect], share: float) -> None:
-        """Submit blocks to a worker, as one message.
+    def send(
+        self, address: str, blocks: Sequence[Rect], share: float, marks: Sequence[Mark | None]
+    ) -> None:
+        """Submit blocks to a worker, as one message, each with its mark or None.
 
         `share`, the bytes/s of the storage that the worker may count on, is rounded to a power of
         two, so that the worker's plans stay the same while workers come and go.
@@ -71,15 +76,19 @@ class Tasks:
         first = self._submitted
         self._submitted += len(blocks)
         numbers = range(first, self._submitted)
-        count = len(blocks)
+        share = 2.0 ** round(math.log2(max(1.0, share)))
+        tasks = [
+            BlockTask(number, block, share, mark)
+            for number, block, mark in zip(numbers, blocks, marks, strict=True)
+        ]
         futures = self._client.map(
-            compute_block, [self._topic] * count, numbers, blocks,
-            [2.0 ** round(math.log2(max(1.0, share)))] * count,
+            compute_block, [self._topic] * len(tasks), tasks,
             workers=[address], pure=False, retries=0, priority=-first,
             key=[f"{self._name}-{number}" for number in numbers],
         )  # fmt: skip
-        for number, block, future in zip(numbers, blocks, futures, strict=True):
-            self._tasks[number] = Task(address, block, future)
+        for task, future in zip(tasks, futures, strict=True):
+            marked = task.mark is not None
+            self._tasks[task.number] = Task(address, task.block, future, marked)
 
     def pop(self, number: int) -> Task | None:
         """Return a task, which has ended; None for one that was given up before."""

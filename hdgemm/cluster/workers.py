@@ -15,7 +15,8 @@ from hdgemm.cluster.task import inspect
 from hdgemm.errors import HdgemmError
 
 if TYPE_CHECKING:
-    from hdgemm.cluster.job import AnyJob, Extents, WorkerInfo
+    from hdgemm.cluster.job import Extents, WorkerInfo
+    from hdgemm.cluster.panel_job import AnyJob
 
 _LOG: Final = logging.getLogger(__name__)
 #: Seconds between two looks at answers.
@@ -102,6 +103,15 @@ class Workers:
         self.joined.pop(address, None)
         self.refused.pop(address, None)
 
+    def close(self) -> None:
+        """Take back the questions that are not answered yet."""
+        for asked in (self._asked[address] for address in self._pending):
+            for question in (asked.version, asked.info):
+                if question is not None:
+                    question.cancel()
+        self._asked.clear()
+        self._pending.clear()
+
     def exclude(self, address: str, reason: str) -> None:
         """Let a worker take no further part."""
         self.joined.pop(address, None)
@@ -127,7 +137,10 @@ class Workers:
                         continue
                     asked.info = self._submit(address, inspect, self._job)
                 if asked.info is not None and asked.info.done():
-                    self._join(address, _fetched(asked.info))
+                    if isinstance(info := _fetched(asked.info), HdgemmError):
+                        self.exclude(address, str(info))
+                        continue
+                    self._join(address, info)
                     self._pending.discard(address)
                     new.append(address)
             except _LostAnswerError:
@@ -135,8 +148,6 @@ class Workers:
                 asked.version = self._submit(address, version, "hdgemm")
             except PackageNotFoundError:
                 self.exclude(address, "hdgemm is not installed there")
-            except HdgemmError as error:
-                self.exclude(address, str(error))
             except Exception as error:  # noqa: BLE001 - whatever a worker's environment raises
                 self.exclude(address, f"{type(error).__name__}: {error}")
         return new

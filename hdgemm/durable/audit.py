@@ -11,7 +11,7 @@ from hdgemm.durable.journal import read_journal
 from hdgemm.durable.pieces import damaged
 from hdgemm.durable.previous_run import Earlier
 from hdgemm.errors import InputError
-from hdgemm.matrices.fingerprint import home_of
+from hdgemm.matrices.fingerprint import file_of, home_of
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 
@@ -60,20 +60,20 @@ def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = No
     where = parse_location(c)
     if journal is None and home_of(operand.matrix) is None:
         return None
-    if where.format == "npy":
-        place = Destination.of_existing(operand, updates=False)
-    else:
-        place = Destination(where, operand.shape, operand.matrix.dtype)
+    place = Destination(where, operand.shape, operand.matrix.dtype)
+    here = place.target()
+    if file_of(operand.matrix) is not None:  # the run may have written into the existing file
+        here = Destination.of_existing(operand, updates=False).target() | here
     path = place.journal() if journal is None else Path(journal)
-    if journal is None and not path.exists():
-        return None
+    if journal is None and not (path.exists() and path.stat().st_size):
+        return None  # an empty one is the lock of a run whose journal is elsewhere
     records, _ = read_journal(path)
     earlier = Earlier.read(path, records)
     if earlier is None:
         raise InputError(f"{path} has no records")
-    target, here = earlier.identity["target"], place.target()
+    target = earlier.identity["target"]
     known = set(target) - {"name", "updates", "replaces", "in_place", "triangle", "routine"}
-    if any(target[field] != here[field] for field in known):
+    if any(target[field] != here.get(field) for field in known):
         raise InputError(f"{path} is the journal of another matrix than {c}")
     found = damaged(operand.matrix, earlier.done)
     return Audit(str(path), len(earlier.done), tuple(found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
 from hdgemm.durable.identity import plan_differences
-from hdgemm.durable.journal import Journal, close_run, redo_path
+from hdgemm.durable.journal import redo_path
 from hdgemm.durable.pieces import (
     redo_log,
     redo_size,
@@ -27,7 +27,10 @@ from hdgemm.durable.pieces import (
 from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record, say_kept
 from hdgemm.durable.recorder import JournaledMatrix
 from hdgemm.durable.recovery import check_restart, recover
+from hdgemm.durable.redo_log import close_run
 from hdgemm.errors import InputError
+from hdgemm.matrices.filelocks import wait_for_writers
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.resume import remaining
@@ -70,7 +73,7 @@ class Checkpoint:
         self._damaged = self._kept = self._tiles = 0
         self._shared = False
         self.finished = self._begun = False
-        self._journal = Journal(journal)
+        self._journal = destination.open_journal(journal)
         try:
             self._earlier = self._read(restart=restart)
             self._open()
@@ -124,6 +127,8 @@ class Checkpoint:
             self.c = self._draft.operand
         elif destination.in_place is None:
             self.c = self._published()
+        if isinstance(matrix := self.c.matrix, FileMatrix):
+            wait_for_writers(matrix)
         if earlier is not None:
             self._recover(earlier)
 
@@ -180,8 +185,9 @@ class Checkpoint:
         if found:
             raise InputError(
                 f"the run of {self._journal.path} cannot go on: {'; '.join(found)}; {BEGIN_AGAIN}",
-                journal=str(self._journal.path), differences=found,
-            )  # fmt: skip
+                journal=str(self._journal.path),
+                differences=found,
+            )
 
     def begin(self, plan: Plan) -> Plan:
         """Prepare the journal for all of `plan`; return the plan for the units that are left."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.journal import SUFFIX, redo_path
+from hdgemm.durable.journal import SUFFIX, Journal, locked_name, redo_path
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
+from hdgemm.matrices.filelocks import lock_for_run, unlock_run
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.fingerprint import file_of, home_of
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.operands import Operand, open_operand
 from hdgemm.matrices.stores import create_matrix, reopen_draft
-from hdgemm.matrices.zarr_replacement import old_name
+from hdgemm.matrices.zarr_replacement import finish_exchange, old_name, remove_draft
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from hdgemm.matrices.draft import Draft
@@ -73,8 +77,7 @@ class Destination:
     @property
     def path(self) -> Path:
         """The file that C has when it is finished; of a Zarr array, its folder."""
-        where = self.where
-        return where.path / where.item if where.format == "zarr" else where.path
+        return self.where.kind.own_path(self.where)
 
     def holds(self, operand: Operand) -> bool:
         """Return whether an operand lies in the file that C has when it is finished."""
@@ -84,22 +87,26 @@ class Destination:
     def target(self) -> dict[str, Any]:
         """Describe which elements of which file C is, in plain values."""
         found: dict[str, Any] = {
-            "name": self.path.name, "shape": list(self.shape), "dtype": self.dtype.str,
-            "updates": self.updates, "replaces": self.replaces,
-        }  # fmt: skip
-        if self.where.format != "npy":
-            raw = self.where.raw
-            layout = [raw.dtype, raw.order, raw.offset] if raw is not None else []
-            found |= {"format": self.where.format, "item": self.where.item, "layout": layout}
+            "name": self.path.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype.str,
+            "updates": self.updates,
+            "replaces": self.replaces,
+        }
+        found |= self.where.kind.identity(self.where)
         if self.in_place is not None and isinstance(matrix := self.in_place.matrix, FileMatrix):
-            found |= {"in_place": True, "trans": self.in_place.trans,
-                      "offset": matrix.offset, "pitch": matrix.pitch}  # fmt: skip
+            found |= {
+                "in_place": True,
+                "trans": self.in_place.trans,
+                "offset": matrix.offset,
+                "pitch": matrix.pitch,
+            }
         return found
 
     def journal(self) -> Path:
         """Return the name of its journal beside it, or beside the store that it is in."""
         path = self.where.path
-        item = self.where.item.replace("/", ".") if self.where.format == "zarr" else ""
+        item = self.where.item.replace("/", ".") if self.where.kind.item_folders else ""
         return path.with_name(f".{path.name}{'.' if item else ''}{item}{SUFFIX}")
 
     def journal_at(self, given: bool | str | os.PathLike[str]) -> Path:
@@ -112,6 +119,39 @@ class Destination:
             raise InputTypeError(
                 f"checkpoint must be True, False or the path of a journal, got {given!r}"
             ) from None
+
+    def open_journal(self, path: Path) -> Journal:
+        """Open the journal of a run that alone writes this C until the journal is closed.
+
+        Raises
+        ------
+        InputError
+            When it cannot be opened, or another run writes this C, with whichever journal.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.locked(path))
+            journal = Journal(path)
+            journal.held = stack.pop_all()
+        return journal
+
+    @contextmanager
+    def locked(self, journal: Path) -> Iterator[None]:
+        """Hold the lock of C: of its file where it is overwritten, else of the journal that it has
+        by default, which is locked already where the run writes it.
+        """
+        if self.in_place is not None and isinstance(matrix := self.in_place.matrix, FileMatrix):
+            lock_for_run(matrix)
+            try:
+                yield
+            finally:
+                unlock_run(matrix)
+            return
+        own = replace(self, where=replace(self.where, path=real_path(self.where.path))).journal()
+        if own == journal.parent.resolve() / journal.name:
+            yield
+            return
+        with locked_name(own, f"another run is writing {self.where}"):
+            yield
 
     def part(self, journal: Path) -> Path:
         """Return the name of the draft that goes with a journal."""
@@ -132,15 +172,15 @@ class Destination:
         return draft
 
     def reopen(self, journal: Path) -> Draft[Any] | None:
-        """Open the draft that an earlier run left; None when it is not there."""
+        """Open the draft that an earlier run left; None when it is not there, or has its name."""
         part = self.part(journal)
+        finish_exchange(part)
         return reopen_draft(self.where, part) if part.exists() else None
 
     def remove(self, journal: Path) -> None:
         """Remove the draft that an earlier run left."""
         part = self.part(journal)
-        if part.is_dir():
-            shutil.rmtree(part)
+        remove_draft(part)
         part.unlink(missing_ok=True)
 
     def clean(self, journal: Path) -> None:

@@ -38,10 +38,14 @@ _RECT_BYTES: Final = 32 << 20
 SAMPLE: Final = 512
 
 _WORDS: Final[Mapping[str, str]] = {
-    "shape": "its shape", "dtype": "its dtype", "trans": "its transposition",
-    "conj": "its conjugation", "size": "its size in bytes", "mtime_ns": "when it was changed",
+    "shape": "its shape",
+    "dtype": "its dtype",
+    "trans": "its transposition",
+    "conj": "its conjugation",
+    "size": "its size in bytes",
+    "mtime_ns": "when it was changed",
     "content": "its content",
-}  # fmt: skip
+}
 
 
 def fingerprint(operand: Operand) -> Fingerprint:
@@ -105,7 +109,10 @@ def _utc(nanoseconds: Any) -> str:
     """Write a time of change to the microsecond; object stores have none, or a text."""
     if not isinstance(nanoseconds, int):
         return str(nanoseconds)
-    return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    try:
+        return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    except (OverflowError, OSError, ValueError):  # in a damaged record
+        return f"{nanoseconds} ns"
 
 
 def _spread(rows: int, cols: int) -> list[Rect]:

@@ -95,8 +95,9 @@ def plan_differences(
         )
     allowed = device.limit(options.device_bytes)
     if allowed is not None and plan.device_bytes > allowed:
-        found.append(f"the plan holds {plan.device_bytes} bytes on {device.name}, "
-                     f"allowed are now {allowed}")  # fmt: skip
+        found.append(
+            f"the plan holds {plan.device_bytes} bytes on {device.name}, allowed are now {allowed}"
+        )
     return found
 
 

@@ -13,18 +13,15 @@ import os
 import re
 import stat
 import zlib
-from contextlib import closing
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.files import space_advice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from hdgemm.durable.redo_log import RedoLog
-    from hdgemm.matrices.draft import Draft
 
     Record = dict[str, Any]
 
@@ -41,13 +38,16 @@ class Journal:
     `records` are those found in it, in order; a torn tail is cut off. `damaged` are the numbers of
     the bad lines that good ones follow.
 
+    `held` are further locks of the run, which are released when it is closed.
+
     Raises `InputError` when it cannot be opened, is a file of another kind, or another run holds
     it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = _open_locked(path)
+        self.held = ExitStack()
+        self._fd = _open_locked(path, f"another run is at work with the journal {path}")
         try:
             with os.fdopen(os.dup(self._fd), "rb") as stream:
                 content = stream.read()
@@ -102,6 +102,7 @@ class Journal:
             fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that was forked meanwhile shares it
             os.close(self._fd)
             self._fd = -1
+            self.held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -113,19 +114,10 @@ class Journal:
         return MatrixIOError(
             f"cannot {verb} the journal {self.path} at {offset}: {cause.strerror}"
             f"{space_advice(self.path, cause)}",
-            path=str(self.path), offset=offset, length=length,
-        )  # fmt: skip
-
-
-def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
-    """Close the files of a run; one that had begun is left as it is, to be resumed later."""
-    with closing(journal):
-        if redo is not None:
-            redo.close()
-        if draft is not None and journal.records:
-            draft.matrix.close()
-        elif draft is not None:
-            draft.discard()
+            path=str(self.path),
+            offset=offset,
+            length=length,
+        )
 
 
 def redo_path(journal: Path) -> Path:
@@ -160,7 +152,22 @@ def decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _open_locked(path: Path) -> int:
+@contextmanager
+def locked_name(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock of a journal that a run does not write; `InputError` with `busy` where another
+    run holds it. A journal that is made for that is removed.
+    """
+    fd = _open_locked(path, busy)
+    try:
+        yield
+    finally:
+        if not os.fstat(fd).st_size:
+            path.unlink(missing_ok=True)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _open_locked(path: Path, busy: str) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -174,11 +181,10 @@ def _open_locked(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
-        raise InputError(f"another run is at work with the journal {path}; wait for it",
-                         path=str(path)) from error  # fmt: skip
+        raise InputError(f"{busy}; wait for it", path=str(path)) from error
     if not os.fstat(fd).st_nlink:  # another run removed it before the lock was taken
         os.close(fd)
-        return _open_locked(path)
+        return _open_locked(path, busy)
     return fd
 
 

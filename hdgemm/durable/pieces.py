@@ -53,8 +53,10 @@ def redo_size(plans: Sequence[Plan]) -> tuple[int, int]:
 
 
 def _pieces_of_a_tile(plan: Plan) -> int:
-    rows, cols = (min(size, most) for size, most in
-                  zip(plan.tile[:2], (plan.problem.m, plan.problem.n), strict=True))  # fmt: skip
+    rows, cols = (
+        min(size, most)
+        for size, most in zip(plan.tile[:2], (plan.problem.m, plan.problem.n), strict=True)
+    )
     return len(pieces_of(plan, "C", Rect(0, 0, rows, cols)))
 
 
@@ -81,7 +83,7 @@ def untouched(places: Iterable[Rect], done: Collection[Rect], *, shared: bool) -
     """Return the places that no finished piece overlaps; where tiles are fixed, pieces do not."""
     if not shared:
         return [place for place in places if place not in done]
-    return [place for place in places if not any(_overlap(place, rect) for rect in done)]
+    return [place for place in places if not any(overlap(place, rect) for rect in done)]
 
 
 def apply(redo: RedoLog, matrix: Matrix) -> dict[Rect, int]:
@@ -96,7 +98,8 @@ def apply(redo: RedoLog, matrix: Matrix) -> dict[Rect, int]:
     return applied
 
 
-def _overlap(x: Rect, y: Rect) -> bool:
+def overlap(x: Rect, y: Rect) -> bool:
+    """Say whether two rectangles have an element in common."""
     rows = x.row < y.row + y.rows and y.row < x.row + x.rows
     return rows and x.col < y.col + y.cols and y.col < x.col + x.cols
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import HdgemmError, InputError
-from hdgemm.pipeline.plan import Rect
-from hdgemm.pipeline.planjson import from_json, to_json
+from hdgemm.pipeline.plan import Rect, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,6 +98,8 @@ class Earlier:
             if "done" in record:
                 *rect, crc = record["done"]
                 done[Rect(*rect)] = crc
+            for rect in record.get("undone", ()):
+                done.pop(Rect(*rect), None)
             finished = record.get("finished", finished)
         return cls(
             begin["run"],
@@ -121,8 +122,9 @@ class Earlier:
             raise InputError(
                 f"{path} belongs to another run: {'; '.join(found)}. Give the same command to go "
                 f"on with it; {BEGIN_AGAIN}",
-                journal=str(path), differences=found,
-            )  # fmt: skip
+                journal=str(path),
+                differences=found,
+            )
 
 
 def first_record(
@@ -138,7 +140,7 @@ def first_record(
             "format": FORMAT,
             "run": run,
             "identity": identity.to_record(),
-            "plan": to_json(plans[0]) if plans else None,
+            "plan": plans[0].to_json() if plans else None,
             "devices": [plan.device.name for plan in plans],
             "redo": redo,
             "samples": [list(each) for each in samples],

@@ -12,7 +12,7 @@ from hdgemm.durable.pieces import (
     redo_log,
     sample_places,
     untouched,
-)  # fmt: skip
+)
 from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError, Earlier
 from hdgemm.errors import InputError
 
@@ -45,8 +45,11 @@ def recover(
             matrix, earlier.samples, untouched(places, done, shared=earlier.shared)
         )
         if bad or others:
-            raise _damaged_error(matrix, (bad + others)[0], "after it was stored" if bad else
-                                 "by something else than the run")  # fmt: skip
+            raise _damaged_error(
+                matrix,
+                (bad + others)[0],
+                "after it was stored" if bad else "by something else than the run",
+            )
     return {rect: crc for rect, crc in done.items() if rect not in bad}, bad
 
 
@@ -83,8 +86,9 @@ def _check_journal(journal: Journal) -> None:
         raise DamagedError(
             f"{journal.path} is damaged in lines {journal.damaged}: which tiles of C are updated "
             f"cannot be told; restore the old C, then {BEGIN_AGAIN}",
-            lines=journal.damaged, path=str(journal.path),
-        )  # fmt: skip
+            lines=journal.damaged,
+            path=str(journal.path),
+        )
 
 
 def _damaged_error(matrix: Matrix, rect: Rect, how: str) -> DamagedError:
@@ -92,5 +96,6 @@ def _damaged_error(matrix: Matrix, rect: Rect, how: str) -> DamagedError:
         f"{matrix.name} was changed {how}, in rows {rect.row} to {rect.row + rect.rows - 1}, "
         f"columns {rect.col} to {rect.col + rect.cols - 1}: its old values are gone, so it cannot "
         f"be updated again; restore the old C, then {BEGIN_AGAIN}",
-        path=matrix.name, rect=tuple(rect),
-    )  # fmt: skip
+        path=matrix.name,
+        rect=tuple(rect),
+    )

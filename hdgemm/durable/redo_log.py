@@ -8,6 +8,7 @@ the journal are durable too: at any moment a slab of C is old, or new, or whole 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from hdgemm.durable.journal import Journal
+    from hdgemm.matrices.draft import Draft
 
 #: A slot begins with one block that describes it; the data follows at its memory's own phase, so
 #: that it can be written directly.
@@ -79,9 +83,12 @@ class RedoLog:
         start = slot * self._pitch
         offset = start + _HEAD + address(memory) % ALIGNMENT
         record = {
-            "run": self._run, "rect": list(rect), "crc": crc,
-            "offset": offset, "nbytes": memory.nbytes,
-        }  # fmt: skip
+            "run": self._run,
+            "rect": list(rect),
+            "crc": crc,
+            "offset": offset,
+            "nbytes": memory.nbytes,
+        }
         head = aligned_bytes(_HEAD)
         head[:] = 0
         line = encode(record)
@@ -116,3 +123,14 @@ class RedoLog:
 def _pitch(slot_bytes: int) -> int:
     # The block that describes it, a phase of less than a block, and a ragged end.
     return _HEAD + 2 * ALIGNMENT + -(-slot_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
+    """Close the files of a run; one that had begun is left as it is, to be resumed later."""
+    with closing(journal):
+        if redo is not None:
+            redo.close()
+        if draft is not None and journal.records:
+            draft.matrix.close()
+        elif draft is not None:
+            draft.discard()

@@ -76,8 +76,11 @@ def _check_samples(identity: Identity, product: Product) -> None:
             continue
         raise MatrixIOError(
             f"{letter} ({home}) has another content than at the start of the run, so that C may "
-            f"mix elements of both versions: {BEGIN_AGAIN}", path=str(home), offset=0, length=0,
-        )  # fmt: skip
+            f"mix elements of both versions: {BEGIN_AGAIN}",
+            path=str(home),
+            offset=0,
+            length=0,
+        )
 
 
 def check_whole(c: Operand) -> None:

@@ -150,7 +150,8 @@ def linpack(
     Raises
     ------
     InputError
-        When the grid has more processes than there are, or MPI lacks what the overlap needs.
+        When the grid has more processes than there are, processes have different parameters or
+        versions of hdgemm, or MPI lacks what the overlap needs.
     DoesNotFitError
         When a machine lacks memory for its part: `missing` in bytes.
 
@@ -160,6 +161,7 @@ def linpack(
     True
     """
     world = world or all_processes()
+    world.compare({**asdict(settings), "mixed": mixed, "devices is None": devices is None})
     check(settings, world, mixed=mixed)
     p, q = settings.grid
     inside = world.rank < p * q

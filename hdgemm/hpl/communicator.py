@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import platform
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, installation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+#: Variables in which launchers tell each process how many they started: MPICH's and Intel's mpiexec
+#: and srun with PMI, Open MPI's, MVAPICH's.
+_LAUNCHED: Final = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+#: The same of srun without PMI. SLURM_NTASKS is set in a batch script, too, which is one process.
+_SLURM_STEP: Final = "SLURM_STEP_NUM_TASKS"
+#: Characters of the longest value that a message repeats.
+_SHOWN: Final = 60
 
 
 class Request:
@@ -90,6 +100,33 @@ class Communicator:
     def abort(self, exit_code: int) -> None:
         """End all processes of the job; one alone ends by itself."""
 
+    def compare(self, parameters: Mapping[str, object]) -> None:
+        """Raise `InputError` on every process where the parameters of two of them differ.
+
+        Called once before other messages: processes with different parameters exchange messages of
+        different sizes, or wait for messages that none sends. hdgemm's version is compared, too.
+        """
+        own = {"hdgemm's version": import_module("hdgemm").__version__, **parameters}
+        everyone: Sequence[tuple[str, Any]] = self.collect((platform.node(), own))
+        first = everyone[0][1]
+        for rank, (host, other) in enumerate(everyone):
+            if other == first:
+                continue
+            if not (isinstance(first, dict) and isinstance(other, dict)):  # of another version
+                raise InputError(
+                    f"rank {rank} on {host} runs another version of hdgemm than rank 0"
+                )
+            name = next(
+                name for name in (*first, *other)
+                if name not in first or name not in other or first[name] != other[name]
+            )  # fmt: skip
+            values = [repr(each.get(name)) for each in (first, other)]
+            if max(map(len, values)) > _SHOWN:
+                found = f"{name} on rank {rank} on {host} differs from rank 0's"
+            else:
+                found = f"{name} is {values[0]} on rank 0 and {values[1]} on rank {rank} on {host}"
+            raise InputError(f"{found}: start all with the same ones")
+
 
 class Mpi(Communicator):
     """A communicator of mpi4py."""
@@ -166,7 +203,7 @@ def world() -> Communicator:
     Raises
     ------
     InputError
-        When mpiexec started several, which do not see each other.
+        When mpiexec or srun started several, which do not see each other.
     """
     try:
         from mpi4py import MPI
@@ -174,11 +211,18 @@ def world() -> Communicator:
         size = 1
     else:
         size = MPI.COMM_WORLD.size
-    # Set by MPICH's and Intel's mpiexec, and by Open MPI's.
-    started = max(int(os.environ.get(name, "1")) for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
+    started, launcher = _started()
     if size == 1 < started:
         raise InputError(
-            f"mpiexec started {started} processes, which do not see each other: install "
-            "hdgemm[mpi], with an mpi4py for the same MPI as mpiexec"
+            f"{launcher} started {started} processes, which do not see each other: "
+            f"{installation('mpi')}, with an mpi4py for the same MPI as {launcher}"
         )
     return Mpi(MPI.COMM_WORLD) if size > 1 else Communicator()
+
+
+def _started() -> tuple[int, str]:
+    """Return how many processes the launcher started, by its variables, and its name."""
+    told = [int(os.environ[name]) for name in _LAUNCHED if name in os.environ]
+    if told:  # Slurm starts one process a machine for MPICH's mpiexec, which starts the ranks
+        return max(told), "mpiexec"
+    return int(os.environ.get(_SLURM_STEP, "1")), "srun"

@@ -78,7 +78,7 @@ def open_devices(options: Options, threads: int) -> Iterator[Devices]:
 
 
 def _update_in(session: Session) -> Update:
-    from hdgemm.blas import multiply
+    from hdgemm.blas.products import multiply
 
     def update(a: Columns, b: Columns, c: Columns) -> None:
         multiply(a, b, c=c, alpha=-1.0, beta=1.0, out=c, session=session)

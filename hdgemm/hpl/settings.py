@@ -151,29 +151,40 @@ def read_dat(path: Path) -> list[Settings]:
     """Return the runs of an HPL.dat: every combination of its values, in HPL's order.
 
     Values that this implementation does not distinguish (kinds of panel factorisation, NDIV,
-    transposed L1 and U, equilibration, alignment) are read over.
+    transposed L1 and U, equilibration, alignment) have no effect, see `ignored_lines`.
 
     Raises
     ------
     InputError
         When the file cannot be read, with the number of the line.
     """
+    return _parse(path)[0]
+
+
+def ignored_lines(path: Path) -> list[str]:
+    """Return the lines of an HPL.dat that have no effect on the runs, with their numbers."""
+    return _parse(path)[1]
+
+
+def _parse(path: Path) -> tuple[list[Settings], list[str]]:
+    """Return the runs of an HPL.dat and the lines that have no effect on them."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     dat = _Dat(path, lines)
-    dat.skip(2)  # the name of the output and the device
+    dat.ignore(2)  # the name of the output and the device
     sizes, blocks = dat.several(), dat.several()
     mapping = dat.named(MAPPINGS, dat.integer(), "PMAP")
     count = dat.count()
     grids = list(zip(dat.integers(count), dat.integers(count), strict=True))
     [threshold] = dat.numbers(1)
     for _ in range(4):  # PFACTs, NBMINs, NDIVs, RFACTs
-        dat.several()
+        dat.ignore_several()
     broadcasts, depths = dat.several(), dat.several()
     swap = dat.named(_SWAPS, dat.integer(), "SWAP")
-    return [
+    dat.ignore(len(lines))  # swapping threshold, L1, U, equilibration, alignment
+    runs = [
         Settings(
             n, nb, grid, depth=depth, broadcast=dat.named(TOPOLOGIES, topology, "BCAST"),
             swap=swap, threshold=threshold, mapping=mapping,
@@ -182,16 +193,30 @@ def read_dat(path: Path) -> list[Settings]:
             grids, sizes, blocks, depths, broadcasts
         )
     ]  # fmt: skip
+    return runs, dat.ignored
 
 
 class _Dat:
-    """The lines of an HPL.dat after its two headings, read one by one."""
+    """The lines of an HPL.dat after its two headings, read one by one; `ignored` has the others."""
 
     def __init__(self, path: Path, lines: Sequence[str]) -> None:
-        self._path, self._lines, self._next = path, lines, 0
+        self._path, self._lines, self._next = path, lines, 2
+        self.ignored: list[str] = []
 
-    def skip(self, count: int) -> None:
-        self._next += count
+    def ignore(self, count: int) -> None:
+        """Pass over so many lines, or those that there are."""
+        for _ in range(min(count, len(self._lines) - self._next)):
+            self._next += 1
+            text = " ".join(self._lines[self._next - 1].split())
+            if text:
+                self.ignored.append(f"line {self._next}: {text}")
+
+    def ignore_several(self) -> None:
+        """Pass over a line with a count, and the line with its values, which are checked."""
+        first = self._next
+        self.several()
+        self._next = first
+        self.ignore(2)
 
     def numbers(self, count: int) -> list[float]:
         """Return the numbers at the beginning of the next line."""
@@ -210,7 +235,7 @@ class _Dat:
         count = self.integer()
         if count < 1:
             raise InputError(
-                f"{self._path}, line {self._next + 2}: expected at least 1 value, got {count}"
+                f"{self._path}, line {self._next}: expected at least 1 value, got {count}"
             )
         return count
 
@@ -219,7 +244,7 @@ class _Dat:
         return self.integers(self.count())
 
     def _values(self, count: int, kind: Callable[[str], T], what: str) -> list[T]:
-        number = self._next + 3
+        number = self._next + 1
         if self._next >= len(self._lines):
             raise InputError(f"{self._path} ends before line {number}")
         words = self._lines[self._next].split()[:count]

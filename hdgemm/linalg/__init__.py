@@ -7,11 +7,9 @@ from hdgemm.linalg.factored_solve import cho_solve, lu_solve, solve_triangular
 from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
-from hdgemm.linalg.planning import plan_slabs
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.qr_multiply import qr_multiply
-from hdgemm.linalg.slab_plan import SlabPlan
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
@@ -22,7 +20,6 @@ __all__ = [
     "LUFactors",
     "QRFactors",
     "SingularMatrixError",
-    "SlabPlan",
     "cho_factor",
     "cho_solve",
     "cholesky",
@@ -35,7 +32,6 @@ __all__ = [
     "lu_solve",
     "open",
     "plan",
-    "plan_slabs",
     "qr",
     "qr_multiply",
     "slogdet",

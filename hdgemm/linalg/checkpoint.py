@@ -16,11 +16,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.journal import Journal, close_run, redo_path
+from hdgemm.durable.journal import redo_path
 from hdgemm.durable.pieces import redo_log
 from hdgemm.durable.previous_run import BEGIN_AGAIN, say_kept
+from hdgemm.durable.redo_log import close_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.planning import PIECE_BYTES
+from hdgemm.linalg.planning.search import PIECE_BYTES
 from hdgemm.linalg.slab_journal import EarlierRun, StoredSlab, damaged_error, refuse
 from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.matrices.files import sync
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
     from hdgemm.durable.destination import Destination
     from hdgemm.durable.redo_log import RedoLog
+    from hdgemm.linalg.planning.slab import Columns
     from hdgemm.linalg.slab_journal import AnyPlan, Command, Notes
-    from hdgemm.linalg.slab_plan import Columns
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.draft import Draft
     from hdgemm.options import Options
@@ -87,9 +88,9 @@ class SlabCheckpoint:
         self.finished = self._begun = False
         self.plan: AnyPlan | None = None
         self._passes: tuple[list[StoredSlab], ...] = ([], [])
-        self._kept = 0
+        self._kept = self._damaged = 0
         self._identity = command.identity(source, destination)
-        self._journal = Journal(destination.journal_at(command.checkpoint))
+        self._journal = destination.open_journal(destination.journal_at(command.checkpoint))
         try:
             self._open(order)
         except BaseException:
@@ -207,9 +208,10 @@ class SlabCheckpoint:
         factored, final = self._passes
         # A slab of the last pass has taken the place of its factored one.
         found = [self._whole(0, slab) for slab in factored[len(final) :]]
-        damaged = not all(self._whole(1, slab) for slab in final)
-        if damaged or ((final or self.destination.updates or published) and not all(found)):
+        passed = [self._whole(1, slab) for slab in final]
+        if not all(passed) or ((final or self.destination.updates or published) and not all(found)):
             raise damaged_error(self.destination.path, "after it was stored")
+        self._damaged = found.count(False)
         if not all(found):
             del factored[found.index(False) :]
         rest = earlier.plan.slabs[len(factored) :]
@@ -297,4 +299,5 @@ class SlabCheckpoint:
     def resumption(self) -> Resumption:
         """How much of an earlier run this run found finished; `tiles` are slabs."""
         slabs = 0 if self.plan is None else len(self.plan.slabs)
-        return Resumption(str(self._journal.path), slabs, self._kept, finished=self.finished)
+        path = str(self._journal.path)
+        return Resumption(path, slabs, self._kept, self._damaged, self.finished)

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.linalg.cholesky_elimination import TrapezoidElimination, factor_panel
-from hdgemm.linalg.device_run import device_names, strategy_of
-from hdgemm.linalg.elimination import queue_slab
-from hdgemm.linalg.factor_plan import plan_in_array
-from hdgemm.linalg.input_checks import check_finite_slab, input_unchanged
-from hdgemm.linalg.operands import in_memory, open_square
-from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import Run, folder_of, open_run
-from hdgemm.linalg.slab import Slab
+from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import in_memory, open_square
+from hdgemm.call.prepared import PreparedMatrix
+from hdgemm.call.recorder import Recorder, report_done
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.linalg.devices.run import strategy_of
+from hdgemm.linalg.planning.factors import plan_in_array
+from hdgemm.linalg.planning.slab import Columns
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import Columns
-from hdgemm.linalg.slab_run import say_state, slab_run
-from hdgemm.linalg.storage import destination
+from hdgemm.linalg.slabs.cholesky import TrapezoidElimination, factor_panel
+from hdgemm.linalg.slabs.elimination import queue_slab
+from hdgemm.linalg.slabs.run import say_state, slab_run
+from hdgemm.linalg.slabs.slab import Slab, both, check_finite_slab
+from hdgemm.linalg.storage import Output, plan_for
 from hdgemm.linalg.stored_factors import CholeskyFactor, save_factors
 from hdgemm.product.arguments import flag
-from hdgemm.product.target import result_at
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
+from hdgemm.run.members import device_names
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.devices.run import Strategy
+    from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
 
 #: Columns that are read at a time, so that one triangle of A is read.
 _STRIP: Final = 512
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def cholesky(
     a: Any,
     lower: bool = False,
@@ -53,15 +53,7 @@ def cholesky(
     *,
     strategy: str = "hybrid",
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    client: Any = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the Cholesky factor of a Hermitian positive definite matrix of any size.
 
@@ -93,11 +85,9 @@ def cholesky(
         blocks of kb columns. An array in RAM may be factored on several devices
         (``devices=("host", "opencl:0")``): by tasks, with panels of nb columns.
         For files, devices hold and update slabs.
-    session, progress, observer, cancel
-        As in `hdgemm.matmul`. Events have stage load1 (reads), mult1 (updates and panels) and
+    observer
+        Called with each event. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
-    client
-        A `distributed.Client`, whose workers compute the factor: see `hdgemm.cluster.cholesky`.
     report
         Called with the `hdgemm.Report` when the factor is complete; ``report=reports.append``
         collects it. `phases` has the seconds of load, update, panel, store and interchange, and
@@ -106,8 +96,8 @@ def cholesky(
         Keep a journal beside the factor (or at this path), so that the same call goes on after a
         crash; at most one slab is computed again, and the result has the same bits. The factor
         must be a file.
-    restart
-        Discard what an earlier run left, and begin again.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -131,24 +121,19 @@ def cholesky(
     --------
     >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
     """
-    if client is not None:
-        from hdgemm.cluster import cholesky as on_cluster
-
-        found = on_cluster(
-            a, lower, check_finite, client=client, out=out, options=options, progress=progress,
-            observer=observer, cancel=cancel, checkpoint=checkpoint or True, restart=restart,
-        )  # fmt: skip
-        if report is not None:
-            report(found)
-        return result_at(out)
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    lower = flag(lower, "lower")
-    command = Command("cholesky", {"lower": lower}, checkpoint, restart, not lower, True)
-    call = _Call(lower, check_finite, run, clean=True, command=command, strategy=strategy)
-    return call.compute(a, out, overwrite_a=overwrite_a)
+    with prepare(
+        a,
+        out,
+        Call.of(**keywords),
+        lower=lower,
+        overwrite_a=overwrite_a,
+        check_finite=check_finite,
+        strategy=strategy,
+    ) as prepared:
+        return prepared.run()
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def cho_factor(
     a: Any,
     lower: bool = False,
@@ -156,25 +141,74 @@ def cho_factor(
     check_finite: bool = True,
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> CholeskyFactor:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
     Parameters and errors are those of `cholesky`; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
+    with prepare(
+        a,
+        out,
+        Call.of(**keywords),
+        lower=lower,
+        overwrite_a=overwrite_a,
+        check_finite=check_finite,
+        clean=False,
+    ) as prepared:
+        return CholeskyFactor(prepared.run(), flag(lower, "lower"))
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    lower: bool,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    clean: bool = True,
+    inspect: Callable[[Slab], None] | None = None,
+) -> Iterator[PreparedMatrix[Any]]:
+    """Yield one Cholesky factorisation, planned.
+
+    Parameters
+    ----------
+    clean
+        Make the other triangle zero.
+    inspect
+        Called with each slab that is loaded, after `check_finite`.
+    """
     lower = flag(lower, "lower")
-    command = Command("cho_factor", {"lower": lower}, checkpoint, restart, not lower, True)
-    call = _Call(lower, check_finite, run, clean=False, command=command)
-    return CholeskyFactor(call.compute(a, out, overwrite_a=overwrite_a), lower)
+    command = Command(
+        "cholesky" if clean else "cho_factor",
+        {"lower": lower},
+        call.checkpoint,
+        call.restart,
+        transposed=not lower,
+        triangle=True,
+    )
+    with open_square(a) as source, open_run(call) as run:
+        order = "F" if lower else "C"
+        output = Output.of(out, a, source, order=order, overwrite_a=overwrite_a, command=command)
+        factor = output.matrix if lower else output.matrix.T
+        in_array = output.new_array or in_memory(factor, output.form.dtype) is not None
+        on_devices = strategy_of(strategy, run.options, in_memory=in_array)
+        if in_array:
+            folder = folder_of(source)
+            plan = plan_in_array("cholesky", source.shape, output.form.dtype, folder, run.options)
+        else:
+            matrix = source if lower else source.T
+            plan = plan_for("cholesky", matrix, output, run, transposed=not lower)
+        check = partial(check_finite_slab, triangle=True, transposed=not lower)
+        check_slab = both(check if check_finite else None, inspect)
+        factorisation = _Factorisation(
+            source, output, plan, run, lower, on_devices, check_slab, clean
+        )
+        yield PreparedMatrix(plan, factorisation.run, output.matrix)
 
 
 def _strips(n: int) -> list[Columns]:
@@ -182,85 +216,81 @@ def _strips(n: int) -> list[Columns]:
     return [Columns(first, min(first + _STRIP, n), first) for first in range(0, n, _STRIP)]
 
 
-class _Call:
-    """One factorisation; U is computed as the transpose of the L of the transposed matrix."""
+@dataclass(frozen=True, slots=True)
+class _Factorisation:
+    """One planned Cholesky factorisation; U is the transpose of the L of the transposed matrix.
 
-    def __init__(
-        self, lower: bool, check_finite: bool, run: Run, *, clean: bool, command: Command,
-        strategy: str = "hybrid",
-    ) -> None:  # fmt: skip
-        self._lower, self._run = lower, run
-        check = partial(check_finite_slab, triangle=True, transposed=not lower)
-        self._check = check if check_finite else None
-        self._clean, self._command, self._strategy = clean, command, strategy
+    Parameters
+    ----------
+    on_devices
+        Factors an array on devices; None for the host.
+    check
+        Called with each slab that is loaded.
+    clean
+        The other triangle of the result is made zero.
+    """
 
-    def compute(self, a: Any, out: Any, *, overwrite_a: bool) -> Any:
-        order = "F" if self._lower else "C"
+    source: StoredMatrix
+    output: Output
+    plan: SlabPlan
+    how: OpenRun
+    lower: bool
+    on_devices: Strategy | None
+    check: Callable[[Slab], None] | None
+    clean: bool
+
+    def run(self) -> Any:
+        """Factor and store the factor; return what `cholesky` returns."""
+        source, how = self.source, self.how
         with (
-            open_square(a) as source,
-            open_run(self._run) as run,
-            destination(
-                out, a, source, order=order, overwrite_a=overwrite_a, command=self._command
-            ) as target,
+            self.output.opened(sparse=True) as target,
             input_unchanged(source, target.stored),
         ):
             matrix, factor = self._turned(source), self._turned(target.stored)
-            array = in_memory(factor, source.dtype.newbyteorder("="))
-            strategy = strategy_of(self._strategy, run.options, in_memory=array is not None)
+            array = None if self.plan.stores else in_memory(factor, self.output.form.dtype)
             if array is not None:
-                on_devices = strategy and partial(strategy, "cholesky", array, run)
-                plan = plan_in_array(
-                    "cholesky", array.shape, array.dtype, folder_of(source), run.options
-                )
-                recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
-                self._factor_array(matrix, array, on_devices, recorder, new=target.new)
-                recorder.finish(plan, {"load1": sum(map(plan.nbytes, _strips(plan.n)))})
+                self._factor_array(matrix, array, new=target.new)
             elif (done := target.checkpoint) is not None and done.finished:
-                report_done(run.watch, done)
+                report_done(how.watch, done.plan, done.resumption)
             else:
-                with slab_run("cholesky", matrix, factor, target, run, self._check) as pipeline:
+                with slab_run(matrix, factor, target, how, self.check, self.plan) as pipeline:
                     method = TrapezoidElimination(pipeline)
                     for slab in pipeline.slabs():
                         queue_slab(pipeline, slab, method)
                     self._clear(target, factor, pipeline.plan.slabs)
-            save_factors(target, "cholesky", {}, lower=self._lower)
+            save_factors(target, "cholesky", {}, lower=self.lower)
         return target.result()
 
     def _turned(self, matrix: StoredMatrix) -> StoredMatrix:
-        return matrix if self._lower else matrix.T
+        return matrix if self.lower else matrix.T
 
-    def _factor_array(
-        self,
-        matrix: StoredMatrix,
-        array: NDArray[Any],
-        on_devices: Callable[[Recorder], object] | None,
-        recorder: Recorder,
-        *,
-        new: bool,
-    ) -> None:
+    def _factor_array(self, matrix: StoredMatrix, array: NDArray[Any], *, new: bool) -> None:
         """Factor in a column-major array, which the result is; on the host without devices."""
+        plan, how = self.plan, self.how
+        recorder = Recorder(how.watch, plan.flops, devices=device_names(how.options))
         n = len(array)
         for place in _strips(n):
             first, last, _ = place
             slab = Slab(0, place, array[first:, first:last])
             with recorder.operation("load1", 0, nbytes=slab.array.nbytes):
                 matrix[first:, first:last].read(slab.array)
-            if self._check is not None:
-                self._check(slab)
+            if self.check is not None:
+                self.check(slab)
         try:
-            if on_devices is None:
+            if self.on_devices is None:
                 factor_panel(array, 0, 0, recorder)
             else:
-                on_devices(recorder)
+                self.on_devices("cholesky", array, how, recorder)
         except BaseException as error:
             if not new:
                 say_state(error, "the array that holds the factor is overwritten in part")
             raise
-        for column in range(1, n if self._clean else 0):
+        for column in range(1, n if self.clean else 0):
             array[:column, column] = 0
+        recorder.finish(plan, {"load1": sum(map(plan.nbytes, _strips(plan.n)))})
 
     def _clear(self, target: Destination, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
         """Store zeros above the diagonal of a matrix that existed before."""
-        if self._clean and not target.new:
+        if self.clean and not target.new:
             for slab in slabs:
                 factor[: slab.first, slab.first : slab.last] = np.zeros((), factor.dtype)

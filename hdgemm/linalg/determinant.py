@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hdgemm.linalg.operands import open_square
-from hdgemm.linalg.run import Run
-from hdgemm.linalg.scratch import diagonal, lu_factors
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.operands import open_square
+from hdgemm.call.run import open_run
+from hdgemm.linalg.factored_solve import open_cholesky
+from hdgemm.linalg.solving.factors import diagonal, is_cholesky, prepare_lu_factors
 
 if TYPE_CHECKING:
-    import threading
+    from typing import Unpack
 
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
+    from numpy.typing import NDArray
 
 
 class SlogdetResult(NamedTuple):
@@ -28,30 +25,27 @@ class SlogdetResult(NamedTuple):
     logabsdet: float
 
 
-@shows_progress
+@public_call(ReportKeywords)
 def det(
     a: Any,
     overwrite_a: bool = False,
     check_finite: bool = True,
-    *,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> complex:
     """Return the determinant of a square matrix of any size.
 
     Parameters
     ----------
     a
-        A square matrix as in `lu_factor`, or the ``(lu, piv)`` that it returned, of which only the
-        diagonal is read. The factors of a matrix in a file go to a scratch file in its folder.
-    overwrite_a, check_finite, options, session, progress, observer, cancel
+        A square matrix as in `lu_factor`, or what `lu_factor` or `cho_factor` returned, or `open`
+        for a file of `cholesky`: only their diagonal is read. The factors of a
+        matrix in a file go to a scratch file in its folder.
+    overwrite_a, check_finite
         As in `lu_factor`.
     report
         As in `lu_factor`, of which it is the report; not called where the factors are given.
+    **keywords
+        Keywords of every call, from `options` to `report`.
 
     Returns
     -------
@@ -62,59 +56,68 @@ def det(
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    sign, mantissa, exponent = _determinant(a, run, overwrite_a, check_finite)
+    call = Call.of(**keywords)
+    sign, mantissa, exponent = _determinant(a, call, overwrite_a, check_finite)
     with np.errstate(over="ignore", under="ignore"):
         return sign * float(np.ldexp(mantissa, exponent))
 
 
-@shows_progress
+@public_call(ReportKeywords)
 def slogdet(
     a: Any,
-    *,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> SlogdetResult:
     """Return sign and logarithm of the determinant, as `numpy.linalg.slogdet`.
 
     Parameters
     ----------
-    a, options, session, progress, observer, cancel, report
+    a
         As in `det`.
+    **keywords
+        Keywords of every call, from `options` to `report`.
 
     Returns
     -------
     sign, logabsdet
         0 and -Inf for a singular matrix.
     """
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    sign, mantissa, exponent = _determinant(a, run)
+    sign, mantissa, exponent = _determinant(a, Call.of(**keywords))
     with np.errstate(divide="ignore"):
         return SlogdetResult(sign, float(np.log(mantissa) + exponent * np.log(2.0)))
 
 
 def _determinant(
-    a: Any, run: Run, overwrite_a: bool = False, check_finite: bool = False
+    a: Any, call: Call, overwrite_a: bool = False, check_finite: bool = False
 ) -> tuple[complex, float, int]:
     """Return the determinant as sign, and magnitude mantissa·2^exponent.
 
     As in NumPy, a zero pivot makes it zero, whatever the others are; a NaN counts as positive in a
     real matrix, and a complex sign with one that is not finite is NaN.
     """
+    if isinstance(a, tuple) and is_cholesky(a):
+        with open_cholesky(a)[0] as factor:
+            found = diagonal(factor)
+        sign, mantissa, exponent = _product(found)
+        mantissa, more = np.frexp(mantissa**2)
+        return (sign * np.conj(sign)).item(), float(mantissa), 2 * exponent + int(more)
     if not isinstance(a, tuple):
-        open_square(a)
-    with lu_factors(
-        a, run, overwrite_a=overwrite_a, check_finite=check_finite
-    ) as (lu, pivots, zero):  # fmt: skip
+        open_square(a).close()
+    with (
+        open_run(call) as run,
+        prepare_lu_factors(a, run, overwrite_a=overwrite_a, check_finite=check_finite) as prepared,
+    ):
+        lu, pivots, zero = prepared.run()
         found = diagonal(lu)
-    n, wide = len(pivots), found.astype(np.result_type(found.dtype, np.float64))
     if zero:
-        return wide.dtype.type(0).item(), 0.0, 0
-    interchanges = np.count_nonzero(pivots != np.arange(n))
+        return np.result_type(found.dtype, np.float64).type(0).item(), 0.0, 0
+    interchanges = np.count_nonzero(pivots != np.arange(len(pivots)))
+    sign, mantissa, exponent = _product(found)
+    return (sign * (-1) ** (interchanges % 2)).item(), mantissa, exponent
+
+
+def _product(elements: NDArray[Any]) -> tuple[Any, float, int]:
+    """Return the product of numbers as sign, and magnitude mantissa·2^exponent."""
+    wide = elements.astype(np.result_type(elements.dtype, np.float64))
     # Magnitudes of huge complex numbers overflow, and divisions by subnormal ones: scaled before.
     _, exponents = np.frexp(np.maximum(np.abs(wide.real), np.abs(wide.imag)))
     scaled = wide.copy()
@@ -129,8 +132,7 @@ def _determinant(
         signs = np.where(wide < 0, -1.0, 1.0)
     exponent = int(exponents.sum(dtype=np.int64))
     mantissa = 1.0
-    for part in np.array_split(mantissas, max(1, n // 512)):  # 2^-512 at least
+    for part in np.array_split(mantissas, max(1, len(wide) // 512)):  # 2^-512 at least
         mantissa, more = np.frexp(mantissa * part.prod())
         exponent += int(more)
-    sign = (signs.prod() * (-1) ** (interchanges % 2)).item()
-    return sign, float(mantissa), exponent
+    return signs.prod(), float(mantissa), exponent

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from hdgemm.call.operands import open_matrix, open_square
 from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
-from hdgemm.linalg.operands import open_matrix, open_square
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open_factors
 

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import open_square
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
-from hdgemm.linalg.operands import open_square
-from hdgemm.linalg.run import Run
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.solution import ColumnSolver, Solution, ready, solve_stored
+from hdgemm.linalg.solving.columns import ColumnSolver, RightHandSides, prepare_solution
+from hdgemm.linalg.solving.triangles import Triangle
 from hdgemm.linalg.stored_factors import CholeskyFactor, Factorisation, LUFactors, QRFactors
-from hdgemm.linalg.triangle_solver import Triangle
 from hdgemm.product.arguments import flag
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.triangle_solver import TriangleSolver
+    from hdgemm.call.prepared import Prepared
+    from hdgemm.linalg.solving.triangles import TriangleSolver
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
 
 #: What returns factors of each kind.
 _MAKERS: Final[Mapping[type[Factorisation], str]] = {
-    LUFactors: "lu_factor", CholeskyFactor: "cho_factor", QRFactors: "qr",
-}  # fmt: skip
+    LUFactors: "lu_factor",
+    CholeskyFactor: "cho_factor",
+    QRFactors: "qr",
+}
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def solve_triangular(
     a: Any,
     b: Any,
@@ -50,14 +47,7 @@ def solve_triangular(
     check_finite: bool = True,
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Solve op(A)·X = B for a triangular matrix of any size, which streams through memory once.
 
@@ -84,11 +74,13 @@ def solve_triangular(
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces groups of nb columns of B and stream
         blocks of kb columns.
-    session, progress, observer, cancel, report, restart
-        As in `cholesky`. In events `unit` is the group of columns, `step` the stream block.
+    observer
+        Called with each event; `unit` is the group of columns, `step` the stream block.
     checkpoint
         Keep a journal beside X (or at this path), so that the same call goes on after a crash; at
         most one group of columns is computed again. X must be a file.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Raises
     ------
@@ -99,27 +91,55 @@ def solve_triangular(
     DoesNotFitError
         When not one column of B fits the memory.
     """
-    matrix = open_square(a)
+    with prepare_triangular(
+        a,
+        b,
+        out,
+        Call.of(**keywords),
+        trans=trans,
+        lower=lower,
+        unit_diagonal=unit_diagonal,
+        check_finite=check_finite,
+    ) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare_triangular(
+    a: Any,
+    b: Any,
+    out: Any,
+    call: Call,
+    *,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    check_finite: bool = True,
+) -> Iterator[Prepared[Any]]:
+    """Yield the solution of one triangular system, planned."""
     codes = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
     if trans not in codes:
         raise InputError(f"trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
-    triangle = Triangle(
-        matrix, flag(lower, "lower"), codes[trans], bool(unit_diagonal), check_finite
-    )
-    solver = ColumnSolver(lambda solver, x: solver.solve(triangle, x), (triangle,))
-    command = Command(
-        "solve_triangular",
-        {"trans": triangle.trans, "lower": triangle.lower, "unit": triangle.unit},
-        checkpoint, restart, matrices={"the triangular matrix": matrix},
-    )  # fmt: skip
-    return solve_stored(
-        Solution.of(b, matrix.shape[0], matrix.dtype), out, ready(solver),
-        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
-        check_finite=check_finite,
-    )  # fmt: skip
+    with open_square(a) as matrix:
+        triangle = Triangle(
+            matrix, flag(lower, "lower"), codes[trans], bool(unit_diagonal), check_finite
+        )
+        solver = ColumnSolver(lambda solver, x: solver.solve(triangle, x), (triangle,))
+        command = Command(
+            "solve_triangular",
+            {"trans": triangle.trans, "lower": triangle.lower, "unit": triangle.unit},
+            call.checkpoint,
+            call.restart,
+            matrices={"the triangular matrix": matrix},
+        )
+        rhs = RightHandSides.of(b, matrix.shape[0], matrix.dtype)
+        with prepare_solution(
+            solver, rhs, out, call, command, check_finite=check_finite
+        ) as prepared:
+            yield prepared
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def cho_solve(
     c_and_lower: tuple[Any, bool],
     b: Any,
@@ -127,14 +147,7 @@ def cho_solve(
     check_finite: bool = True,
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Solve A·X = B with the Cholesky factor of A, which streams through memory twice.
 
@@ -144,21 +157,39 @@ def cho_solve(
         What `cho_factor` returned; the factor may be a location.
     b, overwrite_b, check_finite, out, options
         As in `solve_triangular`; `check_finite` concerns B.
-    session, progress, observer, cancel, report, checkpoint, restart
-        As in `solve_triangular`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
     """
+    call = Call.of(**keywords)
+    matrix, lower = open_cholesky(c_and_lower)
+    with matrix:
+        command = Command(
+            "cho_solve",
+            {"lower": lower},
+            call.checkpoint,
+            call.restart,
+            matrices={"the factor": matrix},
+        )
+        solver = by_cholesky(matrix, lower=lower)
+        return _solved(solver, b, out, call, command, check_finite=check_finite)
+
+
+def open_cholesky(c_and_lower: Any) -> tuple[StoredMatrix, bool]:
+    """Open a Cholesky factor, given as the pair that `cho_factor` returns."""
     c, lower = check_pair(c_and_lower, "c_and_lower", CholeskyFactor)
     if np.ndim(lower):
         raise InputError(f"c_and_lower must be (c, lower), lower has shape {np.shape(lower)}")
-    matrix = open_square(c, "c")
-    command = Command(
-        "cho_solve", {"lower": bool(lower)}, checkpoint, restart, matrices={"the factor": matrix}
-    )
-    return solve_stored(
-        Solution.of(b, matrix.shape[0], matrix.dtype), out, ready(by_cholesky(matrix, lower=lower)),
-        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
-        check_finite=check_finite,
-    )  # fmt: skip
+    return open_square(c, "c"), bool(lower)
+
+
+def _solved(
+    solver: ColumnSolver, b: Any, out: Any, call: Call, command: Command, *, check_finite: bool
+) -> Any:
+    """Return X for factors that are stored."""
+    matrix = solver.triangles[0].matrix
+    rhs = RightHandSides.of(b, matrix.shape[0], matrix.dtype)
+    with prepare_solution(solver, rhs, out, call, command, check_finite=check_finite) as prepared:
+        return prepared.run()
 
 
 def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
@@ -174,7 +205,7 @@ def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
     return ColumnSolver(solve_in_memory, (first, second))
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def lu_solve(
     lu_and_piv: tuple[Any, Any],
     b: Any,
@@ -183,14 +214,7 @@ def lu_solve(
     check_finite: bool = True,
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Solve op(A)·X = B with the LU factors of A, each of which streams through memory once.
 
@@ -202,22 +226,23 @@ def lu_solve(
         0: A; 1: its transpose; 2: its conjugate transpose.
     b, overwrite_b, check_finite, out, options
         As in `solve_triangular`; `check_finite` concerns B.
-    session, progress, observer, cancel, report, checkpoint, restart
-        As in `solve_triangular`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
     """
+    call = Call.of(**keywords)
     matrix, pivots = open_lu(lu_and_piv)
     if trans not in (0, 1, 2):
         raise InputError(f"trans must be 0, 1 or 2, got {trans!r}")
-    command = Command(
-        "lu_solve", {"trans": int(trans), "pivots": zlib.crc32(pivots.tobytes())}, checkpoint,
-        restart, matrices={"the factors": matrix},
-    )  # fmt: skip
-    return solve_stored(
-        Solution.of(b, matrix.shape[0], matrix.dtype), out,
-        ready(by_lu(matrix, pivots, "NTC"[trans])),
-        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
-        check_finite=check_finite,
-    )  # fmt: skip
+    with matrix:
+        command = Command(
+            "lu_solve",
+            {"trans": int(trans), "pivots": zlib.crc32(pivots.tobytes())},
+            call.checkpoint,
+            call.restart,
+            matrices={"the factors": matrix},
+        )
+        solver = by_lu(matrix, pivots, "NTC"[trans])
+        return _solved(solver, b, out, call, command, check_finite=check_finite)
 
 
 def open_lu(lu_and_piv: Any) -> tuple[StoredMatrix, NDArray[np.int64]]:

@@ -7,59 +7,49 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.call.keywords import Call, DurableKeywords, ReportKeywords, public_call
+from hdgemm.call.operands import absolute, open_square
+from hdgemm.call.plans import facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import open_run
+from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
-from hdgemm.linalg.factored_solve import check_pair, lu_solve, open_lu
-from hdgemm.linalg.joint_plan import facts_of
-from hdgemm.linalg.norms import norm_inf
-from hdgemm.linalg.operands import open_square
-from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.run import OpenRun, Run
-from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu, prepare_triangular
+from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.solution import Solution, solve_stored
+from hdgemm.linalg.solving.columns import RightHandSides, Solution
+from hdgemm.linalg.solving.factors import prepare_lu_factors
+from hdgemm.linalg.solving.norms import norm_inf
+from hdgemm.linalg.solving.system import MIRRORED, Solved, System, prepare_system, structure_of
 from hdgemm.linalg.stored_factors import LUFactors
-from hdgemm.linalg.updates import host_bytes
+from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
-from hdgemm.run.session import session_for
+from hdgemm.product.arguments import flag
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.solution import ColumnSolver
-    from hdgemm.linalg.storage import Destination
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.solving.factors import LU
 
 #: Steps of LAPACK's gecon at most; each solves with A and with its conjugate transpose.
 _MOST_STEPS: Final = 5
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def inv(
     a: Any,
     overwrite_a: bool = False,
     check_finite: bool = True,
     *,
+    assume_a: str | None = None,
+    lower: bool = False,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the inverse of a square matrix of any size.
 
@@ -73,11 +63,18 @@ def inv(
         matrix in a file go to a scratch file in its folder.
     overwrite_a, check_finite
         As in `lu_factor`.
+    assume_a, lower
+        As in `solve`; not for factors.
     out
         Where the inverse goes: an array, a stored matrix, the location of a file; None for a new
         array.
-    options, session, progress, observer, cancel, report, checkpoint, restart
-        As in `solve`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Warns
+    -----
+    LinAlgWarning
+        When A is singular to working precision, as in `solve`.
 
     Raises
     ------
@@ -90,30 +87,59 @@ def inv(
     --------
     >>> x = hdgemm.linalg.inv("A.npy", out="X.npy")
     """
-    given = open_lu(a)[0] if isinstance(a, tuple) else open_square(a)
-    n, dtype = given.shape[0], given.dtype.newbyteorder("=")
-    identity = StoredMatrix(Operand(_Identity(n, dtype)), writable=False)
+    with prepare(
+        a,
+        out,
+        Call.of(**keywords),
+        overwrite_a=overwrite_a,
+        check_finite=check_finite,
+        assume_a=assume_a,
+        lower=lower,
+    ) as prepared:
+        return prepared.run().warn()
 
-    @contextmanager
-    def prepare(run: OpenRun, target: Destination) -> Iterator[tuple[ColumnSolver, Watch]]:
-        factoring = 0 if isinstance(a, tuple) else SlabPlan.of_array("lu", n, n, dtype.name).flops
-        solving = flops_per_multiply_add(dtype.name) * n**3
-        portions = Portions(run.watch, factoring + solving)
-        with lu_factors(
-            a, run._replace(watch=portions.next(factoring)), overwrite_a=overwrite_a,
-            check_finite=check_finite, checkpoint=target.checkpoint,
-        ) as factors:  # fmt: skip
-            yield factors.solver("N"), portions.next(solving)
-        portions.finish(facts_of("inv", (n, n), dtype.name, run.options))
 
-    command = Command(
-        "inv", {}, checkpoint, restart, matrices={} if overwrite_a else {"the matrix": given}
-    )
-    return solve_stored(
-        Solution.of(identity, n, dtype), out, prepare,
-        Run(options, session, Watch.of(progress, observer, cancel, report)), command,
-        check_finite=False,
-    )  # fmt: skip
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    lower: bool = False,
+) -> Iterator[Prepared[Solved]]:
+    """Yield one inverse, planned."""
+    a, out = absolute(a), absolute(out)
+    structure, lower = structure_of(assume_a), flag(lower, "lower")
+    if isinstance(a, tuple) and structure != "gen":
+        raise InputError(f"assume_a={assume_a!r} is for a matrix: a are its factors")
+    with open_lu(a)[0] if isinstance(a, tuple) else open_square(a) as source:
+        n, dtype = source.shape[0], source.dtype.newbyteorder("=")
+        identity = StoredMatrix(Operand(_Identity(n, dtype)), writable=False)
+        rhs = RightHandSides.of(identity, n, dtype)
+        if "triangular" in structure:
+            with prepare_triangular(
+                a, identity, out, call, lower="lower" in structure, check_finite=check_finite
+            ) as triangular:
+                yield Prepared(triangular.plan, lambda: Solved(triangular.run(), 1.0))
+            return
+        system = System(
+            a,
+            source,
+            rhs,
+            structure,
+            lower=lower,
+            check_finite=check_finite,
+            overwrite_a=bool(overwrite_a) and structure not in MIRRORED,
+        )
+        arguments = {} if structure == "gen" else {"assume_a": structure, "lower": lower}
+        command = Command("inv", arguments, call.checkpoint, call.restart, matrices=system.kept)
+        with prepare_system(
+            "inv", system, out, call, command, name="lu", in_memory=False
+        ) as prepared:
+            yield prepared
 
 
 class _Identity(Matrix):
@@ -133,18 +159,13 @@ class _Identity(Matrix):
         out[index - row, index - col] = 1
 
 
-@shows_progress
+@public_call(ReportKeywords)
 def cond(
     a: Any,
     p: float = 1,
     *,
     factors: tuple[Any, Any] | None = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> float:
     """Return an estimate of the condition number ||A||·||A^-1||, as LAPACK's `gecon`.
 
@@ -160,11 +181,11 @@ def cond(
     factors
         The ``(lu, piv)`` that `lu_factor` returned for `a`; None computes them, in a scratch file
         where `a` is a file.
-    options, session, progress, observer, cancel
-        As in `lu_factor`.
     report
-        As in `lu_factor`; of the factorisation and of the solutions, whose number is not known
+        Called with the report of the factorisation and of the solutions, whose number is not known
         beforehand.
+    **keywords
+        Keywords of every call, from `options` to `report`.
 
     Returns
     -------
@@ -176,38 +197,60 @@ def cond(
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
     >>> hdgemm.linalg.cond("A.npy", factors=("LU.npy", piv))
     """
+    call = Call.of(**keywords)
     if p not in (1, np.inf):
         raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
-    matrix = open_square(a)
-    with session_for(session, options) as (held, chosen):
-        norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(chosen) // 2)
-        if matrix.shape[0] == 0 or not np.isfinite(norm):
-            return norm
-        n, name = matrix.shape[0], matrix.dtype.newbyteorder("=").name
-        flops = SlabPlan.of_array("lu", n, n, name).flops if factors is None else 0
-        portions = Portions(Watch.of(progress, observer, cancel, report), flops)
-        summary = facts_of("cond", (n, n), name, chosen)
-        run = Run(chosen, held, portions.next(flops))
+    with open_square(a) as matrix, open_run(call) as run:
+        n, dtype = matrix.shape[0], matrix.dtype.newbyteorder("=")
+        flops = SlabPlan.of_array("lu", n, n, dtype.name).flops if factors is None else 0
+        portions = RunSequence(call.watch, flops)
         given = a if factors is None else check_pair(factors, "factors", LUFactors)
-        with lu_factors(given, run, check_finite=False) as (lu, pivots, zero):
-            if zero:
+        watched = run._replace(watch=portions.next(flops))
+        with prepare_lu_factors(given, watched, check_finite=False) as prepared:
+            _check_memory(prepared.described, run)
+            norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(run.options) // 2)
+            if n == 0 or not np.isfinite(norm):
+                return norm
+            portions.start()
+            found = prepared.run()
+            summary = facts_of("cond", (n, n), dtype.name, run.options)
+            if found.zero:
                 portions.finish(summary)
                 return np.inf
 
             def solve(x: NDArray[Any], trans: int) -> NDArray[Any]:
                 result: NDArray[Any] = lu_solve(
-                    (lu, pivots), x, trans, check_finite=False, options=chosen, session=held,
-                    observer=observer, cancel=cancel, report=portions.add,
-                )  # fmt: skip
+                    (found.matrix, found.pivots),
+                    x,
+                    trans,
+                    check_finite=False,
+                    options=run.options,
+                    session=run.session,
+                    observer=call.watch.observer,
+                    cancel=call.watch.cancel,
+                    report=portions.add,
+                )
                 return result
 
             # The infinity norm of the inverse is the 1-norm of its conjugate transpose.
             codes = (0, 2) if p == 1 else (2, 0)
-            dtype = lu.dtype.newbyteorder("=")
+            dtype = found.matrix.dtype.newbyteorder("=")
             with np.errstate(all="ignore"):
-                estimate = norm * _norm1_of_inverse(solve, codes, n, dtype)
+                # Both norms are estimates from below of factors of a number that is 1 at least.
+                estimate = max(1.0, norm * _norm1_of_inverse(solve, codes, n, dtype))
         portions.finish(summary)
         return estimate
+
+
+def _check_memory(factors: LU, run: OpenRun) -> None:
+    """Raise `DoesNotFitError` where a solution with one column does not fit: the factors are not
+    computed then.
+    """
+    n, dtype = factors.matrix.shape[0], factors.matrix.dtype.newbyteorder("=")
+    column = np.empty((n, 1), dtype, "F")
+    rhs = RightHandSides.of(column, n, dtype)
+    solution = Solution.of(rhs, column, run, Command("cond"), check_finite=False)
+    solution.plan(by_lu(factors.matrix, factors.pivots, "N"))
 
 
 def _norm1_of_inverse(
@@ -228,11 +271,13 @@ def _norm1_of_inverse(
     estimate, index = 0.0, -1
     for _ in range(_MOST_STEPS):
         y = solve(x, plain)
-        size = float(np.abs(y).sum())
-        if not size > estimate:
+        magnitudes = np.abs(y)
+        size = float(magnitudes.sum(dtype=np.float64))
+        if not np.isfinite(size):  # the inverse overflows, as LAPACK's gecon finds with rcond = 0
+            return np.inf
+        if size <= estimate:
             break
         estimate = size
-        magnitudes = np.abs(y)
         signs = np.divide(y, magnitudes, out=np.ones_like(y), where=magnitudes > 0)
         z = np.abs(solve(signs, adjoint))
         largest = int(np.argmax(z))
@@ -244,5 +289,5 @@ def _norm1_of_inverse(
     # A vector that finds what cancels in the method's own ones.
     steps = np.arange(n)
     alternating = (1 + steps / max(1, n - 1)) * (-1.0) ** steps
-    size = float(np.abs(solve(alternating.astype(dtype), plain)).sum())
-    return max(estimate, 2 * size / (3 * n))
+    size = float(np.abs(solve(alternating.astype(dtype), plain)).sum(dtype=np.float64))
+    return max(estimate, 2 * size / (3 * n)) if np.isfinite(size) else np.inf

@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
 
+from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, check_tall, open_matrix
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.input_checks import input_unchanged
-from hdgemm.linalg.operands import check_tall, open_matrix
-from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.row_plan import rows_for
-from hdgemm.linalg.run import Run, folder_of, open_run
-from hdgemm.linalg.solution import Solution
-from hdgemm.linalg.storage import destination
-from hdgemm.linalg.tsqr import RowReduction, Triangle
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.tsqr import RowReduction, Triangle
+from hdgemm.linalg.solving.columns import RightHandSides
+from hdgemm.linalg.storage import Output
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Iterator
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.matrices.stored import StoredMatrix
 
 _DRIVERS = ("gelsd", "gelsy", "gelss")
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def lstsq(
     a: Any,
     b: Any,
@@ -47,14 +46,7 @@ def lstsq(
     lapack_driver: str | None = None,
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> tuple[Any, Any, int, NDArray[Any] | None]:
     """Return ``(x, residues, rank, s)`` with the x of least norm that minimises ||A·x - b||.
 
@@ -81,14 +73,14 @@ def lstsq(
         Where x goes: an array, a stored matrix, the location of a file; None for a new array.
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
-    session, progress, observer, cancel, report
-        As in `cholesky`. In events, `unit` is the core and `step` its block of rows.
+    observer
+        Called with each event; `unit` is the core, `step` its block of rows.
     checkpoint
         Keep a journal beside x (or at this path), and beside x the triangle of each core, so that
         the same call goes on after a crash with the same bits. At most about a twentieth of the
         time is spent on that. x must be a file; when it is complete the records are removed.
-    restart
-        Discard what an earlier run left, and begin again.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -115,47 +107,96 @@ def lstsq(
     --------
     >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)
     """
+    with prepare(
+        a, b, out, Call.of(**keywords), cond=cond, check_finite=check_finite, driver=lapack_driver
+    ) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    b: Any,
+    out: Any,
+    call: Call,
+    *,
+    cond: float | None = None,
+    check_finite: bool = True,
+    driver: str | None = None,
+) -> Iterator[Prepared[tuple[Any, Any, int, NDArray[Any] | None]]]:
+    """Yield one pass over the rows of A and b, planned."""
     limit: Any = cond
     if limit is not None and (not isinstance(limit, Real) or math.isnan(limit)):
         raise InputError(f"cond must be a number or None, got {cond!r}")
-    driver = "gelsd" if lapack_driver is None else lapack_driver
+    driver = "gelsd" if driver is None else driver
     if driver not in _DRIVERS:
-        raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {lapack_driver!r}")
-    facts = {"routine": "lstsq", "cond": cond, "driver": driver}
-    with ExitStack() as stack:
-        source = stack.enter_context(open_matrix(a))
+        raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {driver!r}")
+    out = absolute(out)
+    with open_matrix(a) as source, open_run(call) as run:
         check_tall(source.shape)
-        (m, n), solution = source.shape, Solution.of(b, len(source), source.dtype)
-        rhs, p = stack.enter_context(solution.rhs), solution.rhs.shape[1]
+        rhs = RightHandSides.of(b, len(source), source.dtype)
+        n, p = source.shape[1], rhs.matrix.shape[1]
         if not p:
             raise InputError("b has no columns: pass at least one")
-        watch = Watch.of(progress, observer, cancel, report)
-        run = stack.enter_context(open_run(Run(options, session, watch)))
-        durable = stack.enter_context(
-            durable_rows(checkpoint, out, {"A": source, "b": rhs}, facts, restart)
+        output = Output.of(
+            rhs.place(out),
+            a,
+            source,
+            order="F",
+            overwrite_a=False,
+            dtype=rhs.dtype,
+            shape=(n, p),
         )
-        target = stack.enter_context(
-            destination(
-                solution.place(out), a, source, order="F", overwrite_a=False,
-                dtype=solution.dtype, shape=(n, p),
-            )
-        )  # fmt: skip
-        stack.enter_context(input_unchanged(source, target.stored))
-        plan = None if durable is None else durable.plan
-        if plan is None:
-            plan = rows_for(source.shape, p, solution.dtype, folder_of(source), run)
-        if durable is not None:
-            durable.begin(plan)
-        found = RowReduction(
-            source, rhs, plan, watch, check_finite=check_finite, checkpoint=durable
-        ).run()
-        x, rank, s = _solve_triangle(found, cond, driver)
-        target.stored[:, :] = x
-    full = (m > n or n == 0) and rank == n and driver != "gelsy"
-    residues = found.residues if full else np.empty(0, solution.dtype)
-    if solution.vector and residues.size:
-        residues = residues[0]
-    return solution.result(out, target), residues, rank, s
+        with rhs.matrix:
+            plan = recorded_rows(call, out)
+            if plan is None:
+                plan = rows_for(source.shape, p, rhs.dtype, folder_of(source), run)
+            found = _LeastSquares(source, rhs, out, output, plan, call, check_finite, cond, driver)
+            yield Prepared(plan, found.run)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeastSquares:
+    """One problem that is planned; `out` and `output` are the place of x, given and described."""
+
+    source: StoredMatrix
+    rhs: RightHandSides
+    out: Any
+    output: Output
+    plan: RowPlan
+    call: Call
+    check_finite: bool
+    cond: float | None
+    driver: str
+
+    def run(self) -> tuple[Any, Any, int, NDArray[Any] | None]:
+        """Reduce the rows, solve for x and store it; return what `lstsq` returns."""
+        source, rhs = self.source, self.rhs
+        facts = {"routine": "lstsq", "cond": self.cond, "driver": self.driver}
+        inputs = {"A": source, "b": rhs.matrix}
+        with (
+            durable_rows(self.call, self.out, inputs, facts) as durable,
+            self.output.opened() as target,
+            input_unchanged(source, target.stored),
+        ):
+            if durable is not None:
+                durable.begin(self.plan)
+            found = RowReduction(
+                source,
+                rhs.matrix,
+                self.plan,
+                self.call.watch,
+                check_finite=self.check_finite,
+                checkpoint=durable,
+            ).run()
+            x, rank, s = _solve_triangle(found, self.cond, self.driver)
+            target.stored[:, :] = x
+        m, n = source.shape
+        full = (m > n or n == 0) and rank == n and self.driver != "gelsy"
+        residues = found.residues if full else np.empty(0, rhs.dtype)
+        if rhs.vector and residues.size:
+            residues = residues[0]
+        return rhs.result(self.out, target), residues, rank, s
 
 
 def _solve_triangle(

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.blas.rank_update import plan_syrk, syrk
+from hdgemm.call.keywords import Call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import open_run
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.linalg.operands import check_tall
-from hdgemm.linalg.planned_call import PlannedCall, shape_of
-from hdgemm.linalg.rank_update import plan_syrk
-from hdgemm.linalg.run import OpenRun, Run, open_run
-from hdgemm.linalg.system import check_refine, structure_of
+from hdgemm.linalg.cholesky import prepare as prepare_cholesky
+from hdgemm.linalg.factored_solve import prepare_triangular
+from hdgemm.linalg.inverse import prepare as prepare_inverse
+from hdgemm.linalg.lstsq import prepare as prepare_lstsq
+from hdgemm.linalg.lu import prepare as prepare_lu
+from hdgemm.linalg.qr import prepare as prepare_qr
+from hdgemm.linalg.solve import prepare as prepare_solve
 from hdgemm.machine.limits import memory_limit
-from hdgemm.matrices.described import described
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import Location
+from hdgemm.matrices.planned import planned_matrix
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.progress import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
-    from hdgemm.linalg.joint_plan import JointPlan
-    from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.linalg.slab_plan import Kind, SlabPlan
-    from hdgemm.linalg.solve_plan import SolvePlan
+    from hdgemm.call.plans import LinearPlan
     from hdgemm.options import Options
     from hdgemm.run.session import Session
 
-#: The slabs that a routine is planned by.
-_KINDS: Final[dict[str, Kind]] = {
-    "cholesky": "cholesky", "cho_factor": "cholesky", "lu": "lu", "lu_factor": "lu",
-}  # fmt: skip
-#: Solves with a triangle that is stored.
-_TRIANGULAR: Final = ("trsm", "solve_triangular")
 #: Arguments of the routines that have a plan, where they change it.
 _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("cholesky", "cho_factor"), ("lower", "overwrite_a")),
-    **dict.fromkeys(("lu", "lu_factor", "inv"), ("overwrite_a",)),
+    **dict.fromkeys(("lu", "lu_factor"), ("overwrite_a",)),
+    "inv": ("overwrite_a", "assume_a", "lower"),
     "qr": ("mode", "overwrite_a"),
     "solve": ("lower", "overwrite_a", "assume_a", "transposed", "refine"),
     "lstsq": (),
-    **dict.fromkeys(_TRIANGULAR, ("lower", "trans")),
+    **dict.fromkeys(("trsm", "solve_triangular"), ("lower", "trans")),
     "syrk": ("lower", "trans"),
 }
-#: Modes of qr that have a plan: the others form Q afterwards.
-_MODES: Final = ("raw", "r")
+#: Where the result of a matrix goes that is only described.
+_NEW: Final = Location(Path("OUT.npy"))
+_NEW_Q: Final = Location(Path("Q.npy"))
 #: Routines that have a plan.
 PLANNED: Final[Collection[str]] = tuple(_ARGUMENTS)
 
@@ -61,15 +63,14 @@ def plan(
     options: Options | None = None,
     session: Session | None = None,
     **arguments: Any,
-) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
+) -> LinearPlan:
     """Return the plan that a routine executes, without reading or writing a matrix.
 
     Parameters
     ----------
     routine
-        "cholesky", "cho_factor", "lu" or "lu_factor", "qr" (modes "raw" and "r"; TSQR of a tall
-        matrix for R), "solve" and "inv" (factorisation and solution), "lstsq", "trsm" or
-        "solve_triangular", "syrk".
+        "cholesky", "cho_factor", "lu_factor" (or "lu", as the command line names it), "qr", "solve"
+        and "inv" (factorisation and solution), "lstsq", "trsm" or "solve_triangular", "syrk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype
@@ -104,24 +105,120 @@ def plan(
     if routine not in PLANNED:
         raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
     _check_arguments(routine, arguments)
-    with memory_limit(), open_run(Run(options, session, Watch())) as run:
-        if routine == "syrk":
-            return _syrk(a, dtype, out, run, arguments)
-        call = PlannedCall.of(a, dtype, columns, out, run, checkpoint=checkpoint)
-        if routine == "lstsq":
-            check_tall(call.shape)
-            return call.rows()
-        m, n = call.shape
-        if routine not in ("lu", "lu_factor", "qr") and m != n:
-            raise InputError(f"{routine} takes square matrices, got {m}×{n}")
-        arguments["assume_a"] = structure_of(arguments.get("assume_a"))
-        if routine in _TRIANGULAR or "triangular" in arguments["assume_a"]:
-            return call.solution(call.triangle(), call.folder)
-        if routine in ("solve", "inv"):
-            return call.completed(arguments).system(routine, arguments)
-        if routine == "qr":
-            return call.qr(arguments)
-        return call.factorisation(_KINDS[routine], arguments)
+    call = Call(options, session, checkpoint=checkpoint)
+    if routine in _PREPARED:
+        with memory_limit(), _PREPARED[routine](a, dtype, out, call, arguments) as prepared:
+            return prepared.plan
+    with memory_limit(), _system(routine, a, dtype, columns, out, call, arguments) as prepared:
+        return prepared.plan
+
+
+def shape_of(a: Any) -> tuple[int, int] | None:
+    """Return the shape of a matrix that is only described; None for a matrix."""
+    shape = (a, a) if isinstance(a, int) else a
+    extents = isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape)
+    return shape if extents and len(shape) == 2 else None
+
+
+def _described(a: Any, dtype: str) -> StoredMatrix | None:
+    """Return a matrix in a file of which only the shape is known; None for one that exists."""
+    shape = shape_of(a)
+    if shape is None:
+        return None
+    where = Location(Path.cwd() / "A.npy")
+    return StoredMatrix(planned_matrix(where, shape, check_dtype(dtype, "a")), writable=False)
+
+
+def _lu(
+    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
+) -> AbstractContextManager[Prepared[Any]]:
+    matrix = _described(a, dtype)
+    if matrix is None:
+        return prepare_lu(a, out, call, **given)
+    return prepare_lu(matrix, out or _NEW, call, **given)
+
+
+def _cholesky(
+    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
+) -> AbstractContextManager[Prepared[Any]]:
+    given = {"lower": False, **given}
+    matrix = _described(a, dtype)
+    if matrix is None:
+        return prepare_cholesky(a, out, call, **given)
+    return prepare_cholesky(matrix, out or _NEW, call, **given)
+
+
+def _qr(
+    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
+) -> AbstractContextManager[Prepared[Any]]:
+    matrix = _described(a, dtype)
+    if matrix is None:
+        return prepare_qr(a, out, call, **given)
+    pair = given.get("mode", "full") in ("full", "economic")
+    return prepare_qr(matrix, out or ((_NEW_Q, _NEW) if pair else _NEW), call, **given)
+
+
+def _inverse(
+    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
+) -> AbstractContextManager[Prepared[Any]]:
+    matrix = _described(a, dtype)
+    return prepare_inverse(a if matrix is None else matrix, out, call, **given)
+
+
+@contextmanager
+def _syrk(
+    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
+) -> Iterator[Prepared[Any]]:
+    matrix = _described(a, dtype)
+    a = a if matrix is None else matrix
+    trans, lower = int(given.get("trans", 0)), int(given.get("lower", 0))
+    with open_run(call) as run:
+        plan = plan_syrk(a, trans, lower, out, run.options, run.session)
+        how: dict[str, Any] = {"options": run.options, "session": run.session}
+        yield Prepared(plan, partial(syrk, 1.0, a, trans=trans, lower=lower, out=out, **how))
+
+
+#: Contexts that prepare each routine of one matrix.
+_PREPARED: Final[Mapping[str, Callable[..., AbstractContextManager[Prepared[Any]]]]] = {
+    "cholesky": _cholesky,
+    "cho_factor": _cholesky,
+    "lu": _lu,
+    "lu_factor": _lu,
+    "inv": _inverse,
+    "qr": _qr,
+    "syrk": _syrk,
+}
+#: Contexts that prepare each routine of a matrix and right-hand sides.
+_SYSTEMS: Final[Mapping[str, Callable[..., AbstractContextManager[Prepared[Any]]]]] = {
+    "solve": prepare_solve,
+    "lstsq": prepare_lstsq,
+    "trsm": prepare_triangular,
+    "solve_triangular": prepare_triangular,
+}
+
+
+@contextmanager
+def _system(
+    routine: str,
+    a: Any,
+    dtype: str,
+    columns: Any,
+    out: Any,
+    call: Call,
+    given: Mapping[str, Any],
+) -> Iterator[Prepared[Any]]:
+    """Yield a routine of A and B, prepared; either may be described only."""
+    matrix = _described(a, dtype)
+    with open_matrix(a if matrix is None else matrix) as source:
+        if isinstance(columns, int):
+            rows = planned_matrix(
+                None, (source.shape[0], columns), source.dtype.newbyteorder("="), "F"
+            )
+            columns = StoredMatrix(rows, writable=False)
+        with _SYSTEMS[routine](
+            a if matrix is None else matrix, columns, out, call, **given
+        ) as prepared:
+            yield prepared
 
 
 def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
@@ -133,14 +230,3 @@ def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
             f"the plan of {routine} has no argument {', '.join(unknown)}: it {has} of those of "
             f"{routine}, and dtype, columns, out, checkpoint, options, session"
         )
-    if (mode := given.get("mode", "raw")) not in _MODES:
-        raise InputError(f"there are plans of qr for the modes {', '.join(_MODES)}, not {mode!r}")
-    check_refine(given.get("refine"))
-
-
-def _syrk(a: Any, dtype: str, out: Any, run: OpenRun, given: Mapping[str, Any]) -> JointPlan:
-    how = int(given.get("trans", 0)), int(given.get("lower", 0)), out, run.options, run.session
-    if (shape := shape_of(a)) is not None:
-        operand = described(Location(Path.cwd() / "A.npy"), shape, check_dtype(dtype, "a"))
-        a = StoredMatrix(operand, writable=False)
-    return plan_syrk(a, *how)

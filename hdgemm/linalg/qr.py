@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.recorder import report_done
+from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.device_qr import on_disk, qr_on_devices
-from hdgemm.linalg.device_run import strategy_of
-from hdgemm.linalg.durable_qr import DurableQr
-from hdgemm.linalg.operands import open_matrix
+from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
+from hdgemm.linalg.devices.run import strategy_of
+from hdgemm.linalg.planning.factors import plan_in_array
 from hdgemm.linalg.q_product import QProduct
-from hdgemm.linalg.qr_plan import adds_r, rows_of_r, tall_plan
-from hdgemm.linalg.qr_run import QrRun
-from hdgemm.linalg.row_checkpoint import durable_rows
-from hdgemm.linalg.run import Run, folder_of, open_run
+from hdgemm.linalg.qr_factorisation import QrFactorisation
+from hdgemm.linalg.rows.checkpoint import durable_rows
+from hdgemm.linalg.rows.tsqr import RowReduction
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
-from hdgemm.linalg.tsqr import RowReduction
 from hdgemm.matrices.operands import open as open_stored
-from hdgemm.product.target import single
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
+from hdgemm.product.target import is_location, single
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Iterator
+    from typing import Unpack
 
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
+    from hdgemm.linalg.planning.rows import RowPlan
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def qr(
     a: Any,
     overwrite_a: bool = False,
@@ -47,14 +44,7 @@ def qr(
     *,
     strategy: str = "hybrid",
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> tuple[Any, ...]:
     """Return the QR factorisation A = Q·R of an m×n matrix of any size, by Householder reflectors.
 
@@ -83,11 +73,13 @@ def qr(
         stored matrix or view, or the location of a file, which appears when it is complete; None
         for a new array. New .npy files are column-major. For a .npy or raw file of "raw" tau is
         saved beside it, as ``QR.tau.npy`` for ``QR.npy``.
-    options, session, progress, observer, cancel, report
+    options
         As in `cholesky`. For TSQR ``tile=(mb, nb, kb)`` forces blocks of mb rows.
-    checkpoint, restart
+    checkpoint
         As in `cholesky`; Q and R must be files. The reflectors lie beside Q (or R) until the end,
         which takes m·k elements of disk space.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -115,44 +107,79 @@ def qr(
     --------
     >>> (r,) = hdgemm.linalg.qr("A.npy", mode="r", out="R.npy")
     """
+    with prepare(
+        a,
+        out,
+        Call.of(**keywords),
+        overwrite_a=overwrite_a,
+        mode=mode,
+        pivoting=pivoting,
+        check_finite=check_finite,
+        strategy=strategy,
+    ) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    overwrite_a: bool = False,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+) -> Iterator[Prepared[tuple[Any, ...]]]:
+    """Yield one QR factorisation, planned."""
     if mode not in ("full", "economic", "r", "raw"):
         raise InputError(f"mode must be 'full', 'economic', 'r' or 'raw', got {mode!r}")
     if pivoting:
         raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
-    asked = Run(options, session, Watch.of(progress, observer, cancel, report))
     q_out, r_out = _outputs(out, mode)
-    command = Command("qr", {}, checkpoint, restart)
-    with open_matrix(a) as source, open_run(asked) as opened:
-        added = adds_r(out, folder_of(source), overwrite_a=overwrite_a)
-        with_r = mode != "raw" or r_out is not None or added
-        factor = strategy_of(strategy, opened.options, in_memory=not on_disk(a, out))
-        if factor is not None:
-            return qr_on_devices(
-                source, (q_out, r_out), mode, factor, opened, check_finite=check_finite
+    with open_matrix(a) as source, open_run(call) as run:
+        on_devices = strategy_of(strategy, run.options, in_memory=not on_disk(a, out))
+        if on_devices is not None:
+            dtype = source.dtype.newbyteorder("=")
+            plan = plan_in_array("qr", source.shape, dtype, None, run.options)
+            outs = q_out, r_out
+            yield Prepared(
+                plan,
+                partial(qr_on_devices, source, plan, outs, mode, on_devices, run, check_finite),
             )
-        run = QrRun(a, source, opened, check_finite=check_finite,
-                    overwrite_a=overwrite_a and mode in ("r", "raw"))  # fmt: skip
-        return _on_host(run, (q_out, r_out), mode, command, with_r=with_r)
+            return
+        over_a = overwrite_a and mode in ("r", "raw")
+        qr = QrFactorisation(a, source, run, check_finite=check_finite, overwrite_a=over_a)
+        in_file = folder_of(source) is not None
+        # Reflectors in a new array, or over an array A, come with R.
+        adds_r = mode == "raw" and out is None and not (overwrite_a and in_file)
+        yield _on_host(qr, (q_out, r_out), mode, call, adds_r=adds_r)
 
 
 def _on_host(
-    run: QrRun, out: tuple[Any, Any], mode: str, command: Command, *, with_r: bool
-) -> tuple[Any, ...]:
-    """Factor by TSQR or by slabs."""
-    q_out, r_out = out
+    qr: QrFactorisation, outs: tuple[Any, Any], mode: str, call: Call, *, adds_r: bool
+) -> Prepared[tuple[Any, ...]]:
+    """Prepare TSQR, or reflectors by slabs."""
+    q_out, r_out = outs
+    rows = qr.plan_tall() if mode == "r" else None
+    if rows is not None:
+        return _tall(qr, rows, r_out, Command("qr", {}, call.checkpoint, call.restart))
+    durable = call.checkpoint is not False
+    if mode == "raw" and r_out is None and not adds_r:
+        return _raw(qr, q_out, Command("qr", {}, call.checkpoint, call.restart))
+    if durable and (not is_location(r_out) or (mode != "r" and not is_location(q_out))):
+        raise InputError("checkpoint needs results in files: give locations of Q and R in out")
+    name = {"economic": "q"}.get(mode, mode)
+    command = Command("qr", {"mode": name}, call.checkpoint, call.restart) if durable else None
     if mode == "r":
-        plan = tall_plan(run.source.shape, run.dtype, folder_of(run.source), run.how)
-        if plan is not None:
-            return (_r_of_tall(run, plan, r_out, command),)
-    if mode == "raw" and not with_r:
-        return _raw(run, q_out, command), None
-    if command.checkpoint is not False:
-        return DurableQr(run, command).run(q_out, r_out, mode)
-    if mode == "r":
-        return (_r(run, r_out),)
+        return _r(qr, r_out, command)
     if mode == "raw":
-        return _raw_and_r(run, q_out, r_out)
-    return _q_and_r(run, q_out, r_out, full=mode == "full")
+        return _raw_and_r(qr, q_out, r_out, command)
+    m = qr.source.shape[0]
+    columns = m if mode == "full" else qr.k
+    output = qr.output(q_out, (m, columns), command=command)
+    return QProduct(qr, output, qr.output_r(r_out, columns)).prepared()
 
 
 def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
@@ -168,58 +195,110 @@ def _outputs(out: Any, mode: str) -> tuple[Any, Any]:
     return None, None
 
 
-def _raw(run: QrRun, q_out: Any, command: Command) -> QRFactors:
-    with ExitStack() as stack:
-        target = run.place(stack, q_out, run.source.shape, over_a=run.overwrite_a, command=command)
-        reserve_beside(target, "tau", run.source, run.dtype.itemsize)
-        tau = run.factor_alone(target).tau
-        save_factors(target, "qr", {"tau": tau})
-    return QRFactors(target.result(), tau)
+def _raw(qr: QrFactorisation, q_out: Any, command: Command) -> Prepared[tuple[Any, ...]]:
+    """Prepare reflectors without R."""
+    output = qr.output(q_out, qr.source.shape, over_a=qr.overwrite_a, command=command)
+    plan = qr.plan(output)
+
+    def run() -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            target = qr.place(stack, output)
+            reserve_beside(target, "qr", qr.source, qr.dtype.itemsize)
+            tau = qr.factor_alone(target, plan).tau
+            save_factors(target, "qr", {"tau": tau})
+        return QRFactors(target.result(), tau), None
+
+    return Prepared(plan, run)
 
 
-def _raw_and_r(run: QrRun, q_out: Any, r_out: Any) -> tuple[QRFactors, Any]:
-    with ExitStack() as stack:
-        r = run.place_r(stack, r_out, run.k)
-        target = run.place(stack, q_out, run.source.shape, r, over_a=run.overwrite_a)
-        reserve_beside(target, "tau", run.source, run.dtype.itemsize)
-        reflectors = run.factor_with_r(target.stored, r, new=target.new)
-        save_factors(target, "qr", {"tau": reflectors.tau})
-    return QRFactors(target.result(), reflectors.tau), r.result()
+def _raw_and_r(
+    qr: QrFactorisation, q_out: Any, r_out: Any, command: Command | None
+) -> Prepared[tuple[Any, ...]]:
+    """Prepare reflectors and R; a durable run copies R afterwards, and again after a crash."""
+    durable = command is not None
+    output = qr.output(
+        q_out, qr.source.shape, over_a=qr.overwrite_a and not durable, command=command
+    )
+    r_output = qr.output_r(r_out, qr.k)
+    plan = qr.plan(output) if durable else qr.plan_with_r(output, r_output)
+
+    def run() -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            r = None if durable else qr.place(stack, r_output)
+            target = qr.place(stack, output, r)
+            reserve_beside(target, "qr", qr.source, qr.dtype.itemsize, r_out)
+            if r is None:
+                qr.require_space(r_output.out, qr.k)
+                reflectors = qr.factor_alone(target, plan)
+                r = qr.place(stack, r_output, target)
+                qr.copy_r(target.stored, r.stored, reflectors.plan)
+            else:
+                reflectors = qr.factor_with_r(target.stored, r, plan)
+            save_factors(target, "qr", {"tau": reflectors.tau})
+        return QRFactors(target.result(), reflectors.tau), r.result()
+
+    return Prepared(plan, run)
 
 
-def _q_and_r(run: QrRun, q_out: Any, r_out: Any, *, full: bool) -> tuple[Any, Any]:
-    """Store the reflectors where Q goes, and then Q over them, from right to left."""
-    m = run.source.shape[0]
-    columns = m if full else run.k
-    with ExitStack() as stack:
-        r = run.place_r(stack, r_out, columns)
-        target = run.place(stack, q_out, (m, columns), r)
-        QProduct(target).run(run, target.stored, r, new=target.new)
-    return target.result(), r.result()
+def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tuple[Any, ...]]:
+    """Prepare R alone, by slabs."""
+    if command is None:
+        r_output = qr.output_r(r_out, _rows_of_r(qr.source.shape, r_out))
+        place = qr.scratch(r_output)
+        plan = qr.plan_with_r(place, r_output)
+    else:
+        r_output = qr.output(r_out, (qr.k, qr.source.shape[1]), command=command)
+        work = qr.work(r_output)
+        plan = qr.plan(work)
+
+    def run() -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            r = qr.place(stack, r_output)
+            done = r.checkpoint
+            if done is None:
+                qr.factor_with_r(qr.place(stack, place, r).stored, r, plan)
+            elif done.finished:
+                report_done(qr.how.watch, done.plan, done.resumption)
+            else:
+                qr.copy_r_durably(done, qr.factor_durably(work, plan))
+        return (r.result(),)
+
+    return Prepared(plan, run)
 
 
-def _r(run: QrRun, r_out: Any) -> Any:
-    with ExitStack() as stack:
-        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
-        place, new = run.scratch(stack, r)
-        run.factor_with_r(place, r, new=new)
-    return r.result()
+def _tall(
+    qr: QrFactorisation, rows: RowPlan, r_out: Any, command: Command
+) -> Prepared[tuple[Any, ...]]:
+    """Prepare the R of a tall matrix, in one pass over its rows."""
+    r_output = qr.output_r(r_out, _rows_of_r(qr.source.shape, r_out))
+
+    def run() -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            inputs = {"A": qr.source}
+            durable = stack.enter_context(durable_rows(command, r_out, inputs, {"routine": "qr"}))
+            r, plan = qr.place(stack, r_output), rows
+            if durable is not None:
+                plan = durable.plan or rows
+                durable.begin(plan)
+            nothing = open_stored(np.empty((plan.m, 0), qr.dtype))
+            reduction = RowReduction(
+                qr.source,
+                nothing,
+                plan,
+                qr.how.watch,
+                check_finite=qr.check_finite,
+                checkpoint=durable,
+            )
+            r.stored[: plan.n, :] = reduction.run().r
+            if not r.new:
+                r.stored[plan.n :, :] = np.zeros((), qr.dtype)
+        return (r.result(),)
+
+    return Prepared(rows, run)
 
 
-def _r_of_tall(run: QrRun, plan: RowPlan, r_out: Any, command: Command) -> Any:
-    """Store the R of a tall matrix, in one pass over its rows."""
-    with ExitStack() as stack:
-        durable = stack.enter_context(durable_rows(
-            command.checkpoint, r_out, {"A": run.source}, {"routine": "qr"}, command.restart
-        ))  # fmt: skip
-        r = run.place_r(stack, r_out, rows_of_r(run.source.shape, r_out))
-        if durable is not None:
-            plan = durable.plan or plan
-            durable.begin(plan)
-        nothing = open_stored(np.empty((plan.m, 0), run.dtype))
-        reduction = RowReduction(run.source, nothing, plan, run.how.watch,
-                                 check_finite=run.check_finite, checkpoint=durable)  # fmt: skip
-        r.stored[: plan.n, :] = reduction.run().r
-        if not r.new:
-            r.stored[plan.n :, :] = np.zeros((), run.dtype)
-    return r.result()
+def _rows_of_r(shape: tuple[int, int], r_out: Any) -> int:
+    """Return the rows of R alone: all m in an array, the k that are not zero in a file."""
+    m = shape[0]
+    given = r_out is not None and (is_location(r_out) or open_matrix(r_out, "out").shape[0] != m)
+    return min(shape) if given else m

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import open_columns, open_matrix
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.durable_qr import DurableQr
-from hdgemm.linalg.operands import open_columns, open_matrix
 from hdgemm.linalg.q_product import QProduct
-from hdgemm.linalg.qr_run import QrRun
-from hdgemm.linalg.run import Run, open_run
+from hdgemm.linalg.qr_factorisation import QrFactorisation
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.product.target import is_location
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Iterator
+    from typing import Unpack
 
-    from hdgemm.durable.run import Checkpointing
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def qr_multiply(
     a: Any,
     c: Any,
@@ -40,14 +35,7 @@ def qr_multiply(
     overwrite_c: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
     *,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> tuple[Any, Any]:
     """Return ``(c·Q, R)`` or ``(Q·c, R)`` for the QR factorisation of an m×n matrix of any size.
 
@@ -73,11 +61,11 @@ def qr_multiply(
         Has no effect.
     out
         A pair (product, R) as in `qr`; None for new arrays.
-    options, session, progress, observer, cancel, report
-        As in `cholesky`.
-    checkpoint, restart
+    checkpoint
         As in `cholesky`; the product and R must be files. The reflectors lie beside the product
         until the end.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -93,45 +81,64 @@ def qr_multiply(
     CancelledRunError
         When `cancel` was set.
     """
+    call = Call.of(**keywords)
+    with prepare(
+        a, c, out, call, mode=mode, pivoting=pivoting, conjugate=conjugate, overwrite_a=overwrite_a
+    ) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    c: Any,
+    out: Any,
+    call: Call,
+    *,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+) -> Iterator[Prepared[tuple[Any, Any]]]:
+    """Yield one factorisation with a product by its Q, planned."""
     if mode not in ("left", "right"):
         raise InputError(f"mode must be 'left' or 'right', got {mode!r}")
     if pivoting:
         raise InputError("pivoting=True is not offered: it chooses among all columns at each step")
     if out is not None and not (isinstance(out, tuple | list) and len(out) == 2):
         raise InputError("out must be a pair (product, r)")
-    cq_out, r_out = out or (None, None)
-    if checkpoint is not False and not is_location(r_out):
+    product_out, r_out = out or (None, None)
+    if call.checkpoint is not False and not is_location(r_out):
         raise InputError("checkpoint needs results in files: give locations of both in out")
     left = mode == "left"
-    watch = Watch.of(progress, observer, cancel, report)
-    with ExitStack() as stack:
-        source = stack.enter_context(open_matrix(a))
-        factor, vector = open_columns(c, "c")
-        stack.enter_context(factor)
+    factor, vector = open_columns(c, "c")
+    with open_matrix(a) as source, factor, open_run(call) as how:
         if vector and not left:
             factor = factor.T
         _check_shapes(source, factor, left=left)
         dtype = np.result_type(source.dtype, factor.dtype)
-        opened = stack.enter_context(open_run(Run(options, session, watch)))
-        run = QrRun(a, source, opened, dtype=dtype,
-                    overwrite_a=overwrite_a and source.dtype == dtype)  # fmt: skip
-        shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], run.k)
+        qr = QrFactorisation(
+            a, source, how, dtype=dtype, overwrite_a=overwrite_a and source.dtype == dtype
+        )
         command = Command(
-            "qr_multiply", {"mode": mode, "conjugate": bool(conjugate)}, checkpoint, restart,
-            transposed=not left, matrices={"c": factor},
-        )  # fmt: skip
-        target = run.place(stack, cq_out, shape, command=command)
-        product = QProduct(target, factor, left, conjugate=bool(conjugate) == left)
-        if checkpoint is not False:
-            found = DurableQr(run, command).multiply(product, r_out, run.k)
-        else:
-            r = run.place_r(stack, r_out, run.k, target)
-            product.check_overlaps(r)
-            place, new = run.scratch(stack, target)
-            product.run(run, place, r, new=new)
-    result = target.result()
-    r_found = found if checkpoint is not False else r.result()
-    return (np.ravel(result) if vector else result), r_found
+            "qr_multiply",
+            {"mode": mode, "conjugate": bool(conjugate)},
+            call.checkpoint,
+            call.restart,
+            transposed=not left,
+            matrices={"c": factor},
+        )
+        shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], qr.k)
+        output = qr.output(product_out, shape, command=command)
+        r_output = qr.output_r(r_out, qr.k)
+        conjugates = bool(conjugate) == left
+        prepared = QProduct(qr, output, r_output, factor, left, conjugates).prepared()
+
+        def run() -> tuple[Any, Any]:
+            product, r = prepared.run()
+            return (np.ravel(product) if vector else product), r
+
+        yield Prepared(prepared.plan, run)
 
 
 def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> None:

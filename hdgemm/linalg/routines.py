@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.blas.rank_update import syrk
+from hdgemm.call.operands import open_columns
 from hdgemm.errors import InputError
 from hdgemm.linalg.cholesky import cholesky
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
-from hdgemm.linalg.operands import open_columns
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
-from hdgemm.linalg.rank_update import syrk
 from hdgemm.linalg.solve import solve
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stores import create_matrix
@@ -23,11 +23,8 @@ from hdgemm.product.target import check_location
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hdgemm.call.plans import LinearPlan
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.joint_plan import JointPlan
-    from hdgemm.linalg.row_plan import RowPlan
-    from hdgemm.linalg.slab_plan import SlabPlan
-    from hdgemm.linalg.solve_plan import SolvePlan
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.report import Report
@@ -91,9 +88,13 @@ def run_routine(
     """
     routine = ROUTINES[name]
     keywords: dict[str, Any] = {
-        "out": out, "options": options, "progress": watch.progress, "observer": watch.observer,
-        "cancel": watch.cancel, **parameters,
-    }  # fmt: skip
+        "out": out,
+        "options": options,
+        "progress": watch.progress,
+        "observer": watch.observer,
+        "cancel": watch.cancel,
+        **parameters,
+    }
     if routine.durable:
         keywords |= {"checkpoint": checkpoint, "restart": restart}
     elif checkpoint or restart:
@@ -112,26 +113,37 @@ def plan_routine(
     options: Options,
     parameters: Mapping[str, Any] | None = None,
     checkpoint: bool = False,
-) -> SlabPlan | RowPlan | SolvePlan | JointPlan:
+) -> LinearPlan:
     """Return the plan that `run_routine` executes; `out` is checked as for a run."""
     if out is not None:
-        _check_out(name, operands, out, parameters or {})
+        _check_out(name, operands, out, parameters or {}, durable=checkpoint)
     return plan(
-        name, operands[0], columns=operands[1] if len(operands) > 1 else 1, out=out,
-        options=options, checkpoint=checkpoint, **(parameters or {}),
-    )  # fmt: skip
+        name,
+        operands[0],
+        columns=operands[1] if len(operands) > 1 else 1,
+        out=out,
+        options=options,
+        checkpoint=checkpoint,
+        **(parameters or {}),
+    )
 
 
 def _check_out(
-    name: str, operands: tuple[Any, ...], out: Any, parameters: Mapping[str, Any]
+    name: str,
+    operands: tuple[Any, ...],
+    out: Any,
+    parameters: Mapping[str, Any],
+    *,
+    durable: bool,
 ) -> None:
     """Refuse a location that the run refuses: a file without a name is begun there and discarded.
 
-    A matrix in a store is not begun: that would change the store.
+    A store is looked at only: to begin a matrix would change it.
     """
     place = parse_location(out)
     check_location(place, operands[-1 if name == "solve" else 0], None)
-    if place.format not in ("npy", "raw"):
+    if not place.kind.whole_file:
+        place.kind.check_new(place, durable=durable)
         return
     with ExitStack() as stack:
         opened = [stack.enter_context(open_columns(x)[0]) for x in operands]

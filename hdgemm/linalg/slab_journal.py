@@ -11,9 +11,9 @@ import numpy as np
 from hdgemm.durable.fingerprint import changed_fields, differences, fingerprint
 from hdgemm.durable.previous_run import BEGIN_AGAIN, DamagedError
 from hdgemm.errors import InputError
-from hdgemm.linalg.slab_plan import SlabPlan
-from hdgemm.linalg.solve_plan import SolvePlan
-from hdgemm.linalg.updates import update_devices
+from hdgemm.linalg.planning.slab import SlabPlan
+from hdgemm.linalg.planning.solve import SolvePlan
+from hdgemm.run.members import update_devices
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:

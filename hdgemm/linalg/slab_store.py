@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.durable.fingerprint import as_stored, checksum, stored_checksum
 from hdgemm.durable.pieces import begins_otherwise, sample
-from hdgemm.matrices.draft import allocate_rectangles, real_path
-from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.durable.redo_log import RedoLog
-    from hdgemm.linalg.slab_plan import Columns, SlabPlan
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.planning.slab import Columns
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -105,19 +102,3 @@ class SlabStore:
         """Return whether the pieces of some slabs begin as they did when they were sampled."""
         rects = [rect for place in places for rect in self.pieces(place)]
         return not begins_otherwise(self._matrix, samples, rects)
-
-
-def allocate_slabs(target: Destination, out: StoredMatrix, plan: SlabPlan) -> None:
-    """Take disk space for the slabs of a new matrix, and leave a hole for the other triangle.
-
-    `out` is the matrix or its transpose; an array is left as it is.
-    """
-    matrix, location = out.operand.matrix, target.location
-    if not isinstance(matrix, FileMatrix):
-        return
-    path = matrix.path if location is None else real_path(location.path)
-    if out.order == "F":
-        rects = [(first, top, last - first, plan.m - top) for first, last, top in plan.slabs]
-    else:
-        rects = [(top, first, plan.m - top, last - first) for first, last, top in plan.slabs]
-    allocate_rectangles(path, matrix, rects)

@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, open_square
+from hdgemm.call.prepared import Prepared
+from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.factored_solve import solve_triangular
-from hdgemm.linalg.operands import absolute, open_square
-from hdgemm.linalg.refinement import SINGLE, NotConvergedError
-from hdgemm.linalg.run import Run
+from hdgemm.linalg.factored_solve import prepare_triangular
+from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.solution import Solution
-from hdgemm.linalg.system import (
-    MIRRORED,
-    System,
-    check_refine,
-    check_transposed,
-    factored,
-    refined,
-    structure_of,
-)
+from hdgemm.linalg.solving.columns import RightHandSides
+from hdgemm.linalg.solving.refinement import NotConvergedError
+from hdgemm.linalg.solving.system import MIRRORED, Solved, System, prepare_system, structure_of
 from hdgemm.product.arguments import flag
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
-    import threading
-
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
+    from collections.abc import Callable, Iterator
+    from typing import Unpack
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def solve(
     a: Any,
     b: Any,
     lower: bool = False,
     overwrite_a: bool = False,
-    overwrite_b: bool = False,
+    overwrite_b: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
     check_finite: bool = True,
-    assume_a: str | None = "gen",
+    assume_a: str | None = None,
     transposed: bool = False,
     *,
     refine: str | None = None,
     out: Any = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Solve A·X = B for a square matrix of any size.
 
@@ -80,7 +62,8 @@ def solve(
         "gen": LU with partial pivoting; "sym" and "her": the same of the symmetric or Hermitian
         matrix whose triangle `lower` names, the other one is not read; "pos": Cholesky; "upper
         triangular", "lower triangular": no factorisation. SciPy's long names "general",
-        "symmetric", "hermitian" and "positive definite" mean the same; None means "gen".
+        "symmetric", "hermitian" and "positive definite" mean the same; None, "diagonal",
+        "tridiagonal" and "banded" mean "gen": bands are not exploited.
     transposed
         Solve with the transpose of A.
     refine
@@ -88,8 +71,10 @@ def solve(
         space, and refine X in double precision. X is as accurate as without. Where it does not
         converge, A is factored in double precision after all. It has no effect for matrices in
         single precision. `out` must not overlap A or B.
-    overwrite_b, check_finite, out, session, progress, observer, cancel, report
-        As in `solve_triangular`. The report is of the factorisation and of the solution together;
+    overwrite_b, check_finite, out
+        As in `solve_triangular`.
+    report
+        Called with the report of the factorisation and of the solution together;
         ``plan["parts"]`` has the plan of each.
     options
         As in `lu_factor`, and for the solution as in `solve_triangular`.
@@ -97,8 +82,15 @@ def solve(
         Keep a journal beside X (or at this path), so that the same call goes on after a crash; at
         most one slab of the factorisation, or one group of columns of X, is computed again. X must
         be a file.
-    restart
-        Discard what an earlier run left, and begin again.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Warns
+    -----
+    LinAlgWarning
+        When A is singular to working precision, by LAPACK's estimate of its reciprocal condition
+        number, as SciPy. The estimate is made where the factors are in an array of the host: of
+        factors in a file or on devices it would take about as long as a solution; see `cond`.
 
     Raises
     ------
@@ -107,41 +99,99 @@ def solve(
     InputError
         When shapes do not fit together, or elements are not finite.
     """
+    with prepare(
+        a,
+        b,
+        out,
+        Call.of(**keywords),
+        lower=lower,
+        overwrite_a=overwrite_a,
+        check_finite=check_finite,
+        assume_a=assume_a,
+        transposed=transposed,
+        refine=refine,
+    ) as prepared:
+        return prepared.run().warn()
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    b: Any,
+    out: Any,
+    call: Call,
+    *,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    refine: str | None = None,
+) -> Iterator[Prepared[Solved]]:
+    """Yield one solution, planned."""
     a, out = absolute(a), absolute(out)
-    rest: dict[str, Any] = {
-        "check_finite": check_finite, "out": out, "options": options, "session": session,
-        "progress": progress, "observer": observer, "cancel": cancel, "report": report,
-        "checkpoint": checkpoint, "restart": restart,
-    }  # fmt: skip
-    assume_a = structure_of(assume_a)
-    if assume_a in ("upper triangular", "lower triangular"):
-        return solve_triangular(
-            a, b, int(transposed), assume_a.startswith("lower"), overwrite_b=overwrite_b, **rest
-        )
+    structure, transposed, lower = structure_of(assume_a), bool(transposed), flag(lower, "lower")
     check_refine(refine)
-    lower = flag(lower, "lower")
-    arguments = {"assume_a": assume_a, "lower": lower, "transposed": bool(transposed),
-                 "refine": refine}  # fmt: skip
-    run = Run(options, session, Watch.of(progress, observer, cancel, report))
-    with ExitStack() as stack:
-        source = stack.enter_context(open_square(a))
-        check_transposed(assume_a, source.dtype, transposed=bool(transposed))
-        solution = Solution.of(b, source.shape[0], source.dtype)
-        stack.enter_context(solution.rhs)
-        refines = refine is not None and solution.dtype.name in SINGLE
+    if "triangular" in structure:
+        lower = structure.startswith("lower")
+        with prepare_triangular(
+            a, b, out, call, trans=int(transposed), lower=lower, check_finite=check_finite
+        ) as triangular:
+            yield Prepared(triangular.plan, lambda: Solved(triangular.run(), 1.0))
+        return
+    with open_square(a) as source:
+        rhs = RightHandSides.of(b, source.shape[0], source.dtype)
+        refines = refine is not None and rhs.dtype.name in SINGLE
         # A durable run that refines may need A again after it was factored in double precision,
         # and a triangle is read for columns on both sides of the diagonal.
-        reread = assume_a in MIRRORED or (refines and checkpoint is not False)
-        overwrites = bool(overwrite_a) and not reread
+        reread = structure in MIRRORED or (refines and call.checkpoint is not False)
         system = System(
-            a, source, solution, assume_a, lower=lower, transposed=bool(transposed),
-            check_finite=bool(check_finite), overwrite_a=overwrites,
-        )  # fmt: skip
-        command = Command("solve", arguments, checkpoint, restart, matrices=system.kept)
-        if refines:
-            try:
-                return system.solve(out, refined, run, command)
-            except (NotConvergedError, SingularMatrixError) as error:
-                _LOG.warning("solve factors again in double precision: %s", str(error))
-                command = replace(command, restart=False)
-        return system.solve(out, factored, run, command)
+            a,
+            source,
+            rhs,
+            structure,
+            lower=lower,
+            transposed=transposed,
+            check_finite=bool(check_finite),
+            overwrite_a=bool(overwrite_a) and not reread,
+        )
+        arguments = {
+            "assume_a": structure,
+            "lower": lower,
+            "transposed": transposed,
+            "refine": refine,
+        }
+        command = Command("solve", arguments, call.checkpoint, call.restart, matrices=system.kept)
+        with rhs.matrix, ExitStack() as first:
+            prepared = first.enter_context(
+                prepare_system("solve", system, out, call, command, name="factors", refines=refines)
+            )
+            if refines:
+                again = partial(_in_double, system, out, call, command)
+                yield Prepared(prepared.plan, partial(_refined, prepared.run, first, again))
+            else:
+                yield prepared
+
+
+def _refined(
+    refined: Callable[[], Solved], factors: ExitStack, again: Callable[[], Solved]
+) -> Solved:
+    """Return X from factors in single precision; where it does not converge, discard them first."""
+    try:
+        return refined()
+    except (NotConvergedError, SingularMatrixError) as error:
+        _LOG.warning("solve factors again in double precision: %s", str(error))
+    factors.close()
+    return again()
+
+
+def _in_double(system: System, out: Any, call: Call, command: Command) -> Solved:
+    call, command = replace(call, restart=False), replace(command, restart=False)
+    with prepare_system("solve", system, out, call, command, name="factors") as prepared:
+        return prepared.run()
+
+
+def check_refine(refine: str | None) -> None:
+    """Raise `InputError` where X cannot be refined in this way."""
+    if refine not in (None, "float32"):
+        raise InputError(f"refine must be None or 'float32', got {refine!r}")

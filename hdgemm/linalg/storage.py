@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import fcntl
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from hdgemm.call.operands import computes_in_place
+from hdgemm.call.run import folder_of
+from hdgemm.dtypes import SUPPORTED
 from hdgemm.durable.destination import Destination as DurablePlace
+from hdgemm.durable.journal import read_journal
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.checkpoint import SlabCheckpoint
+from hdgemm.linalg.planning.factors import plan_for as plan_slabs_of
+from hdgemm.linalg.planning.slab import SlabPlan
+from hdgemm.linalg.slab_journal import EarlierRun
 from hdgemm.matrices.companions import CompanionFiles
-from hdgemm.matrices.draft import Draft
+from hdgemm.matrices.filelocks import lock_for_run, unlock_run
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import keeps_name
-from hdgemm.matrices.layout import SUPPORTED
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.planned import planned_matrix
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, create_scratch, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
@@ -30,9 +36,12 @@ from hdgemm.product.target import check_location, is_location, result_at, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from hdgemm.linalg.slab_journal import Command
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.slab import Kind
+    from hdgemm.linalg.slab_journal import AnyPlan, Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +76,6 @@ class Destination:
         return self.given if self.location is None else result_at(self.location)
 
 
-@contextmanager
-def destination(
-    out: Any,
-    a: Any,
-    source: StoredMatrix,
-    *,
-    order: str,
-    overwrite_a: bool,
-    dtype: np.dtype[Any] | None = None,
-    shape: tuple[int, int] | None = None,
-    command: Command | None = None,
-) -> Iterator[Destination]:
-    """Yield where a result goes; a new file gets its name on leaving without an error.
-
-    Parameters
-    ----------
-    out
-        As the caller gave it; None for a new array, or for `a` where `overwrite_a` allows that; a
-        draft for a file that stays unpublished.
-    a, source
-        The operand as the caller gave it, and opened.
-    order
-        ``"F"`` or ``"C"``, for new arrays and .npy files.
-    dtype, shape
-        Of the result; None for those of the operand.
-    command
-        The durable run that this is a part of, if any.
-    """
-    shape = source.shape if shape is None else shape
-    dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
-    form = _Form(shape, dtype, order)
-    # The companions are left last: the result has its name by then.
-    with (
-        CompanionFiles() as companions,
-        _opened(single(out), a, source, form, overwrite_a, command) as target,
-    ):
-        yield replace(target, companions=companions)
-
-
 class _Form(NamedTuple):
     """Shape, dtype and order of a result."""
 
@@ -114,70 +84,282 @@ class _Form(NamedTuple):
     order: str
 
 
-@contextmanager
-def _opened(
-    out: Any, a: Any, source: StoredMatrix, form: _Form, overwrite_a: bool, command: Command | None
-) -> Iterator[Destination]:
+class ScratchFile:
+    """A file without a name for a result that one call reads and then discards; a context manager.
+
+    It is made when the result is stored, and removed on leaving.
+
+    Parameters
+    ----------
+    folder
+        Where it lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.where = Location(folder / "hdgemm-scratch.npy")
+        self._drafts = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drafts.close()
+
+    def create(self, form: _Form, *, sparse: bool) -> StoredMatrix:
+        """Return a new matrix in the file, opened for writing."""
+        shape, dtype, order = form
+        draft = create_scratch(self.where.path.parent, shape, dtype, order, sparse=sparse)
+        self._drafts.enter_context(draft)
+        return StoredMatrix(draft.operand, writable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a result will go, known before anything is made or overwritten.
+
+    Parameters
+    ----------
+    out
+        As the caller gave it; None for a new array, or for `a` where it is overwritten.
+    a, source
+        The operand as the caller gave it, and opened.
+    form
+        Shape, dtype and order of the result.
+    over_a
+        The result overwrites A.
+    matrix
+        For plans: A, the matrix that exists, or the description of a new one.
+    new
+        It is made for this call: elements that are not stored are zero.
+    command
+        The durable run that stores it, if any.
+    """
+
+    out: Any
+    a: Any
+    source: StoredMatrix
+    form: _Form
+    over_a: bool
+    matrix: StoredMatrix
+    new: bool
+    command: Command | None = None
+
+    @classmethod
+    def of(
+        cls,
+        out: Any,
+        a: Any,
+        source: StoredMatrix,
+        *,
+        order: str,
+        overwrite_a: bool,
+        dtype: np.dtype[Any] | None = None,
+        shape: tuple[int, int] | None = None,
+        command: Command | None = None,
+    ) -> Output:
+        """Describe a result; nothing is made.
+
+        Parameters
+        ----------
+        out
+            As the caller gave it; None for a new array, or for `a` where `overwrite_a` allows that;
+            a scratch file for a result that only this call reads.
+        order
+            ``"F"`` or ``"C"``, for new arrays and .npy files.
+        dtype, shape
+            Of the result; None for those of the operand.
+
+        Raises
+        ------
+        InputError
+            When the result cannot go there: an operand that is still read, another shape or
+            dtype, no file for a durable run.
+        """
+        out, shape = single(out), source.shape if shape is None else shape
+        dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
+        form, over_a = _Form(shape, dtype, order), False
+        if out is None and overwrite_a and takes_result(a):
+            over_a, matrix = True, source
+        elif out is None:
+            matrix = _as_described(None, form)
+        elif isinstance(out, ScratchFile):
+            matrix = _as_described(out.where, form)
+        elif is_location(out):
+            out = parse_location(out)
+            check_location(out, a, None)
+            if not out.kind.takes_order:
+                form = form._replace(order="C")
+            matrix = _as_described(out, form)
+        else:
+            matrix = StoredMatrix(open_operand(out, what="out", writable=True), writable=False)
+            _check_out(matrix, source, shape, dtype)
+        durable = command is not None and command.checkpoint is not False
+        if durable and out is None and not over_a:
+            raise InputError(
+                "checkpoint needs a result in a file: give out as a path; factorisations also take "
+                "overwrite_a=True with a file as a"
+            )
+        new = isinstance(out, ScratchFile | Location) or (out is None and not over_a)
+        if durable and not new:
+            DurablePlace.of_existing(matrix.operand, updates=over_a)
+        return cls(out, a, source, form, over_a, matrix, new, command if durable else None)
+
+    @property
+    def durable(self) -> bool:
+        """Whether a journal is kept."""
+        return self.command is not None
+
+    @property
+    def new_array(self) -> bool:
+        """Whether it is an array that is made for this call."""
+        return self.out is None and self.new
+
+    @property
+    def in_array(self) -> bool:
+        """Whether LAPACK can compute in it: a column-major array in the dtype of the result."""
+        return computes_in_place(self.matrix, self.form.dtype)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the file that the result will be; None for arrays and object stores."""
+        return folder_of(self.matrix, self.source)
+
+    def recorded_plan(self) -> AnyPlan | None:
+        """Return the plan of the earlier run that the same command goes on with; None without one.
+
+        Raises
+        ------
+        InputError
+            When the journal is no journal of a factorisation.
+        """
+        if self.command is None or self.command.restart:
+            return None
+        path = self._durable_place().journal_at(self.command.checkpoint)
+        earlier = EarlierRun.read(path, read_journal(path)[0]) if path.is_file() else None
+        return None if earlier is None else earlier.plan
+
+    def work_file(self, suffix: str) -> Location | None:
+        """Return the place of a file beside the result for factors that lead to it, which a durable
+        run keeps until the result is complete; None for another run.
+        """
+        return Location(self._durable_place().work(suffix)) if self.durable else None
+
+    def _durable_place(self) -> DurablePlace:
+        (shape, dtype, _), given = self.form, self.a if self.over_a else self.out
+        if isinstance(given, Location):
+            return DurablePlace.aside(given, shape, dtype, None)
+        existing = self.source if self.over_a else self.matrix
+        return DurablePlace.of_existing(existing.operand, updates=self.over_a)
+
+    @contextmanager
+    def opened(self, *, sparse: bool = False) -> Iterator[Destination]:
+        """Yield the result for writing; a new file gets its name on leaving without an error.
+
+        With `sparse`, a new file has no disk space before it is written.
+        """
+        # The companions are left last: the result has its name by then.
+        with CompanionFiles() as companions, self._opened(sparse) as target:
+            if target.location is not None and target.location.kind.whole_file:
+                companions.beside = target.location.path.resolve()
+            yield replace(target, companions=companions)
+
+    def _opened(self, sparse: bool) -> AbstractContextManager[Destination]:
+        if self.command is not None:
+            return _durable(self, self.command)
+        if self.over_a:
+            return _overwritten(self.a)
+        if self.out is None:
+            array = np.zeros(*self.form)  # type: ignore[call-overload]
+            return nullcontext(Destination(open_stored(array, "r+"), array, new=True))
+        if isinstance(self.out, ScratchFile):
+            stored = self.out.create(self.form, sparse=sparse)
+            return nullcontext(Destination(stored, stored, new=True))
+        if isinstance(self.out, Location):
+            return _created(self.out, self.form, sparse)
+        return _existing(self)
+
+
+def plan_for(
+    kind: Kind,
+    a: StoredMatrix,
+    output: Output,
+    run: OpenRun,
+    *,
+    transposed: bool = False,
+) -> SlabPlan:
+    """Return the slabs of one factorisation: the slabs of the run that goes on, or the best ones by
+    the rates of this machine.
+
+    With `transposed`, `a` is the transpose of the operand, and the output's is factored.
+    """
+    recorded = output.recorded_plan()
+    if isinstance(recorded, SlabPlan):
+        return recorded
+    out = output.matrix.T if transposed else output.matrix
+    return plan_slabs_of(
+        kind, a, out, run, new=output.new, durable=output.durable, dtype=output.form.dtype
+    )
+
+
+def destination(
+    out: Any, a: Any, source: StoredMatrix, **how: Any
+) -> AbstractContextManager[Destination]:
+    """Yield where a result goes; parameters as of `Output.of`."""
+    output = Output.of(out, a, source, **how)
+    command = how.get("command")
+    return output.opened(sparse=command is not None and command.triangle)
+
+
+def _as_described(where: Location | None, form: _Form) -> StoredMatrix:
     shape, dtype, order = form
-    if command is not None and command.checkpoint is not False:
-        with _durable(command, out, a, source, form, overwrite_a) as durable:
-            yield durable
-    elif out is None and overwrite_a and takes_result(a):
-        with (
-            _open_writable(a, "a") as stored,
-            _only_run(a, stored),
-            keeps_name(stored.operand.matrix),
-        ):
-            check_whole(stored.operand)
-            yield Destination(stored, a, parse_location(a) if is_location(a) else None)
-    elif out is None:
-        array = np.zeros(shape, dtype, order)  # type: ignore[call-overload]
-        yield Destination(open_stored(array, "r+"), array, new=True)
-    elif isinstance(out, Draft):
-        stored = StoredMatrix(out.operand, writable=True)
-        yield Destination(stored, stored, new=True)
-    elif is_location(out):
-        place = parse_location(out)
-        check_location(place, a, None)
-        order = order if place.format == "npy" else "C"
-        sparse = command is not None and command.triangle
-        with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
-            yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
-            draft.publish()
-    else:
-        with _open_writable(out, "out") as stored, keeps_name(stored.operand.matrix):
-            _check_out(stored, source, shape, dtype)
-            yield Destination(stored, out)
+    return StoredMatrix(planned_matrix(where, shape, dtype, order), writable=False)
 
 
 @contextmanager
-def _durable(
-    command: Command, out: Any, a: Any, source: StoredMatrix, form: _Form, overwrite_a: bool
-) -> Iterator[Destination]:
+def _overwritten(a: Any) -> Iterator[Destination]:
+    with (
+        _open_writable(a, "a") as stored,
+        _only_run(a, stored),
+        keeps_name(stored.operand.matrix),
+    ):
+        check_whole(stored.operand)
+        yield Destination(stored, a, parse_location(a) if is_location(a) else None)
+
+
+@contextmanager
+def _created(place: Location, form: _Form, sparse: bool) -> Iterator[Destination]:
+    shape, dtype, order = form
+    with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
+        yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
+        draft.publish()
+
+
+@contextmanager
+def _existing(output: Output) -> Iterator[Destination]:
+    with (
+        _open_writable(output.out, "out") as stored,
+        keeps_name(stored.operand.matrix),
+    ):
+        yield Destination(stored, output.out)
+
+
+@contextmanager
+def _durable(output: Output, command: Command) -> Iterator[Destination]:
     """Yield where a durable run stores its result; it is published on leaving without an error."""
-    shape, dtype, order = form
-    if is_location(out):
-        place = parse_location(out)
-        check_location(place, a, None)
+    source, (shape, dtype, order) = output.source, output.form
+    if isinstance(output.out, Location):
+        place = output.out
         aside = DurablePlace.aside(place, shape, dtype, source.operand)
-        order = order if place.format == "npy" else "C"
         with _run(command, source, aside, order) as checkpoint:
             yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
         return
-    given = a if out is None and overwrite_a and takes_result(a) else out
-    if given is None:
-        raise InputError("checkpoint needs a result in a file: give out as a path; factorisations "
-                         "also take overwrite_a=True with a file as a")  # fmt: skip
-    with _open_writable(given, "a" if out is None else "out") as stored:
+    given = output.a if output.over_a else output.out
+    with _open_writable(given, "a" if output.over_a else "out") as stored:
         _check_out(stored, source, shape, dtype)
         matrix = stored.operand.matrix
         updates = overlaps(matrix, source.operand.matrix)
         existing = DurablePlace.of_existing(stored.operand, updates=updates)
-        with (
-            _run(command, source, existing, order) as checkpoint,
-            _only_run(given, stored),
-            keeps_name(matrix),
-        ):
+        with _run(command, source, existing, order) as checkpoint, keeps_name(matrix):
             location = parse_location(given) if is_location(given) else None
             yield Destination(stored, given, location, checkpoint=checkpoint)
 
@@ -203,23 +385,15 @@ def _only_run(given: Any, stored: StoredMatrix) -> Iterator[None]:
     Views of a file are not locked: runs may overwrite several at once.
     """
     matrix = stored.operand.matrix
-    whole = is_location(given) and parse_location(given).format in ("npy", "raw")
+    whole = is_location(given) and parse_location(given).kind.whole_file
     if not whole or not isinstance(matrix, FileMatrix):
         yield
         return
-    try:
-        fcntl.flock(matrix.file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(
-            f"another run is overwriting {matrix.path}; wait for it", path=str(matrix.path)
-        ) from error
-    except OSError:
-        pass  # no locks on this file system
+    lock_for_run(matrix)
     try:
         yield
     finally:
-        with suppress(OSError):
-            fcntl.flock(matrix.file.fileno(), fcntl.LOCK_UN)  # a forked child shares it
+        unlock_run(matrix)
 
 
 def _open_writable(x: Any, what: str) -> StoredMatrix:
@@ -241,8 +415,9 @@ def _check_out(
         raise InputTypeError(
             f"out has dtype {stored.dtype}, which cannot hold a result in {dtype}: pass an out of "
             f"{dtype}, or convert the operands first",
-            found=str(stored.dtype), computed=str(dtype),
-        )  # fmt: skip
+            found=str(stored.dtype),
+            computed=str(dtype),
+        )
     mine, other = stored.operand, source.operand
     if overlaps(mine.matrix, other.matrix) and not same_elements(mine, other):
         raise InputError(
@@ -256,15 +431,3 @@ def check_apart(one: Destination, other: Destination) -> None:
         one.stored.operand.matrix, other.stored.operand.matrix
     ):
         raise InputError("two results overlap: choose different places for out")
-
-
-@contextmanager
-def scratch_matrix(
-    folder: Path | None, shape: tuple[int, int], dtype: np.dtype[Any]
-) -> Iterator[StoredMatrix]:
-    """Yield a column-major matrix in a file that is removed on leaving, or in memory."""
-    if folder is None:
-        yield open_stored(np.zeros(shape, dtype, "F"), "r+")
-        return
-    with create_scratch(folder, shape, dtype, order="F") as draft:
-        yield StoredMatrix(draft.operand, writable=True)

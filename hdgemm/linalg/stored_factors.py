@@ -1,24 +1,27 @@
 """Factorisations in files: the matrix, the arrays beside it, and a description that joins them.
 
-Beside ``LU.npy`` lie ``LU.piv.npy`` (LU) or ``LU.tau.npy`` (QR), and ``LU.factor.json`` with the
-kind of the factorisation, samples of the matrix and checksums of the arrays.
+`FactorFiles` names them: ``LU.piv.npy`` and the description ``LU.factor.json`` for ``LU.npy``. The
+description has the kind of the factorisation, samples of the matrix and checksums of the arrays.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 
 from hdgemm.durable.fingerprint import differences, sampled
 from hdgemm.errors import InputError
-from hdgemm.linalg.slab_run import say_state
+from hdgemm.linalg.slabs.run import say_state
 from hdgemm.linalg.storage import Destination
+from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, checksum
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
+from hdgemm.matrices.operands import open_operand
 from hdgemm.product.aliasing import overlaps
+from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
     import os
@@ -27,11 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.matrices.base import Matrix
     from hdgemm.matrices.stored import StoredMatrix
 
 _FORMAT: Final = 1
-#: Name of the description of a factor, after the factor's own.
-_DESCRIPTION: Final = ".factor.json"
+#: Members of a description that have members.
+_RECORDS: Final = ("facts", "arrays", "matrix")
 #: Bytes that suffice for the header of a .npy file, and for a description.
 _HEADER: Final = 4096
 
@@ -60,35 +64,53 @@ class QRFactors(NamedTuple):
 Factorisation: TypeAlias = LUFactors | CholeskyFactor | QRFactors
 
 
-def beside(location: Location, suffix: str) -> Path | None:
-    """Return the path of a file that belongs to a factor; None for an item of a store."""
-    if location.format not in ("npy", "raw"):
-        return None
-    return location.path.resolve().with_suffix(suffix)
+def reserve_beside(
+    target: Destination, kind: str, a: StoredMatrix, itemsize: int = 0, other: Any = None
+) -> None:
+    """Take disk space for the files beside a factor, before A is overwritten.
 
-
-def _companion(target: Destination, suffix: str) -> Path | None:
-    """Return the same for the factor of a run, which may be in no file."""
-    return None if target.location is None else beside(target.location, suffix)
-
-
-def reserve_beside(target: Destination, name: str, a: StoredMatrix, itemsize: int) -> None:
-    """Take disk space for an array of min(m, n) elements beside a factor, before A is overwritten.
+    Parameters
+    ----------
+    kind, itemsize
+        Of the factorisation, and of the elements of its array, min(m, n) of them.
+    other
+        Another result of the call, as the caller gave it.
 
     Raises
     ------
     InputError
-        When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A, or cannot be created.
+        When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A or of the other result, or
+        cannot be created.
     MatrixIOError
         When the space is missing.
     """
-    path, description = _companion(target, f".{name}.npy"), _companion(target, _DESCRIPTION)
-    if path is None or description is None:
-        return
-    if overlaps(path, a.operand.matrix):
-        raise InputError(f"{path} is the matrix, and {name} is saved there: choose another out")
-    target.companions.reserve(path, _HEADER + min(a.shape) * itemsize)
-    target.companions.reserve(description, _HEADER)
+    files = _files(target)
+    for path in () if files is None else files.stored_by(kind):
+        for matrix, what in ((a.operand.matrix, "the matrix"), (_place(other), "another result")):
+            if matrix == path or (matrix is not None and overlaps(path, matrix)):
+                raise InputError(
+                    f"{path} is {what}, and the factorisation saves a file there: choose another "
+                    "out", path=str(path),
+                )  # fmt: skip
+        length = min(a.shape) * itemsize if path.suffix == ".npy" else 0
+        # Space for triangles is reserved later: on a full disk the error is to name the factor.
+        target.companions.reserve(path, _HEADER + length if ARRAYS[kind] else 0)
+
+
+def _place(out: Any) -> Matrix | Path | None:
+    if out is None:
+        return None
+    return (
+        parse_location(out).path.resolve()
+        if is_location(out)
+        else open_operand(out, what="out").matrix
+    )
+
+
+def _files(target: Destination) -> FactorFiles | None:
+    """Return the files beside the factor of a run; None for a factor in no file."""
+    beside = target.companions.beside
+    return None if beside is None else FactorFiles.of(beside)
 
 
 def save_factors(
@@ -117,21 +139,20 @@ def save_factors(
 def _save_beside(
     target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
-    description = _companion(target, _DESCRIPTION)
-    if description is None:
+    files = _files(target)
+    if files is None:
         return
-    sums = {}
     for name, array in arrays.items():
-        path = _companion(target, f".{name}.npy")
-        if path is not None:
-            target.companions.add(path, lambda stream, array=array: np.save(stream, array))  # type: ignore[misc]
-            sums[name] = zlib.crc32(np.ascontiguousarray(array).tobytes())
+        target.companions.add(
+            files.array(name), lambda stream, array=array: np.save(stream, array)  # type: ignore[misc]
+        )  # fmt: skip
+    sums = {name: checksum(array) for name, array in arrays.items()}
     record = {
         "format": _FORMAT, "kind": kind, "facts": facts, "arrays": sums,
         "matrix": sampled(target.stored.operand),
     }  # fmt: skip
     text = json.dumps(record, indent=2).encode() + b"\n"
-    target.companions.add(description, lambda stream: stream.write(text))
+    target.companions.add(files.description, lambda stream: stream.write(text))
 
 
 def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
@@ -163,44 +184,55 @@ def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
     place = parse_location(location)
     with open_stored(place) as stored:
         now = sampled(stored.operand)
-    record = _read(place)
+    files = _files_of(place)
+    record = _read(place, files)
     if found := differences(str(place.path), record["matrix"], now):
         raise InputError(
-            f"{beside(place, _DESCRIPTION)} describes another factorisation: {'; '.join(found)}; "
+            f"{files.description} describes another factorisation: {'; '.join(found)}; "
             "factor the matrix again"
         )
     matrix = Destination(stored, location=place).result()
     if record["kind"] == "lu":
-        return LUFactors(matrix, _array(place, "piv", record))
+        return LUFactors(matrix, _array(place, files.array("piv"), record["arrays"].get("piv")))
     if record["kind"] == "qr":
-        return QRFactors(matrix, _array(place, "tau", record))
+        return QRFactors(matrix, _array(place, files.array("tau"), record["arrays"].get("tau")))
     return CholeskyFactor(matrix, bool(record["facts"]["lower"]))
 
 
-def _read(place: Location) -> dict[str, Any]:
-    path = beside(place, _DESCRIPTION)
-    if path is None or not path.exists():
+def _files_of(place: Location) -> FactorFiles:
+    if not place.kind.whole_file:
         raise InputError(
-            f"{place} is not known as a factorisation: {path or 'a .factor.json file'}, which the "
-            "factorisation writes beside a .npy or raw file, is not there"
+            f"{place} is not known as a factorisation: factorisations are described beside .npy "
+            "and raw files only"
+        )
+    return FactorFiles.found(place.path.resolve())
+
+
+def _read(place: Location, files: FactorFiles) -> dict[str, Any]:
+    path = files.description
+    if not path.exists():
+        raise InputError(
+            f"{place} is not known as a factorisation: {path}, which the factorisation writes "
+            "beside it, is not there"
         )
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = record["format"] == _FORMAT and record["kind"] in ("lu", "cholesky", "qr")
-        known = known and {"facts", "arrays", "matrix"} <= record.keys()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = record["format"] == _FORMAT and record["kind"] in ARRAYS
+        known = known and all(isinstance(record[name], dict) for name in _RECORDS)
+        known = known and (record["kind"] != "cholesky" or "lower" in record["facts"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
         raise InputError(f"{path} describes no factorisation in format {_FORMAT}", path=str(path))
     return record
 
 
-def _array(place: Location, name: str, record: Mapping[str, Any]) -> NDArray[Any]:
-    path = beside(place, f".{name}.npy")
+def _array(place: Location, path: Path, expected: int | None) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path)  # type: ignore[arg-type]
-    except (OSError, ValueError) as error:
+        with path.open("rb") as stream:
+            array: NDArray[Any] = np.load(stream)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise InputError(f"cannot read {path}, which belongs to {place}: {error}") from error
-    if zlib.crc32(np.ascontiguousarray(array).tobytes()) != record["arrays"].get(name):
+    if not isinstance(array, np.ndarray) or checksum(array) != expected:
         raise InputError(f"{path} is not that of {place}: its checksum differs", path=str(path))
     return array

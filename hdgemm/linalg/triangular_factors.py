@@ -7,59 +7,46 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hdgemm.errors import InputError
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, open_matrix
+from hdgemm.call.plans import facts_of
+from hdgemm.call.recorder import Recorder, report_done
+from hdgemm.call.run import OpenRun, open_run
+from hdgemm.call.run_sequence import RunSequence
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import laswp
-from hdgemm.linalg.joint_plan import facts_of
-from hdgemm.linalg.operands import absolute, open_matrix
-from hdgemm.linalg.portions import Portions
-from hdgemm.linalg.recorder import Recorder, report_done
-from hdgemm.linalg.run import OpenRun, Run, open_run
-from hdgemm.linalg.scratch import lu_factors
+from hdgemm.linalg.planning.slab import Columns, SlabPlan
 from hdgemm.linalg.slab_journal import Command
-from hdgemm.linalg.slab_plan import Columns, SlabPlan
-from hdgemm.linalg.storage import check_apart, destination
-from hdgemm.linalg.updates import host_bytes, update_devices
+from hdgemm.linalg.solving.factors import prepare_lu_factors
+from hdgemm.linalg.storage import Output, check_apart
+from hdgemm.machine.limits import host_bytes
 from hdgemm.product.target import is_location, result_at
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
+from hdgemm.run.members import update_devices
 
 if TYPE_CHECKING:
-    import threading
-    from contextlib import AbstractContextManager
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.run import Checkpointing
     from hdgemm.linalg.checkpoint import SlabCheckpoint
-    from hdgemm.linalg.scratch import Factors
+    from hdgemm.linalg.solving.factors import LU
     from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback, ReportCallback
-    from hdgemm.run.session import Session
 
 
-@shows_progress
+@public_call(DurableKeywords)
 def lu(
     a: Any,
     permute_l: bool = False,
     overwrite_a: bool = False,
     check_finite: bool = True,
-    p_indices: bool = True,
+    p_indices: bool = False,
     *,
     out: tuple[Any, Any] | None = None,
-    options: Options | None = None,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    report: ReportCallback | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    **keywords: Unpack[DurableKeywords],
 ) -> tuple[Any, ...]:
-    """Return ``(p, l, u)``, the LU factorisation A = L[p, :]·U of an m×n matrix of any size.
+    """Return ``(p, l, u)``, the LU factorisation A = P·L·U of an m×n matrix of any size.
 
     `lu_factor` stores both factors in one matrix, which takes half the space. Errors are those of
     `lu_factor`.
@@ -72,37 +59,42 @@ def lu(
     permute_l
         Return ``(L[p, :], U)``.
     p_indices
-        True, unlike SciPy's default: p is a vector of indices. False: p is an m×m matrix, an array
-        in memory, with A = P·L·U.
+        False: p is the m×m matrix P, an array in memory, not larger than `host_memory`. True: p is
+        a vector of indices, with A = L[p, :]·U.
     out
         Where L (m×k, k = min(m, n)) and U (k×n) go: two arrays, stored matrices or locations of
         files; None for new arrays.
-    options, session, progress, observer, cancel, report
-        As in `lu_factor`. The report is that of the factorisation and of the copies of L and U.
-    checkpoint, restart
+    report
+        Called with the report of the factorisation and of the copies of L and U.
+    checkpoint
         As in `cholesky`; L and U must be files. The factors lie beside L until the end, also with
         `overwrite_a`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
-    p : array of int64
+    p : array
+        m×m, or m numbers of int64 with `p_indices`.
     l, u : array
         As `lu_factor` returns its factors.
 
     Examples
     --------
-    >>> p, l, u = hdgemm.linalg.lu("A.npy", out=("L.npy", "U.npy"))
+    >>> p, l, u = hdgemm.linalg.lu("A.npy", p_indices=True, out=("L.npy", "U.npy"))
     """
+    call = Call.of(**keywords)
     if out is not None and (not isinstance(out, tuple) or len(out) != 2):
         raise InputError(f"out must be two places, of L and of U, got {out!r}")
     places = [absolute(place) for place in out or (None, None)]
-    if checkpoint is not False and not all(is_location(place) for place in places):
+    if call.checkpoint is not False and not all(is_location(place) for place in places):
         raise InputError("checkpoint needs results in files: give locations of L and U in out")
-    command = Command("lu", {"permute_l": bool(permute_l)}, checkpoint, restart)
-    asked = Run(options, session, Watch.of(progress, observer, cancel, report))
-    with open_matrix(a) as source, open_run(asked) as run:
-        call = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
-        p, left, right = call.run(places, command, overwrite_a=overwrite_a)
+    command = Command("lu", {"permute_l": bool(permute_l)}, call.checkpoint, call.restart)
+    with open_matrix(a) as source, open_run(call) as run:
+        if not permute_l and not p_indices:
+            _check_permutation(source, run)
+        factors = _Call(a, source, run, check_finite=check_finite, permuted=bool(permute_l))
+        p, left, right = factors.run(places, command, overwrite_a=overwrite_a)
     if permute_l:
         return left, right
     if p_indices:
@@ -130,24 +122,32 @@ class _Call:
         """
         m = self.source.shape[0]
         flops = SlabPlan.of_array("lu", *self.source.shape, self._dtype.name).flops
-        portions = Portions(self.run_as.watch, flops)
-        with self._place(places[0], self._shapes[0], command) as left:
+        portions = RunSequence(self.run_as.watch, flops)
+        lower = self._output(places[0], self._shapes[0], command)
+        upper = self._output(places[1], self._shapes[1])
+        with (
+            prepare_lu_factors(
+                self.a,
+                self.run_as._replace(watch=portions.next(flops)),
+                overwrite_a=overwrite_a and not lower.durable,
+                check_finite=self.check_finite,
+                output=lower,
+            ) as factors,
+            lower.opened() as left,
+        ):
             done = left.checkpoint
             if done is not None and done.finished:
-                report_done(self.run_as.watch, done)
+                report_done(self.run_as.watch, done.plan, done.resumption)
                 p = _permutation(_recorded(done), m)
                 return p, left.result(), result_at(places[1])
-            with lu_factors(
-                self.a, self.run_as._replace(watch=portions.next(flops)),
-                overwrite_a=overwrite_a and done is None, check_finite=self.check_finite,
-                checkpoint=done,
-            ) as found:  # fmt: skip
-                p = _permutation(found.pivots, m)
-                plan, recorder = self._plan(done), Recorder(portions.next(0), 0)
-                with self._place(places[1], self._shapes[1]) as right:
-                    check_apart(left, right)
-                    self._store_upper(found.lu, right.stored, plan, recorder)
-                    self._store_lower(found, left, plan, p, recorder)
+            portions.start()
+            found = factors.run()
+            p = _permutation(found.pivots, m)
+            plan, recorder = self._plan(done), Recorder(portions.next(0), 0)
+            with upper.opened() as right:
+                check_apart(left, right)
+                self._store_upper(found.matrix, right.stored, plan, recorder)
+                self._store_lower(found, left, plan, p, recorder)
         portions.finish(facts_of("lu", self.source.shape, self._dtype.name, self.run_as.options))
         return p, left.result(), right.result()
 
@@ -169,8 +169,18 @@ class _Call:
         width = block = max(1, memory // (8 * max(1, m * self._dtype.itemsize)))
         if options.tile is not None:
             _, width, block = options.tile
-        return SlabPlan("copy", m, k, self._dtype.name, _groups(k, width), block, 1, memory // 4,
-                        memory, devices=update_devices(options))  # fmt: skip
+        return SlabPlan(
+            "copy",
+            m,
+            k,
+            self._dtype.name,
+            _groups(k, width),
+            block,
+            1,
+            memory // 4,
+            memory,
+            devices=update_devices(options),
+        )
 
     def _bytes(self, plan: SlabPlan, start: int) -> dict[Stage, int]:
         """Return the bytes that each stage moves when `start` groups of L are stored already.
@@ -187,10 +197,8 @@ class _Call:
     def _upper_groups(self, plan: SlabPlan) -> tuple[Columns, ...]:
         return _groups(self.source.shape[1], max((part.width for part in plan.slabs), default=1))
 
-    def _place(
-        self, out: Any, shape: tuple[int, int], command: Command | None = None
-    ) -> AbstractContextManager[Destination]:
-        return destination(
+    def _output(self, out: Any, shape: tuple[int, int], command: Command | None = None) -> Output:
+        return Output.of(
             out, self.a, self.source, order="F", overwrite_a=False, shape=shape, command=command
         )
 
@@ -206,15 +214,19 @@ class _Call:
                 u[:, first:last] = block
 
     def _store_lower(
-        self, found: Factors, left: Destination, plan: SlabPlan, p: NDArray[np.int64],
+        self,
+        found: LU,
+        left: Destination,
+        plan: SlabPlan,
+        p: NDArray[np.int64],
         recorder: Recorder,
-    ) -> None:  # fmt: skip
+    ) -> None:
         done, start = left.checkpoint, 0
         if done is not None:
             done.begin(plan, self.run_as.options)
             start = done.done(0)
         for number, part in enumerate(plan.slabs[start:], start):
-            block = self._lower(found.lu, number, part, p, recorder)
+            block = self._lower(found.matrix, number, part, p, recorder)
             with recorder.operation("store2", number, nbytes=block.nbytes):
                 if done is not None:
                     done.store(0, number, part, block, {"pivots": found.pivots})
@@ -224,9 +236,13 @@ class _Call:
         recorder.finish(_Copies(plan, self._bytes(plan, start)), resumption=resumption)
 
     def _lower(
-        self, factors: StoredMatrix, number: int, part: Columns, p: NDArray[np.int64],
+        self,
+        factors: StoredMatrix,
+        number: int,
+        part: Columns,
+        p: NDArray[np.int64],
         recorder: Recorder,
-    ) -> NDArray[Any]:  # fmt: skip
+    ) -> NDArray[Any]:
         """Return some columns of L, or of L[p, :]."""
         first, last, _ = part
         block = np.zeros((factors.shape[0], part.width), self._dtype, "F")
@@ -246,8 +262,24 @@ class _Copies(NamedTuple):
     def summary(self) -> dict[str, Any]:
         """Return shape and memory as plain values, for reports."""
         plan = self.plan
-        return {"kind": "copies of L and U", "m": plan.m, "n": plan.n, "dtype": plan.dtype,
-                "host_bytes": plan.bytes_held, "host_limit": plan.host_limit}  # fmt: skip
+        return {
+            "kind": "copies of L and U",
+            "m": plan.m,
+            "n": plan.n,
+            "dtype": plan.dtype,
+            "host_bytes": plan.bytes_held,
+            "host_limit": plan.host_limit,
+        }
+
+
+def _check_permutation(source: StoredMatrix, run: OpenRun) -> None:
+    """Raise `DoesNotFitError` where P, an array of real numbers, is larger than the memory."""
+    m, memory = source.shape[0], host_bytes(run.options)
+    requested = m * m * np.empty(0, source.dtype).real.itemsize
+    if requested > memory:
+        raise DoesNotFitError.within(
+            f"the {m}×{m} matrix P, which p_indices=True makes a vector,", requested, memory
+        )
 
 
 def _groups(columns: int, width: int) -> tuple[Columns, ...]:

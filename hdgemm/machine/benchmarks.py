@@ -1,8 +1,9 @@
 """Benchmarks of this machine for the planner, each within a given time.
 
-BLAS on a small product, copies in memory, a scratch file in the folder that a product will use,
-and the executor on the recording device. A busy machine or a slow disk makes a figure less
-accurate, not the benchmark longer: each stops at its deadline with what it has measured.
+BLAS on a small product, blocks of it drawn by the cores against threaded BLAS, copies in memory, a
+scratch file in the folder that a product will use, and the executor on the recording device. A busy
+machine or a slow disk makes a figure less accurate, not the benchmark longer: each stops at its
+deadline with what it has measured.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from hdgemm.pipeline.devices.host import HostDevice
+
 #: Extents of the square product, the largest first that is fast enough on this machine.
 _EXTENTS: Final = (1024, 512, 256)
 #: Repetitions of a benchmark whose deadline is far.
@@ -53,6 +58,11 @@ _PIECE_BYTES: Final = 8 << 20
 _FILE_THREADS: Final = 4
 #: Time for either direction of the disk, even where the deadline is over.
 _LEAST_SECONDS: Final = 0.1
+#: Extents m, n and k of a step on the host device, and how many steps are queued at once.
+_STEP: Final = (768, 4096, 512)
+_STEPS: Final = 2
+#: Floating-point operations of the shortest measurement of drawing: both ways, warmed up.
+DRAWING_FLOPS: Final = 2 * 2 * _STEPS * 2 * _STEP[0] * _STEP[1] * _STEP[2]
 #: The executor's benchmark: work units of one step, with square tiles of this extent.
 _UNITS: Final = 60
 _TILE: Final = 8
@@ -118,6 +128,44 @@ def _measure_core(deadline: Deadline) -> tuple[float, float]:
     side_half = (slower - 1) / (1 / rows + 1 / n - slower * 2 / n)
     side_half = min(max(side_half, _SIDE_HALF[0]), _SIDE_HALF[1])
     return 2 * n**2 / square * (1 + 2 * side_half / n), side_half
+
+
+def measure_drawing(threads: int, seconds: float) -> float:
+    """Return the speed of cores that draw blocks of C, relative to threaded BLAS: by turns.
+
+    Each is warmed up just before it is timed: for some 26 ms after a product, OpenBLAS's threads
+    wait for the next one in a loop, which would take half of a core from drawn blocks.
+    """
+    from hdgemm.pipeline.devices.host import HostDevice
+
+    m, n, k = _STEP
+    rng = np.random.default_rng(0)
+    a, b, c = rng.random((m, k)), rng.random((k, n)), np.empty((m, n))
+    devices = [HostDevice(threads=threads, draws=draws) for draws in (True, False)]
+    best = [float("inf"), float("inf")]
+    deadline = Deadline(seconds)
+    while best[1] == float("inf") or deadline.seconds:
+        for number, device in enumerate(devices):
+            steps = partial(_multiply_on_host, device, a, b, c)
+            steps()
+            best[number] = min(best[number], _seconds(steps))
+    for device in devices:
+        device.close()
+    return best[1] / best[0]
+
+
+def _multiply_on_host(
+    device: HostDevice, a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
+) -> None:
+    from hdgemm.pipeline.devices.protocol import Block, Tile
+
+    blocks = [
+        Block(Tile("C", x, len(x), x.shape[1], x.shape[1], x.dtype), 0, 0, len(x), x.shape[1])
+        for x in (a, b, c)
+    ]
+    for step in range(_STEPS):
+        device.gemm(1.0, blocks[0], blocks[1], float(step > 0), blocks[2], ())
+    device.synchronize()
 
 
 def measure_copy(threads: int, deadline: Deadline) -> float:
@@ -249,14 +297,18 @@ def _tiny_plan() -> Plan:
         strategy="data-placement",
         overlap=Overlap(),
         tile=(_TILE, _TILE, _TILE),
-        a_slots=two, b_slots=one, c_slots=two, up=two, down=two,
+        a_slots=two,
+        b_slots=one,
+        c_slots=two,
+        up=two,
+        down=two,
         loads=(a[0], Load("B", rects[0], 0, 0), *a[1:]),
         units=tuple(WorkUnit(u, 0, rect, u % 2, u, u) for u, rect in enumerate(rects)),
         # B is the second load, so that every later load of A has the number after its unit's.
         steps=tuple(Step(u, u, 0, _TILE, u + (u > 0), 1) for u in range(_UNITS)),
         host_limit=1 << 30,
         device_limit=1 << 30,
-    )  # fmt: skip
+    )
 
 
 def _seconds(work: Callable[[], Any]) -> float:

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.benchmarks import (
+    DRAWING_FLOPS,
     Deadline,
     measure_blas,
     measure_copy,
     measure_disk,
+    measure_drawing,
     measure_executor,
 )
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.machine.rates import assumed
-from hdgemm.pipeline.devices.host_tuning import LEAST_FLOPS, measure_drawing, remember_drawing
+from hdgemm.pipeline.devices.host_queue import remember_drawing
 
 if TYPE_CHECKING:
     import threading
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 #: Products below this many flop are planned with assumed rates where none were measured.
 WORTH_MEASURING: Final = 10**11
 #: A run shows that cached figures are wrong when it multiplies so many times as fast as they say.
-_REFUTED: Final = 1.25
+_TOO_LOW: Final = 1.25
 #: Seconds that a calibration may take.
 MOST_SECONDS: Final = 3.0
 
@@ -99,7 +101,7 @@ def machine_for(
     return machine if cached is None else with_figures(machine, device, cached, threads)
 
 
-def refute(
+def discard_low_rates(
     device: DeviceSpec, folder: Path | None, threads: int | None, dtype: str, flop_rate: float
 ) -> None:
     """Delete cached figures of the host where a run multiplied much faster than they say.
@@ -112,7 +114,7 @@ def refute(
     if figures is None:
         return
     machine = with_figures(assumed(device), device, figures, threads)
-    if flop_rate > _REFUTED * machine.flop_rate(dtype):
+    if flop_rate > _TOO_LOW * machine.flop_rate(dtype):
         write_entry(_FILE, _key(where, threads), None)
 
 
@@ -179,7 +181,7 @@ def measure(
     gemm, side_half = measure_blas(threads, begin("BLAS"))
     seconds = begin("drawing").seconds
     # Where BLAS is slow, as on a busy machine, the cores draw blocks without a measurement.
-    drawn = measure_drawing(threads, seconds) if gemm * seconds > LEAST_FLOPS else 1.0
+    drawn = measure_drawing(threads, seconds) if gemm * seconds > DRAWING_FLOPS else 1.0
     copying = begin("copies")
     copy = measure_copy(1, Deadline(copying.seconds / 2, cancel))
     memory = 2 * measure_copy(threads, copying)

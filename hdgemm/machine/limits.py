@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,6 +19,8 @@ from hdgemm.errors import DoesNotFitError, HdgemmError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hdgemm.options import Options
+
 #: The part of the free memory that a run takes where the options name no limit.
 _SHARE: Final = 0.6
 #: Bytes left to the interpreter and to BLAS's own buffers.
@@ -25,6 +28,9 @@ _RESERVE: Final = 128 << 20
 #: Free memory assumed where the system does not tell, as without /proc.
 _UNKNOWN: Final = 1 << 30
 _LEAST: Final = 64 << 20
+#: Addresses of a thread's stack where no limit tells, and of its heap.
+_STACK: Final = 8 << 20
+_HEAP: Final = 128 << 20
 _CGROUP: Final = Path("/sys/fs/cgroup")
 #: Version 1 of cgroups has a larger number where there is no limit.
 _NO_LIMIT: Final = 1 << 62
@@ -39,6 +45,11 @@ def default_host_bytes() -> int:
     """
     part = int((available_bytes() - _RESERVE) * _SHARE)
     return max(_LEAST, part - part % _LEAST)
+
+
+def host_bytes(options: Options) -> int:
+    """Return the host memory, in bytes, that one computation may take under some options."""
+    return options.host_bytes or default_host_bytes()
 
 
 def available_bytes() -> int:
@@ -123,8 +134,22 @@ def thread_limit() -> Iterator[None]:
             raise
         raise HdgemmError(
             f"the system refused to start a thread beside the {threading.active_count()} of this "
-            "process; raise its limit of threads (`ulimit -u`, a container's pids limit)"
+            f"process; {_thread_advice()}"
         ) from error
+
+
+def _thread_advice() -> str:
+    """Return what a thread may have lacked: addresses for its stack and heap, or its number."""
+    limit, stack = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS,
+                                                             resource.RLIMIT_STACK))  # fmt: skip
+    needed = (_STACK if stack == resource.RLIM_INFINITY else stack) + _HEAP
+    held = int(psutil.Process().memory_info().vms)
+    if limit != resource.RLIM_INFINITY and held + needed > limit:
+        return (
+            f"it has {held} bytes of memory addresses and may have {limit}, and a thread takes "
+            f"{needed}: raise the limit (`ulimit -v`, RLIMIT_AS)"
+        )
+    return "raise its limit of threads (`ulimit -u`, a container's pids limit)"
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.dtypes import ELEMENT_TYPES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -13,8 +15,14 @@ if TYPE_CHECKING:
 #: Resources that operations share, one of which limits a run (HDGEMM, tables 1 and 2). Added are
 #: the disk, the host's cores, and the interpreter, whose lock all lanes of the executor share.
 RESOURCES: Final = (
-    "device", "pcie_up", "pcie_down", "host_memory", "disk", "cores", "interpreter",
-)  # fmt: skip
+    "device",
+    "pcie_up",
+    "pcie_down",
+    "host_memory",
+    "disk",
+    "cores",
+    "interpreter",
+)
 
 #: Bytes of one contiguous request to a file.
 REQUEST_BYTES: Final = 8 << 20
@@ -42,12 +50,6 @@ class Machine:
         Rate of one copying stage that runs alone, each byte counted once.
     pcie_up, pcie_down
         Rates of the link in each direction, with both in use.
-    remote_write
-        Rate at which a kernel writes into staging across the link; None: `pcie_down`.
-    link_up, link_down
-        Rates of a link that several devices share; None where each has its own.
-    multiply_memory
-        Part of `memory` that multiplication on the host takes when it runs alone.
     on_host_cores
         The device is the host's own processor: its kernel takes all cores, a transfer one.
     disk_read, disk_write
@@ -73,10 +75,6 @@ class Machine:
     copy: float = 6e9
     pcie_up: float = 12e9
     pcie_down: float = 12e9
-    remote_write: float | None = None
-    link_up: float | None = None
-    link_down: float | None = None
-    multiply_memory: float = 0.0
     on_host_cores: bool = False
     disk_read: float = 1.2e9
     disk_write: float = 1.0e9
@@ -88,16 +86,16 @@ class Machine:
     def flop_rate(self, dtype: str) -> float:
         """Return the flop/s for a dtype, from its own figure or its sibling's.
 
-        Complex arithmetic runs at the real rate, single precision at twice the double.
+        Complex arithmetic runs at the real rate, a real of half the bytes at twice the rate.
         """
         if dtype in self.gemm:
             return self.gemm[dtype]
-        single = dtype in {"float32", "complex64"}
+        real_bytes = ELEMENT_TYPES[dtype].real_bytes
         for other, rate in self.gemm.items():
-            if (other in {"float32", "complex64"}) == single:
+            if ELEMENT_TYPES[other].real_bytes == real_bytes:
                 return rate
-        rate = next(iter(self.gemm.values()))
-        return rate * 2 if single else rate / 2
+        other, rate = next(iter(self.gemm.items()))
+        return rate * ELEMENT_TYPES[other].real_bytes / real_bytes
 
     def efficiency(self, mb: Any, nb: Any, kb: Any) -> Any:
         """Return the part of `gemm` that a step of these extents reaches; arrays or numbers."""

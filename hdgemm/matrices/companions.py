@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.draft import give_name, reserve
+from hdgemm.matrices.factor_files import remove_described
 from hdgemm.matrices.files import space_advice, sync
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ class CompanionFiles:
 
     They are durable before any of them has its name, and replace files of these names. Until then
     they have no name where the file system can do that: a killed process leaves nothing of them.
+
+    Files that an earlier factorisation left beside the matrix `beside`, and that have no successor
+    here, are removed.
     """
 
     def __init__(self) -> None:
+        self.beside: Path | None = None
         self._files: dict[Path, BlockFile] = {}
         self._written: list[Path] = []
 
@@ -39,7 +44,7 @@ class CompanionFiles:
         MatrixIOError
             When the space is missing.
         """
-        self._files[path] = reserve(path, b"", nbytes)
+        self._files[path] = reserve(path, b"", nbytes, sparse=nbytes == 0)
 
     def add(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
         """Write one aside; raises `MatrixIOError` when the system refuses."""
@@ -58,14 +63,21 @@ class CompanionFiles:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            for path in self._written if kind is None else ():
-                with _refusals(path):
-                    give_name(self._files[path], path)
-                    sync(path.parent)
+            if kind is None:
+                self._publish()
         finally:
             for file in self._files.values():
                 file.close()
                 file.path.unlink(missing_ok=True)
+
+    def _publish(self) -> None:
+        if self.beside is not None:
+            with _refusals(self.beside):
+                remove_described(self.beside, keep=frozenset(self._written))
+        for path in self._written:
+            with _refusals(path):
+                give_name(self._files[path], path)
+                sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -77,5 +89,7 @@ def _refusals(path: Path) -> Iterator[None]:
     except OSError as error:
         raise MatrixIOError(
             f"cannot write {path}: {error.strerror or error}{space_advice(path, error)}",
-            path=str(path), offset=0, length=0,
-        ) from error  # fmt: skip
+            path=str(path),
+            offset=0,
+            length=0,
+        ) from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix, Operand
+from hdgemm.matrices.factor_files import remove_described
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, space_advice, sync
 
@@ -58,6 +59,8 @@ class Draft(Generic[M]):
     def publish(self) -> None:
         """Make it durable and give it its name, in place of any file that had it.
 
+        Files of a factorisation beside the replaced file are removed: they do not belong to it.
+
         Raises
         ------
         MatrixIOError
@@ -71,16 +74,19 @@ class Draft(Generic[M]):
             except OSError as error:
                 raise MatrixIOError(
                     f"cannot rename {self.part} to {self.path}: {error}",
-                    path=str(self.path), offset=0, length=0,
-                ) from error  # fmt: skip
+                    path=str(self.path),
+                    offset=0,
+                    length=0,
+                ) from error
             self._open = False
             self.matrix.close()
             try:
+                remove_described(self.path)
                 self._settle()
             except OSError as error:
                 raise MatrixIOError(
-                    f"{self.path} is complete, but its name may not survive a power failure: "
-                    f"{error}",
+                    f"{self.path} is complete, but its name may not survive a power failure, or "
+                    f"files of an earlier factorisation lie beside it: {error}",
                     path=str(self.path), offset=0, length=0,
                 ) from error  # fmt: skip
 
@@ -192,6 +198,7 @@ def reserve(
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
     try:
         if sparse:
+            _check_length(nbytes)
             os.ftruncate(fd, nbytes)
         else:
             allocate(fd, 0, nbytes)
@@ -226,8 +233,7 @@ def allocate(fd: int, offset: int, nbytes: int) -> None:
 
     A file system that cannot promise space gets the file's length only.
     """
-    if offset + nbytes > _LONGEST_FILE:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    _check_length(offset + nbytes)
     try:
         os.posix_fallocate(fd, offset, nbytes)
     except OSError as error:
@@ -235,6 +241,12 @@ def allocate(fd: int, offset: int, nbytes: int) -> None:
             raise
         _check_free(fd, nbytes)
         os.ftruncate(fd, max(os.fstat(fd).st_size, offset + nbytes))
+
+
+def _check_length(nbytes: int) -> None:
+    """Refuse a length that Python cannot hand to the system, as the system does longer ones."""
+    if nbytes > _LONGEST_FILE:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def _check_free(fd: int, nbytes: int) -> None:
@@ -281,6 +293,10 @@ def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:
     available = shutil.disk_usage(path.parent).free
     return MatrixIOError(
         f"cannot reserve {nbytes} bytes for {path}: {cause.strerror}{space_advice(path, cause)}",
-        path=str(path), offset=0, length=nbytes, requested=nbytes, available=available,
+        path=str(path),
+        offset=0,
+        length=nbytes,
+        requested=nbytes,
+        available=available,
         missing=max(0, nbytes - available),
-    )  # fmt: skip
+    )

@@ -91,8 +91,10 @@ class FileMatrix(Matrix):
             raise InputError(
                 f"{file.path} is truncated: a {shape[0]}×{shape[1]} {dtype} matrix at byte "
                 f"{offset} needs {self.end} bytes, the file has {found}",
-                expected=self.end, found=found, path=str(file.path),
-            )  # fmt: skip
+                expected=self.end,
+                found=found,
+                path=str(file.path),
+            )
 
     @property
     def end(self) -> int:
@@ -126,8 +128,10 @@ class FileMatrix(Matrix):
         if found < self.end:
             raise MatrixIOError(
                 f"{self.name} was cut short during the run: it has {found} of {self.end} bytes",
-                path=self.name, offset=found, length=self.end - found,
-            )  # fmt: skip
+                path=self.name,
+                offset=found,
+                length=self.end - found,
+            )
 
     def close(self) -> None:
         """Close the file, unless this matrix is a part of another."""
@@ -163,9 +167,15 @@ class FileMatrix(Matrix):
         return self._pieces(row, col, tile, self._write_line, self._write_rows, self._write_band, 0)
 
     def _pieces(
-        self, row: int, col: int, memory: NDArray[Any], line: _MoveLine, each: _MoveRows,
-        band: _MoveBand, gap: int,
-    ) -> list[Piece]:  # fmt: skip
+        self,
+        row: int,
+        col: int,
+        memory: NDArray[Any],
+        line: _MoveLine,
+        each: _MoveRows,
+        band: _MoveBand,
+        gap: int,
+    ) -> list[Piece]:
         if not memory.size:
             return []
         rows, cols = memory.shape

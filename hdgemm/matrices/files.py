@@ -30,9 +30,12 @@ _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 _KINDS: Final = {
-    stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
-}  # fmt: skip
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
 
 
 def check_regular(path: Path) -> None:
@@ -58,6 +61,12 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file, or `InputError`."""
+    with os.fdopen(open_regular(path), "rb") as stream:
+        return stream.read()
 
 
 def _check_kind(path: Path, mode: int) -> None:
@@ -218,8 +227,10 @@ class BlockFile:
                 raise MatrixIOError(
                     f"{self.path} ends at byte {self.size()}, in the middle of a read of "
                     f"{memory.size} bytes at {offset}: was it cut short during the run?",
-                    path=str(self.path), offset=offset, length=memory.size,
-                )  # fmt: skip
+                    path=str(self.path),
+                    offset=offset,
+                    length=memory.size,
+                )
             done += found
         self._drop(offset, memory.size)
 
@@ -241,8 +252,10 @@ class BlockFile:
         return MatrixIOError(
             f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}"
             f"{space_advice(self.path, cause)}",
-            path=str(self.path), offset=offset, length=length,
-        )  # fmt: skip
+            path=str(self.path),
+            offset=offset,
+            length=length,
+        )
 
 
 def space_advice(path: Path, cause: OSError) -> str:
@@ -261,7 +274,8 @@ def space_advice(path: Path, cause: OSError) -> str:
 def sync(path: Path) -> None:
     """Return when a file's content, or the names in a folder, are durable; else `MatrixIOError`."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A FIFO would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

@@ -21,11 +21,26 @@ if TYPE_CHECKING:
 class FileState(NamedTuple):
     """Bytes and latest modification (ns) of a file or several, and device and inode of the file or
     folder, or of each of the files.
+
+    `ctime_ns` is the latest change of any kind, and `attributes` are sums of what besides content
+    changes it: links, modes and owners, and whether the file has its name.
     """
 
     size: int
     mtime_ns: int
     identity: tuple[int, ...]
+    ctime_ns: int = 0
+    attributes: tuple[int, ...] = ()
+
+    def changed(self, now: FileState | None) -> bool:
+        """Return whether content may have changed since.
+
+        The time of modification can be set back after a file is written, its ctime cannot. Where
+        links, mode or owner have changed, these explain another ctime.
+        """
+        if now is None or self[:3] != now[:3]:
+            return True
+        return self.attributes == now.attributes and self.ctime_ns != now.ctime_ns
 
 
 def file_state(home: Path) -> FileState:
@@ -38,10 +53,13 @@ def file_state(home: Path) -> FileState:
 
 
 def _joined(states: Sequence[os.stat_result]) -> FileState:
+    kinds = [(each.st_nlink, each.st_mode, each.st_uid, each.st_gid) for each in states]
     return FileState(
         sum(state.st_size for state in states),
         max((state.st_mtime_ns for state in states), default=0),
         tuple(number for state in states for number in _identity(state)),
+        max((state.st_ctime_ns for state in states), default=0),
+        tuple(map(sum, zip(*kinds, strict=True))),
     )
 
 
@@ -72,12 +90,15 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
         matrix = inputs[letter].matrix
         if state is None or (written is not None and state.identity == written.identity):
             continue
-        if (now := _state(matrix)) != state:
+        if state.changed(now := _state(matrix)):
             place = str(matrix.home or matrix.name)
             raise MatrixIOError(
                 f"{letter} ({place}) {_difference(state, now)} during the run, so that C may "
-                "mix elements of both versions: compute it again", path=place, offset=0, length=0,
-            )  # fmt: skip
+                "mix elements of both versions: compute it again",
+                path=place,
+                offset=0,
+                length=0,
+            )
 
 
 @contextmanager
@@ -95,8 +116,12 @@ def keeps_name(matrix: Matrix) -> Iterator[None]:
         f"{file.path} {'is gone' if now is None else 'was replaced by another file'} during the "
         f"run: the result is in the file that was opened (device and inode {file.identity}), which "
         f"has {names or 'no'} other name(s), not in the one of that name now ({now})",
-        path=str(file.path), offset=0, length=0, opened=file.identity, found=now,
-    )  # fmt: skip
+        path=str(file.path),
+        offset=0,
+        length=0,
+        opened=file.identity,
+        found=now,
+    )
 
 
 def _named(path: Path) -> tuple[int, int] | None:
@@ -110,7 +135,9 @@ def _named(path: Path) -> tuple[int, int] | None:
 def _state(matrix: Matrix) -> FileState | None:
     if isinstance(matrix, FileMatrix):
         # The run reads the file that it opened; another file may have its name by now.
-        return _joined([matrix.file.status()])
+        state = _joined([matrix.file.status()])
+        named = _named(matrix.path) == matrix.file.identity
+        return state._replace(attributes=(*state.attributes, int(named)))
     place = matrix.opened_from[0] if matrix.opened_from is not None else None
     if isinstance(place, Location) and place.url:
         return FileState(*objects_state(place), (hash(place),))
@@ -130,4 +157,6 @@ def _difference(before: FileState, now: FileState | None) -> str:
         return "was replaced by another file"
     if now.size != before.size:
         return f"changed its size from {before.size} to {now.size} bytes"
+    if now.mtime_ns == before.mtime_ns:
+        return "was modified, and its time of modification set back,"
     return "was modified"

@@ -17,6 +17,7 @@ from hdgemm.errors import HdgemmError, InputError, MatrixIOError, load_extra
 from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
+from hdgemm.matrices.hdf5_links import check_links, datasets_in
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 
@@ -102,14 +103,15 @@ def open_file(path: Path, mode: str) -> Any:
 def _find(file: Any, path: Path, item: str) -> Any:
     h5py = load_h5py()
     try:
+        check_links(file, item)
         # Unlike `get`, indexing tells why a dataset cannot be opened.
         found = file[item] if item in file else None  # noqa: SIM401
     except (KeyError, OSError) as error:
         raise InputError(f"cannot open {path}::{item}: {error}", path=str(path)) from error
     if not isinstance(found, h5py.Dataset):
-        there = [str(name) for name, node in file.items() if isinstance(node, h5py.Dataset)]
+        there = ", ".join(datasets_in(file)) or "none"
         raise InputError(
-            f"{path} has no dataset {item!r}; at its top level are: {', '.join(there) or 'none'}",
+            f"{path} has no dataset {item!r}; at its top level are: {there}",
             path=str(path),
         )
     return found
@@ -193,9 +195,17 @@ def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
         return None if offset is None else FileMatrix(file, (high, wide), dtype, offset)
 
     return ChunkFiles(
-        name, dataset.shape, dtype, (high, wide), dataset.fillvalue, open_chunk,
-        _source(dataset), home=path, flush=file.flush, close=file.close,
-    )  # fmt: skip
+        name,
+        dataset.shape,
+        dtype,
+        (high, wide),
+        dataset.fillvalue,
+        open_chunk,
+        _source(dataset),
+        home=path,
+        flush=file.flush,
+        close=file.close,
+    )
 
 
 def _through_h5py(
@@ -221,9 +231,16 @@ def _through_h5py(
             opened.close()
 
     matrix = RectangleMatrix(
-        dataset, name=name, chunk=dataset.chunks, keeps=not writable, lock=LIBRARY_LOCK,
-        flush=flush, source=_source(dataset), close=None if opened is None else close, home=home,
-    )  # fmt: skip
+        dataset,
+        name=name,
+        chunk=dataset.chunks,
+        keeps=not writable,
+        lock=LIBRARY_LOCK,
+        flush=flush,
+        source=_source(dataset),
+        close=None if opened is None else close,
+        home=home,
+    )
     matrix.files = files
     return matrix
 

@@ -11,6 +11,7 @@ from hdgemm.matrices.draft import Draft, allocate, aside, no_space, real_path, r
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.hdf5 import library, load_h5py, open_file
+from hdgemm.matrices.hdf5_links import check_links
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.transfer import ALIGNMENT
 
@@ -98,13 +99,8 @@ def create_hdf5(
     path = real_path(path)
     item = "/" + item.strip("/")
     require_space(path, shape[0] * shape[1] * stored.itemsize)
-    if path.exists() and part is not None:
-        raise InputError(
-            f"{path} exists, and HDF5 cannot change a file so that a crash leaves it whole: give C "
-            "a file of its own, or leave checkpoint out", path=str(path),
-        )  # fmt: skip
     if path.exists():
-        check_regular(path)
+        _check_existing(path, durable=part is not None)
         folder, _, last = item.rpartition("/")
         part_item = f"{folder}/{aside(Path(last)).name}"
         new_groups = _missing_groups(path, item)
@@ -128,6 +124,33 @@ def create_hdf5(
     return draft
 
 
+def check_new_hdf5(path: Path, item: str, *, durable: bool) -> None:
+    """Raise the `InputError` of `create_hdf5` where it would refuse the place; nothing is written.
+
+    Parameters
+    ----------
+    durable
+        A durable run makes the dataset, in a file of its own.
+    """
+    path = real_path(path)
+    require_space(path, 0)
+    if path.exists():
+        _check_existing(path, durable=durable)
+        _missing_groups(path, "/" + item.strip("/"))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"cannot create {path}: permission denied", path=str(path))
+
+
+def _check_existing(path: Path, *, durable: bool) -> None:
+    if durable:
+        raise InputError(
+            f"{path} exists, and HDF5 cannot change a file so that a crash leaves it whole: give C "
+            "a file of its own, or leave checkpoint out",
+            path=str(path),
+        )
+    check_regular(path)
+
+
 def _missing_groups(path: Path, item: str) -> list[str]:
     """Return the groups that an item needs and the file does not have, from the inside out.
 
@@ -136,6 +159,7 @@ def _missing_groups(path: Path, item: str) -> list[str]:
     h5py = load_h5py()
     groups = list(map(str, PurePosixPath(item).parents))
     with library("read", path), open_file(path, "r") as file:
+        check_links(file, item)
         if item in file and not isinstance(file[item], h5py.Dataset):
             raise InputError(f"{path}::{item} is a group; choose another name", path=str(path))
         for group in groups:
@@ -143,7 +167,7 @@ def _missing_groups(path: Path, item: str) -> list[str]:
                 raise InputError(
                     f"{path}::{group} is a dataset, no group for {item}; choose another name",
                     path=str(path),
-                )  # fmt: skip
+                )
         return [group for group in groups if group not in file]
 
 

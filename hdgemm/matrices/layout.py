@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
+from hdgemm.dtypes import SUPPORTED
 from hdgemm.errors import InputTypeError
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-SUPPORTED: Final = ("float32", "float64", "complex64", "complex128")
 _ADVICE: Final = {
     "f": "convert it with .astype('float32') or .astype('float64')",
     "c": "convert it with .astype('complex128')",

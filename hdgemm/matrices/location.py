@@ -1,29 +1,187 @@
-"""Locations of matrices: a file or store, and the item in it."""
+"""Locations of matrices: a file or store, its format, and the item in it."""
+
+# ruff: noqa: ARG002  (a method has the parameters that some format needs)
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.draft import Draft, real_path
 from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.raw import RawLayout, parse_layout
 
-Format = Literal["npy", "raw", "hdf5", "zarr"]
-_SUFFIXES: Final[dict[str, Format]] = {
-    ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5", ".he5": "hdf5",
-    ".zarr": "zarr",
-}  # fmt: skip
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from hdgemm.matrices.base import Matrix
+
 #: Suffixes of formats that hdgemm does not write, and of raw files, which need a layout.
-_OTHER_SUFFIXES: Final = frozenset({
-    ".npz", ".csv", ".tsv", ".txt", ".mat", ".mtx", ".nc", ".parquet", ".arrow", ".feather", ".pkl",
-    ".json", ".zip", ".gz", ".bin", ".raw", ".dat", ".png", ".html",
-})  # fmt: skip
+_OTHER_SUFFIXES: Final = frozenset(
+    {
+        ".npz",
+        ".csv",
+        ".tsv",
+        ".txt",
+        ".mat",
+        ".mtx",
+        ".nc",
+        ".parquet",
+        ".arrow",
+        ".feather",
+        ".pkl",
+        ".json",
+        ".zip",
+        ".gz",
+        ".bin",
+        ".raw",
+        ".dat",
+        ".png",
+        ".html",
+    }
+)
 #: Object stores that are reached by a URL; a `Path` of one has lost a slash.
-_URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/].*?)(::(?P<item>.*))?")
+_URL: Final = re.compile(r"(?P<scheme>s3|gs|az):/+(?P<rest>[^/:].*?)(::(?P<item>.*))?")
+#: Other texts that begin like a URL, and URLs of object stores without a bucket.
+_NO_FILE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|(s3|gs|az):/*")
+
+
+class MatrixSpec(NamedTuple):
+    """A matrix to be created; the fields are parameters of `create_matrix`."""
+
+    shape: tuple[int, int]
+    dtype: DTypeLike
+    order: str
+    part: Path | None
+    sparse: bool
+
+
+class Format(ABC):
+    """A format of stored matrices: facts that the rest of the package asks for, and the functions
+    that open and create a matrix.
+
+    A new format is a subclass with `name`, `open` and `create`, an instance of which is given to
+    `register`. All else is by default as in a file that is one row-major matrix.
+    """
+
+    #: The name in journals and in `Location.format`.
+    name: ClassVar[str]
+    #: Suffixes of its files and stores, in lower case.
+    suffixes: ClassVar[frozenset[str]] = frozenset()
+    #: The first bytes of its files, by which a file of any suffix is recognised; b"" for none.
+    magic: ClassVar[bytes] = b""
+    #: Whether the whole file is the matrix, which a rename replaces; else it is an item of a store.
+    whole_file: ClassVar[bool] = True
+    #: Whether each item is a folder of its own, so that several runs may write one store.
+    item_folders: ClassVar[bool] = False
+    #: Whether a new matrix is stored in the order that is asked for, ``"C"`` or ``"F"``.
+    takes_order: ClassVar[bool] = False
+    #: Whether the file states shape and dtype.
+    has_header: ClassVar[bool] = True
+    #: Whether one item can be read while another of the same file is written.
+    shared: ClassVar[bool] = True
+
+    def recognises(self, path: Path, start: bytes) -> bool:
+        """Say whether a path without a known suffix has this format; `start` is the beginning of
+        the file, b"" where it is none.
+        """
+        return bool(self.magic) and start.startswith(self.magic)
+
+    def check_item(self, whole: str, path: Path, item: str) -> None:
+        """Raise `InputError` for an item that this format does not have, or needs."""
+        if item:
+            raise InputError(
+                f"cannot read {whole!r}: what follows '::' is a dataset of a .h5 file, an array of "
+                "a .zarr store, or a raw layout like '2000x3000:float64'"
+            )
+
+    def refuses_suffix(self, suffix: str) -> bool:
+        """Say whether a new file under this suffix would be taken for another format's."""
+        return self.whole_file and suffix in _OTHER_SUFFIXES - self.suffixes
+
+    def order(self, place: Location, asked: str) -> str:
+        """Return the order of a new matrix."""
+        return asked if self.takes_order else "C"
+
+    def chunk(self, shape: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the chunk of a new matrix; None for a format without chunks."""
+        return None
+
+    def holds_matrix(self, place: Location) -> bool:
+        """Say whether a file or store that exists holds this matrix."""
+        return True
+
+    def holds_vector(self, place: Location) -> bool:
+        """Say whether the stored matrix has one dimension only."""
+        return False
+
+    def own_path(self, place: Location) -> Path:
+        """Return the file that holds the matrix, or the folder that it has of its own."""
+        return place.path / place.item if self.item_folders else place.path
+
+    def identity(self, place: Location) -> dict[str, Any]:
+        """Return the fields by which a journal tells this location from others of the same path."""
+        return {"format": self.name, "item": place.item, "layout": []}
+
+    @abstractmethod
+    def open(self, place: Location, *, writable: bool = False) -> tuple[Matrix, bool]:
+        """Open an existing matrix; return it row-major, and whether that is its transpose."""
+
+    @abstractmethod
+    def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
+        """Begin a new matrix; errors as of `hdgemm.matrices.stores.create_matrix`."""
+
+    def check_new(self, place: Location, *, durable: bool) -> None:  # noqa: B027 - files need none
+        """Raise the `InputError` of `create` for an item of a store; nothing is written.
+
+        With `durable`, a durable run makes the matrix.
+        """
+
+    def reopen(self, place: Location, part: Path) -> Draft[Any]:
+        """Resume a draft that another process began with `create` and this `part`."""
+        there = replace(place, path=part)
+        matrix, flipped = self.open(there, writable=True)
+        matrix.opened_from = there, flipped
+        return Draft(real_path(place.path), part, matrix, trans=flipped)
+
+    def map(self, place: Location) -> NDArray[Any] | None:
+        """Map a whole matrix into memory for reading; None for a format that NumPy cannot map."""
+        return None
+
+    def take(self, x: Any, what: str, *, writable: bool) -> Matrix | None:
+        """Take an object of the format's library, such as an h5py dataset; None for any other."""
+        return None
+
+
+_FORMATS: Final[dict[str, Format]] = {}
+
+
+def register(added: Format) -> None:
+    """Add a format; its name and suffixes belong to no other one."""
+    for known in _FORMATS.values():
+        if known.name == added.name or known.suffixes & added.suffixes:
+            raise InputError(f"the format {known.name} has this name or suffix already")
+    _FORMATS[added.name] = added
+
+
+def formats() -> Iterable[Format]:
+    """Return all formats."""
+    return _FORMATS.values()
+
+
+def format_named(name: str) -> Format:
+    """Return a format; `InputError` where none has this name."""
+    try:
+        return _FORMATS[name]
+    except KeyError:
+        raise InputError(f"unknown format {name!r}; known are {', '.join(_FORMATS)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +189,13 @@ class Location:
     """The file or store, the format, and the item in it.
 
     `path` is the file, or the folder of a Zarr store; it is made absolute, so that a later change
-    of the working directory does not matter. `item` is the dataset or array inside, ``""`` for a
-    store that is one array. `raw` is the layout of a raw file, `url` that of the object store that
-    holds a Zarr store, ``""`` for a local one.
+    of the working directory does not matter. `format` is a name, `kind` the format itself. `item`
+    is the dataset or array inside, ``""`` for a store that is one array. `raw` is the layout of a
+    raw file, `url` the address of the object store that holds a Zarr store, ``""`` for a local one.
     """
 
     path: Path
-    format: Format = "npy"
+    format: str = "npy"
     item: str = ""
     raw: RawLayout | None = None
     url: str = ""
@@ -50,11 +208,14 @@ class Location:
         name = self.url or str(self.path)
         return f"{name}::{self.item}" if self.item else name
 
+    @property
+    def kind(self) -> Format:
+        """The format, which answers for all that depends on it."""
+        return format_named(self.format)
+
     def check_suffix(self) -> None:
         """Raise `InputError` for a matrix that would be created under another format's suffix."""
-        suffix = self.path.suffix.lower()
-        others = _SUFFIXES if self.format == "raw" else _OTHER_SUFFIXES
-        if self.format in ("npy", "raw") and suffix in others:
+        if self.kind.refuses_suffix(self.path.suffix.lower()):
             stem = self.path.with_suffix("")
             raise InputError(
                 f"{self.path} has the suffix of another format: write "
@@ -63,16 +224,7 @@ class Location:
 
     def holds_matrix(self) -> bool:
         """Say whether a matrix is stored there; False for object stores, which replace none."""
-        if self.url or not self.path.exists():
-            return False
-        if self.format == "zarr":
-            return any((self.path / self.item / name).exists() for name in ("zarr.json", ".zarray"))
-        if self.format == "hdf5":
-            from hdgemm.matrices.hdf5 import load_h5py
-
-            with load_h5py().File(self.path, "r") as file:
-                return self.item in file
-        return True
+        return not self.url and self.path.exists() and self.kind.holds_matrix(self)
 
 
 def parse_location(text: str | os.PathLike[str] | Location) -> Location:
@@ -105,6 +257,11 @@ def _parse(whole: str) -> Location:
     if (match := _URL.fullmatch(whole)) and not Path(whole).exists():
         url = f"{match['scheme']}://{match['rest'].rstrip('/')}"
         return Location(Path(url), "zarr", (match["item"] or "").strip("/"), url=url)
+    if _NO_FILE.fullmatch(whole) and not Path(whole).exists():
+        raise InputError(
+            f"{whole!r} is no location: a URL names a bucket and a Zarr store in it, like "
+            "s3://bucket/store.zarr::A (or gs://, az://); files are named by their path alone"
+        )
     name, separator, item = whole.rpartition("::")
     if not separator or Path(whole).exists():
         name, item = whole, ""
@@ -114,25 +271,26 @@ def _parse(whole: str) -> Location:
         return Location(path, "raw", raw=layout)
     if {".", ".."} & set(item.split("/")):
         raise InputError(f"{whole} names an item with '.' or '..': write its path from the top")
-    kind = _format(path)
-    if kind == "hdf5" and not item.strip("/"):
-        raise InputError(f"{whole} names no dataset; write it like '{path}::/group/A'")
-    if kind == "npy" and item:
-        raise InputError(
-            f"cannot read {whole!r}: what follows '::' is a dataset of a .h5 file, an array of a "
-            ".zarr store, or a raw layout like '2000x3000:float64'"
-        )
-    return Location(path, kind, item.strip("/"))
+    name = format_at(path)
+    format_named(name).check_item(whole, path, item)
+    return Location(path, name, item.strip("/"))
 
 
-def _format(path: Path) -> Format:
-    """Return a format by the suffix, else by the first bytes of a file or the names in a folder."""
-    if kind := _SUFFIXES.get(path.suffix.lower()):
-        return kind
-    if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
-        return "zarr"
+def format_at(path: Path) -> str:
+    """Return a format's name by the suffix, else by the first bytes of a file or the names in a
+    folder.
+    """
+    suffix = path.suffix.lower()
+    for each in formats():
+        if suffix in each.suffixes:
+            return each.name
+    start = b""
     if path.is_file():
         with os.fdopen(open_regular(path), "rb") as stream:
-            if stream.read(8) == b"\x89HDF\r\n\x1a\n":
-                return "hdf5"
-    return "npy"
+            start = stream.read(max(len(each.magic) for each in formats()))
+    return next((each.name for each in formats() if each.recognises(path, start)), "npy")
+
+
+def is_store(path: Path) -> bool:
+    """Say whether a folder belongs to a store of some format."""
+    return any(each.recognises(path, b"") for each in formats())

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from hdgemm.matrices.location import Location
-
 _MAGIC: Final = b"\x93NUMPY"
 #: By format version: how the header's length is packed, and how its text is encoded.
 _VERSIONS: Final = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
@@ -60,8 +58,10 @@ def read_header(path: Path) -> NpyHeader:
         raise InputError(
             f"{path} is truncated: its header promises {expected} bytes "
             f"({'×'.join(map(str, header.shape))} {header.dtype}), the file has {found}",
-            path=str(path), expected=expected, found=found,
-        )  # fmt: skip
+            path=str(path),
+            expected=expected,
+            found=found,
+        )
     return header
 
 
@@ -80,8 +80,10 @@ def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
         raise InputError(
             f"{path} is truncated: its header takes at least {begin} bytes, the file has"
             f" {len(start)}",
-            path=str(path), expected=begin, found=len(start),
-        )  # fmt: skip
+            path=str(path),
+            expected=begin,
+            found=len(start),
+        )
     (length,) = struct.unpack(packing, start[8:begin])
     if length > _LONGEST_HEADER:
         raise InputError(f"{path} has a header of {length} bytes; {_LONGEST_HEADER} is the most")
@@ -90,8 +92,10 @@ def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
     if len(raw) < length:
         raise InputError(
             f"{path} is truncated within its header: {begin + len(raw)} of {begin + length} bytes",
-            path=str(path), expected=begin + length, found=begin + len(raw),
-        )  # fmt: skip
+            path=str(path),
+            expected=begin + length,
+            found=begin + len(raw),
+        )
     try:
         return raw.decode(encoding), begin + length
     except UnicodeDecodeError as error:
@@ -147,11 +151,6 @@ def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
     shape = (cols, rows) if flipped else (rows, cols)
     file = BlockFile(path, writable=writable)
     return FileMatrix(file, shape, header.dtype, header.offset), flipped
-
-
-def holds_vector(place: Location) -> bool:
-    """Say whether a location is a .npy file of one dimension."""
-    return place.format == "npy" and not place.url and len(read_header(place.path).shape) == 1
 
 
 def create_npy(

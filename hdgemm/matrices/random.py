@@ -47,11 +47,17 @@ def random_matrix(
         per_piece = _PIECE_BYTES // (_BLOCK * matrix.dtype.itemsize) * _BLOCK
         disk_pool().run(
             [
-                partial(_fill, matrix.file, matrix.offset, matrix.dtype, seed, range(
-                    first, min(first + per_piece, m * n), _BLOCK))
+                partial(
+                    _fill,
+                    matrix.file,
+                    matrix.offset,
+                    matrix.dtype,
+                    seed,
+                    range(first, min(first + per_piece, m * n), _BLOCK),
+                )
                 for first in range(0, m * n, per_piece)
             ]
-        )  # fmt: skip
+        )
         draft.publish()
 
 

@@ -93,8 +93,10 @@ class RectangleMatrix(Matrix):
             raise MatrixIOError(
                 f"{self.name} gave {block.shape} elements for the rectangle {expected} at "
                 f"[{rows.start}, {cols.start}]",
-                path=self.name, offset=rows.start, length=block.nbytes,
-            )  # fmt: skip
+                path=self.name,
+                offset=rows.start,
+                length=block.nbytes,
+            )
         return block
 
     def _chunk_around(
@@ -172,8 +174,10 @@ class RectangleMatrix(Matrix):
             raise MatrixIOError(
                 f"cannot {verb} rows {rows.start}:{rows.stop}, columns {cols.start}:{cols.stop} "
                 f"of {self.name}: {error}",
-                path=self.name, offset=rows.start, length=rows.stop - rows.start,
-            ) from error  # fmt: skip
+                path=self.name,
+                offset=rows.start,
+                length=rows.stop - rows.start,
+            ) from error
 
 
 def _cuts(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.matrices.draft import Draft, real_path
-from hdgemm.matrices.hdf5 import from_dataset, open_hdf5
-from hdgemm.matrices.hdf5_draft import NewFileDraft, create_hdf5
 from hdgemm.matrices.layout import check_dtype
-from hdgemm.matrices.location import Location, parse_location
-from hdgemm.matrices.npy import create_npy, open_npy
-from hdgemm.matrices.objectstore import create_objects, open_objects
-from hdgemm.matrices.raw import RawLayout, create_raw, open_raw
+from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_location
 from hdgemm.matrices.rectangles import RectangleMatrix
-from hdgemm.matrices.zarr_draft import create_zarr, reopen_zarr
-from hdgemm.matrices.zarrs import from_zarr, open_zarr
 
 if TYPE_CHECKING:
     import os
@@ -29,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from hdgemm.matrices.base import Matrix
+    from hdgemm.matrices.draft import Draft
 
 
 def open_location(
@@ -44,21 +36,9 @@ def open_location(
         When its dtype cannot be multiplied.
     """
     place = parse_location(where)
-    matrix, flipped = _open(place, writable=writable)
+    matrix, flipped = place.kind.open(place, writable=writable)
     matrix.opened_from = place, flipped
     return matrix, flipped
-
-
-def _open(place: Location, *, writable: bool) -> tuple[Matrix, bool]:
-    if place.format == "raw":
-        return open_raw(place.path, _layout(place), writable=writable)
-    if place.format == "hdf5":
-        return open_hdf5(place.path, place.item, writable=writable), False
-    if place.url:
-        return open_objects(place, writable=writable), False
-    if place.format == "zarr":
-        return open_zarr(place.path, place.item, writable=writable), False
-    return open_npy(place.path, writable=writable)
 
 
 def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
@@ -67,11 +47,15 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     Returns None for any other object. Raises `InputError` when it is not 2-D, or cannot be written
     though `writable`, `InputTypeError` when its dtype cannot be multiplied.
     """
-    for module, name, take in (("h5py", "Dataset", from_dataset), ("zarr", "Array", from_zarr)):
-        if _is(x, module, name):
-            matrix = take(x, what, writable=writable)
+    for each in formats():
+        if (matrix := each.take(x, what, writable=writable)) is not None:
             matrix.opened_from = x, False
             return matrix
+    if _is_sparse(x):
+        raise InputTypeError(
+            f"{what} is a {type(x).__name__} of scipy.sparse, and hdgemm takes dense matrices: "
+            "pass its toarray(), or multiply by scipy.sparse's own @"
+        )
     if not _has_rectangles(x):
         return None
     if len(x.shape) != 2:
@@ -100,10 +84,9 @@ def _has_rectangles(x: Any) -> bool:
     )
 
 
-def _is(x: Any, module: str, name: str) -> bool:
-    """Return whether `x` is an instance of a library's class, without importing the library."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(x, kind)
+def _is_sparse(x: Any) -> bool:
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(x))
 
 
 def _dtype(x: Any, what: str) -> np.dtype[Any]:
@@ -135,7 +118,8 @@ def create_matrix(
     """Begin a new matrix, with its space reserved, that gets its name when it is published.
 
     Publishing replaces a matrix of that name: a whole file, one dataset of an HDF5 file, one array
-    of a Zarr store. `part` is its name until then, beside the final one; None for any. `order` is
+    of a Zarr store. `part` is its name until then, beside the final one; None for any. In an object
+    store, which renames nothing, it is the journal of the run that writes the array. `order` is
     that of a .npy file; ``"F"`` stores columns one after the other. A `sparse` .npy or raw file
     has no space for its elements yet, see `reserve`.
 
@@ -151,27 +135,12 @@ def create_matrix(
     place.check_suffix()
     if order not in ("C", "F"):
         raise InputError(f"order must be 'C' or 'F', got {order!r}")
-    if order == "F" and place.format != "npy" and (place.raw is None or place.raw.order != "F"):
+    if order == "F" and place.kind.order(place, order) != "F":
         raise InputError(
             f"{place} cannot be created in order 'F': .npy files can, and raw files whose location "
             "ends in ':F'"
         )
-    if place.url:
-        return create_objects(place, shape, dtype)
-    if place.format == "raw":
-        layout = _layout(place)
-        wanted = check_dtype(dtype, str(place))
-        if layout.shape != tuple(shape) or np.dtype(layout.dtype) != wanted:
-            raise InputError(
-                f"{place} is described as {layout.shape} {layout.dtype}, but holds a {shape} "
-                f"{wanted} matrix"
-            )
-        return create_raw(place.path, layout, part, sparse=sparse)
-    if place.format == "hdf5":
-        return create_hdf5(place.path, place.item, shape, dtype, part)
-    if place.format == "zarr":
-        return create_zarr(place.path, place.item, shape, dtype, part)
-    return create_npy(place.path, shape, dtype, order, part, sparse=sparse)
+    return place.kind.create(place, MatrixSpec(shape, dtype, order, part, sparse))
 
 
 def create_scratch(
@@ -193,16 +162,4 @@ def create_scratch(
 
 def reopen_draft(place: Location, part: Path) -> Draft[Any]:
     """Resume a draft that another process began with `create_matrix` and this `part`."""
-    if place.format == "zarr":
-        return reopen_zarr(place.path, place.item, part)
-    if place.format == "hdf5":
-        dataset = open_hdf5(part, place.item, writable=True)
-        return NewFileDraft(real_path(place.path), place.item, part, dataset)
-    matrix, flipped = open_location(replace(place, path=part), writable=True)
-    return Draft(real_path(place.path), part, matrix, trans=flipped)
-
-
-def _layout(place: Location) -> RawLayout:
-    if place.raw is None:
-        raise InputError(f"{place} is raw: its shape and dtype must be given")
-    return place.raw
+    return place.kind.reopen(place, part)

@@ -70,12 +70,14 @@ def copy_transposed(out: NDArray[Any], source: NDArray[Any], diagonal: int | Non
     copy_pool().run(
         [
             partial(
-                _copy_band, out[top : top + band], source[top : top + band],
+                _copy_band,
+                out[top : top + band],
+                source[top : top + band],
                 out.shape[1] if diagonal is None else diagonal + top,
             )
             for top in range(0, len(out), band)
         ]
-    )  # fmt: skip
+    )
 
 
 def _copy_band(out: NDArray[Any], source: NDArray[Any], diagonal: int, _bounce: Bounce) -> None:

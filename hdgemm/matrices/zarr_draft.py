@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,9 +13,10 @@ import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft, aside, real_path, require_space
-from hdgemm.matrices.files import sync
+from hdgemm.matrices.files import read_regular, sync
 from hdgemm.matrices.layout import check_dtype
-from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, settle
+from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, remove_draft, settle
+from hdgemm.matrices.zarr_store import open_store
 from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
 
+#: Files that mark a Zarr group or array.
+_METADATA: Final = ("zarr.json", ".zgroup", ".zarray")
 #: Rows and columns of a chunk of a new array: 8 MiB of float64.
 CHUNK: Final = (1024, 1024)
 
@@ -51,7 +55,7 @@ class _ArrayDraft(Draft["Matrix"]):
             settle(self._root, self.part)
 
     def _remove(self) -> None:
-        shutil.rmtree(self.part, ignore_errors=True)
+        remove_draft(self.part)
         _remove_groups(self._new_groups)
 
 
@@ -81,21 +85,25 @@ def create_zarr(
     root = real_path(root)
     finish_replacements(root, item)
     target, parts = root / item, Path(item).parts
-    if target.exists() and not _is_array(target):
-        raise InputError(f"{target} exists and is no Zarr array; choose another name")
+    _check_array(target)
     chunk = chunk_of(shape)
     count = math.prod(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
     require_space(root, count * math.prod(chunk) * stored.itemsize)
     groups = [root / Path(*parts[:depth]) for depth in range(len(parts))]
     new_groups = [folder for folder in groups if not folder.exists()]
     part = part or aside(target)
-    shutil.rmtree(part, ignore_errors=True)
+    remove_draft(part)
     try:
         version = _zarr_format(target, _require_groups(root, item) if item else None)
         array = zarr.create_array(
-            store=part, shape=shape, chunks=chunk, dtype=stored, compressors=None, fill_value=0,
+            store=part,
+            shape=shape,
+            chunks=chunk,
+            dtype=stored,
+            compressors=None,
+            fill_value=0,
             zarr_format=version,
-        )  # fmt: skip
+        )
         for index in np.ndindex(*array.cdata_shape):
             make_chunk(part / array.metadata.encode_chunk_key(index), chunk, stored, 0)
         matrix = from_zarr(array, str(part), writable=True)
@@ -108,13 +116,36 @@ def create_zarr(
     return _ArrayDraft(root, item, part, matrix, new_groups)
 
 
+def check_new_zarr(root: Path, item: str) -> None:
+    """Raise the `InputError` of `create_zarr` where it refuses the place; nothing is written."""
+    zarr, root, parts = load_zarr(), real_path(root), Path(item).parts
+    require_space(root, 0)
+    _check_array(root / item)
+    for folder in [root / Path(*parts[:depth]) for depth in range(len(parts))]:
+        if not folder.exists():
+            break
+        try:
+            if any((folder / name).exists() for name in _METADATA) or not folder.is_dir():
+                zarr.open_group(store=folder, mode="r", use_consolidated=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{folder} is no Zarr group to put {item} in: {error}") from error
+    home = next(folder for folder in (root / item, *(root / item).parents) if folder.exists())
+    if not os.access(home, os.W_OK):
+        raise InputError(f"cannot create {root / item}: permission denied", path=str(root / item))
+
+
+def _check_array(target: Path) -> None:
+    if target.exists() and not _is_array(target):
+        raise InputError(f"{target} exists and is no Zarr array; choose another name")
+
+
 def _is_array(folder: Path) -> bool:
     """Say whether a folder of a store is an array: groups of format 3 have a zarr.json, too."""
     metadata = folder / "zarr.json"
     if not metadata.exists():
         return (folder / ".zarray").exists()
     try:
-        return bool(json.loads(metadata.read_bytes())["node_type"] == "array")
+        return bool(json.loads(read_regular(metadata))["node_type"] == "array")
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -130,7 +161,8 @@ def _require_groups(root: Path, item: str) -> Any:
     zarr = load_zarr()
     parent = item.rpartition("/")[0]
     try:
-        group = zarr.open_group(store=root, mode="a", use_consolidated=False)
+        store = open_store(root, read_only=False)
+        group = zarr.open_group(store=store, mode="a", use_consolidated=False)
         if parent:
             group = group.require_group(parent)
         _sync_groups(root, parent)

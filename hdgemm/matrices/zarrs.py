@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +16,12 @@ from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.zarr_replacement import finish_replacements
+from hdgemm.matrices.zarr_store import is_stored, largest_chunk, local_root, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from contextlib import ExitStack
+    from pathlib import Path
 
     from hdgemm.matrices.base import Matrix
 
@@ -45,7 +46,8 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
         if (path / item / metadata).exists():
             check_regular(path / item / metadata)
     try:
-        array = zarr.open_array(store=path, path=item, mode="r+" if writable else "r")
+        store = open_store(path, read_only=not writable)
+        array = zarr.open_array(store=store, path=item, mode="r+" if writable else "r")
     except Exception as error:
         raise InputError(f"cannot open {name} as a Zarr array: {error}", path=name) from error
     return from_zarr(array, name, writable=writable)
@@ -61,24 +63,38 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
     check_dtype(np.dtype(array.dtype), name)
     if writable and array.read_only:
         raise InputError(f"{name} is to be overwritten, but its store is open for reading only")
-    dtype = _plain_dtype(array)
-    root = getattr(array.store, "root", None)
-    if isinstance(root, Path) and not root.is_absolute():
+    root = local_root(array.store)
+    if root is not None and not root.is_absolute():
         # The store would follow a change of the working directory, and read fill values there.
         return open_zarr(root.absolute(), array.path, writable=writable)
-    if dtype is not None and isinstance(root, Path) and min(array.chunks) > 0:
-        return _chunk_files(array, name, root / array.path, dtype)
-    folder = root / array.path if isinstance(root, Path) else None
+    if root is None:
+        source, folder = source or (str(array.store), array.path), None
+    else:
+        source, folder = _source(root / array.path), root / array.path
+        array = _checked(array, root)
+    dtype = _plain_dtype(array)
+    if dtype is not None and folder is not None and min(array.chunks) > 0:
+        return _chunk_files(array, name, folder, dtype)
     return RectangleMatrix(
         array,
         name=name,
         # A shard is written as a whole, and read chunk by chunk.
         chunk=tuple((writable and array.shards) or array.chunks),
         keeps=not writable,
-        source=source or (_source(folder) if folder else (str(array.store), array.path)),
+        source=source,
         home=folder,
         flush=None if folder is None else lambda: sync_tree(folder),
     )
+
+
+def _checked(array: Any, root: Path) -> Any:
+    """Return an array of a local store, read and written by a store that checks its files."""
+    zarr = load_zarr()
+    store = open_store(
+        root, read_only=array.read_only, array=array.path, chunk_bytes=largest_chunk(array)
+    )
+    place = zarr.storage.StorePath(store, array.path)
+    return zarr.Array(zarr.AsyncArray(array.metadata, place, config=array.async_array.config))
 
 
 def _plain_dtype(array: Any) -> np.dtype[Any] | None:
@@ -109,9 +125,7 @@ def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> C
     def open_chunk(index: tuple[int, int], stack: ExitStack, write: bool) -> FileMatrix | None:
         nonlocal made
         path = folder / encode(index)
-        if not path.exists():
-            if not folder.is_dir():
-                raise InputError(f"{folder} is missing", path=str(folder))
+        if not is_stored(path, folder):
             if not write:
                 return None
             with making:
@@ -134,9 +148,17 @@ def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> C
             sync(written.pop())
 
     return ChunkFiles(
-        name, array.shape, dtype, chunk, fill, open_chunk, _source(folder), home=folder,
-        flush=flush, close=lambda: None,
-    )  # fmt: skip
+        name,
+        array.shape,
+        dtype,
+        chunk,
+        fill,
+        open_chunk,
+        _source(folder),
+        home=folder,
+        flush=flush,
+        close=lambda: None,
+    )
 
 
 def make_chunk(path: Path, chunk: tuple[int, int], dtype: np.dtype[Any], fill: Any) -> None:
@@ -155,5 +177,8 @@ def make_chunk(path: Path, chunk: tuple[int, int], dtype: np.dtype[Any], fill: A
 
 
 def _source(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise InputError(f"there is no Zarr array {folder}: {error.strerror}") from error
     return status.st_dev, status.st_ino

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from hdgemm.errors import InputError, load_extra
 
@@ -29,9 +29,19 @@ def new_figure(width: float, height: float, what: str) -> Figure:
 
     Raise `InputError`, which names `what`, where Matplotlib is not installed.
     """
-    module = load_extra("matplotlib.figure", f"{what} needs Matplotlib", "plot")
+    module = _matplotlib("figure", what)
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained")
     return figure
+
+
+def check_pictures(what: str) -> None:
+    """Raise the error of `new_figure`, for `what` will be drawn at the end of a long run."""
+    _matplotlib("figure", what)
+    _matplotlib("backends.backend_agg", what)  # writes PNG
+
+
+def _matplotlib(module: str, what: str) -> Any:
+    return load_extra(f"matplotlib.{module}", f"{what} needs Matplotlib", "plot")
 
 
 def inline_picture(save: Callable[[BinaryIO], None], caption: str) -> str:

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from hdgemm.pictures.figure import Target
-    from hdgemm.pipeline.plan import Plan, Rect
+
+    #: A tile: its first row and column, and its extents.
+    TileRect = tuple[int, int, int, int]
 
 _INCHES: Final = 7.0
 _INCHES_OF_ORDER: Final = 4.5
 
 
 def save_tilemap(
-    tiles: Mapping[str, Sequence[Rect]],
+    tiles: Mapping[str, Sequence[TileRect]],
     extents: tuple[int, int],
     path: Target,
     *,
@@ -42,37 +44,37 @@ def save_tilemap(
     for place, (name, own) in enumerate(tiles.items()):
         colour = COLOURS[place % len(COLOURS)]
         _add(axes, own, facecolor=colour)
-        part = sum(tile.area for tile in own) / elements
+        part = sum(rows * cols for _, _, rows, cols in own) / elements
         legend.append(Patch(color=colour, label=f"{name}  {part:.1%}"))
     _label(axes, extents, title)
     figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, format="png", dpi=DPI)
 
 
-def save_order(plan: Plan, path: Target) -> None:
-    """Draw the order in which a plan computes the tiles of C and write it as PNG to `path`.
+def save_order(tiles: Sequence[TileRect], extents: tuple[int, int], path: Target) -> None:
+    """Draw the order in which the tiles of an m×n C are computed and write it as PNG to `path`.
 
     Raises
     ------
     InputError
-        Where Matplotlib is not installed, or the plan has no tiles.
+        Where Matplotlib is not installed, or there are no tiles.
     """
-    if not plan.units:
+    if not tiles:
         raise InputError("there is no tile to draw: the plan has no work units")
     figure = new_figure(_INCHES_OF_ORDER, _INCHES_OF_ORDER, "a tile map")
     axes = figure.add_subplot()
-    drawn = _add(axes, [unit.rect for unit in plan.units], cmap="cividis")
-    drawn.set_array([unit.number + 1 for unit in plan.units])
-    _label(axes, (plan.problem.m, plan.problem.n), None)
+    drawn = _add(axes, tiles, cmap="cividis")
+    drawn.set_array(list(range(1, len(tiles) + 1)))
+    _label(axes, extents, None)
     figure.colorbar(drawn, ax=axes, label="order of the work units", shrink=0.8)
     figure.savefig(path, format="png", dpi=DPI)
 
 
-def _add(axes: Axes, tiles: Sequence[Rect], **style: Any) -> Any:
+def _add(axes: Axes, tiles: Sequence[TileRect], **style: Any) -> Any:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    patches = [Rectangle((tile.col, tile.row), tile.cols, tile.rows) for tile in tiles]
+    patches = [Rectangle((col, row), cols, rows) for row, col, rows, cols in tiles]
     return axes.add_collection(PatchCollection(patches, edgecolor="white", linewidth=0.4, **style))
 
 

@@ -10,7 +10,7 @@ from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Event, Timeline
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 _ROWS_PER_STAGE: Final = 1000
 
 
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline, *, most: int | None = None) -> dict[str, Any]:
     """Return the trace as plain values: a process per device, rows per stage, a slice per event.
 
-    Times are in microseconds since the run began, as the format defines.
+    Times are in microseconds since the run began, as the format defines. Of more than `most` events
+    it has the first and the last ones; ``otherData`` says how many are left out.
     """
     by_device: dict[str, dict[Stage, list[Event]]] = {}
-    for event in timeline.events:
+    shown = _first_and_last(timeline.events, most)
+    for event in shown:
         by_device.setdefault(event.device, {}).setdefault(event.stage, []).append(event)
     entries: list[dict[str, Any]] = []
     for pid, (device, stages) in enumerate(by_device.items(), start=1):
@@ -39,13 +41,25 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
             for tid in sorted(rows):
                 entries.append(_metadata("thread_name", pid, tid, name=stage))
                 entries.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
-    return {"traceEvents": entries, "displayTimeUnit": "ms"}
+    trace: dict[str, Any] = {"traceEvents": entries, "displayTimeUnit": "ms"}
+    if left_out := len(timeline.events) - len(shown):
+        trace["otherData"] = {"events": len(timeline.events), "left_out": left_out}
+    return trace
 
 
-def save_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    """Write the trace as JSON to `path`."""
+def _first_and_last(events: Sequence[Event], most: int | None) -> Sequence[Event]:
+    if most is None or len(events) <= most:
+        return events
+    ordered, head = sorted(events, key=lambda each: each.start), (most + 1) // 2
+    return [*ordered[:head], *ordered[len(ordered) - most + head :]]
+
+
+def save_trace(
+    timeline: Timeline, path: str | os.PathLike[str], *, most: int | None = None
+) -> None:
+    """Write the trace as JSON to `path`, of at most `most` events."""
     Path(path).write_text(
-        json.dumps(chrome_trace(timeline), separators=(",", ":")), encoding="utf-8"
+        json.dumps(chrome_trace(timeline, most=most), separators=(",", ":")), encoding="utf-8"
     )
 
 

@@ -16,7 +16,7 @@ from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.stages import Bound, Stages
-from hdgemm.pipeline.sync import Progress, Worker, run_all
+from hdgemm.pipeline.sync import StageCounters, Worker, run_all
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.pipeline.validate import validate
 
@@ -53,9 +53,16 @@ class EventLog:
     def record(self, op: Op, start: float, end: float) -> None:
         """Add an operation that ran from `start` to `end`, and tell the observer."""
         event = Event(
-            self._device, op.stage, op.number, op.unit, op.step, start - self._start,
-            end - self._start, op.nbytes, op.flops,
-        )  # fmt: skip
+            self._device,
+            op.stage,
+            op.number,
+            op.unit,
+            op.step,
+            start - self._start,
+            end - self._start,
+            op.nbytes,
+            op.flops,
+        )
         self._events.append(event)  # atomic: all lanes share the list
         if self._observer is not None:
             self._observer(event)
@@ -78,7 +85,7 @@ class Lane:
         stage: Stage,
         source: OperationSource,
         function: Callable[[Op, After], Completion],
-        progress: Progress,
+        progress: StageCounters,
         log: EventLog,
         stop: Callable[[BaseException], None],
     ) -> None:
@@ -200,7 +207,7 @@ def run_plan(
         source = FixedSchedule(plan)
     else:
         source = DynamicSchedule(plan, feed)
-    progress = Progress()
+    progress = StageCounters()
 
     def stop(error: BaseException) -> None:
         progress.stop(error)

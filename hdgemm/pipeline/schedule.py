@@ -135,12 +135,14 @@ class ScheduleBuilder:
                     ring, needs = self._up.fill("load2")
                     if not self._overlap.loads:  # otherwise load1 overwrites staging only
                         needs = free + needs
-                load1.append(Op("load1", len(load1), operand, unit, step, number, rect, ring,
-                                rect.area * spec.itemsize, 0, needs))  # fmt: skip
+                place = (operand, unit, step, number, rect, ring)
+                nbytes = rect.area * spec.itemsize
+                load1.append(Op("load1", len(load1), *place, nbytes, 0, needs))
                 needs = (("load1", len(load1)), *free)
             if not self._unified:
-                load2.append(Op("load2", len(load2), operand, unit, step, number, rect, ring,
-                                rect.area * self._itemsize, 0, needs))  # fmt: skip
+                place = (operand, unit, step, number, rect, ring)
+                nbytes = rect.area * self._itemsize
+                load2.append(Op("load2", len(load2), *place, nbytes, 0, needs))
                 if ring >= 0:
                     self._up.emptied(len(load2))
             free = ()
@@ -169,8 +171,8 @@ class ScheduleBuilder:
                 needs += self._all_stored()
         flops = unit.rect.area * step.kb * self._flops
         mult1 = self.schedule["mult1"]
-        mult1.append(Op("mult1", len(mult1), "C", unit.number, step.number, -1, unit.rect, -1,
-                        0, flops, needs))  # fmt: skip
+        place = (unit.number, step.number, -1, unit.rect, -1)
+        mult1.append(Op("mult1", len(mult1), "C", *place, 0, flops, needs))
 
     def _store(self, unit: WorkUnit) -> None:
         problem = self._plan.problem
@@ -186,13 +188,14 @@ class ScheduleBuilder:
                 if path == "staged":
                     ring, empty = self._down.fill("store2")
                     needs += empty
-                store1.append(Op("store1", len(store1), "C", unit.number, unit.last, -1, rect,
-                                 ring, rect.area * self._itemsize, 0, needs))  # fmt: skip
+                nbytes = rect.area * self._itemsize
+                place = (unit.number, unit.last, -1, rect, ring)
+                store1.append(Op("store1", len(store1), "C", *place, nbytes, 0, needs))
                 needs = (("store1", len(store1)),)
             if path == "staged":
                 nbytes = rect.area * problem.c.itemsize * (2 if problem.reads_c else 1)
-                store2.append(Op("store2", len(store2), "C", unit.number, unit.last, -1, rect,
-                                 ring, nbytes, 0, needs))  # fmt: skip
+                place = (unit.number, unit.last, -1, rect, ring)
+                store2.append(Op("store2", len(store2), "C", *place, nbytes, 0, needs))
                 if drains:
                     self._down.emptied(len(store2))
         self._stored[unit.slot] = (("store1", len(store1)) if drains else ("store2", len(store2)),)

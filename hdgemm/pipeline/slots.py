@@ -50,9 +50,13 @@ def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
     """Cut one tile of a plan into the pieces in which the stages move it."""
     spec = plan.problem.spec(operand)
     return pieces(
-        rect, trans=spec.trans, itemsize=plan.problem.itemsize, most=piece_bytes(plan, operand),
-        chunk=spec.chunk, origin=spec.chunk_origin,
-    )  # fmt: skip
+        rect,
+        trans=spec.trans,
+        itemsize=plan.problem.itemsize,
+        most=piece_bytes(plan, operand),
+        chunk=spec.chunk,
+        origin=spec.chunk_origin,
+    )
 
 
 def pieces(

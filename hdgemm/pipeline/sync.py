@@ -25,7 +25,7 @@ class Stopped(Exception):  # noqa: N818  (control flow between lanes, never seen
     """Another lane failed or the run was cancelled."""
 
 
-class Progress:
+class StageCounters:
     """One counter of issued operations per stage, as in a timeline semaphore.
 
     An operation that a device executes is issued before it is finished: a lane that depends on it

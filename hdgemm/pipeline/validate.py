@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Bytes and elements are counted in signed 64-bit numbers.
 _MOST: Final = 2**63
+#: Slots of one kind: each is an allocation of its own.
+_MOST_SLOTS: Final = 2**22
 
 
 class PlanError(InputError):
@@ -35,6 +37,7 @@ def validate(plan: Plan) -> None:
     """
     try:
         _check_problem(plan)
+        _check_counts(plan)
         _check_paths(plan)
         _check_units(plan)
         _check_steps(plan)
@@ -54,6 +57,16 @@ def _check_problem(plan: Plan) -> None:
         raise PlanError(f"extents must be at least 1: m = {m}, n = {n}, k = {k}")
     if max(m * k, k * n, m * n) * problem.itemsize >= _MOST:
         raise PlanError(f"a matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
+
+
+def _check_counts(plan: Plan) -> None:
+    for name in ("a_slots", "b_slots", "c_slots", "up", "down"):
+        slots = getattr(plan, name)
+        if not (0 <= slots.count <= _MOST_SLOTS and 0 <= slots.total < _MOST and slots.nbytes >= 0):
+            raise PlanError(
+                f"{name} are {slots.count} of {slots.nbytes} bytes: there can be 0 to {_MOST_SLOTS}"
+                " of less than 2^63 bytes together"
+            )
 
 
 def _check_paths(plan: Plan) -> None:
@@ -259,12 +272,17 @@ def _check_memory(plan: Plan) -> None:
         if plan.problem.c.path != "resident" and nbytes > plan.c_slots.nbytes:
             raise PlanError(f"unit {unit.number} needs {nbytes} of {plan.c_slots.nbytes} bytes")
     if plan.device_bytes > plan.device_limit:
-        raise PlanError(f"the plan holds {plan.device_bytes} bytes on the device, "
-                        f"allowed are {plan.device_limit}")  # fmt: skip
+        raise PlanError(
+            f"the plan holds {plan.device_bytes} bytes on the device, "
+            f"allowed are {plan.device_limit}"
+        )
     if plan.host_bytes > plan.host_limit:
-        raise PlanError(f"the plan holds {plan.host_bytes} bytes in host memory, "
-                        f"allowed are {plan.host_limit}")  # fmt: skip
+        raise PlanError(
+            f"the plan holds {plan.host_bytes} bytes in host memory, allowed are {plan.host_limit}"
+        )
     largest = max(plan.a_slots.nbytes, plan.b_slots.nbytes, plan.c_slots.nbytes)
     if largest > (plan.device.max_buffer_bytes or largest):
-        raise PlanError(f"a slot of {largest} bytes is above the device's largest buffer, "
-                        f"{plan.device.max_buffer_bytes}")  # fmt: skip
+        raise PlanError(
+            f"a slot of {largest} bytes is above the device's largest buffer, "
+            f"{plan.device.max_buffer_bytes}"
+        )

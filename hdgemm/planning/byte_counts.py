@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.case import Case
-    from hdgemm.planning.shapes import Shape, Shapes
 
 #: An integer, or a NumPy array of integers.
 Count: TypeAlias = Any
@@ -124,21 +123,6 @@ def scratch_bytes(problem: Problem, c_slot: Count, nb: Count) -> Count:
     if not problem.reads_c or problem.c.path == "resident":
         return 0 * c_slot
     return larger(SCRATCH_BYTES - larger(0 * c_slot, SCRATCH_BYTES - c_slot), nb * problem.itemsize)
-
-
-def least_need(case: Case, shapes: Shape | Shapes) -> Need:
-    """Return the least bytes that a shape, or each of many, holds."""
-    problem, overlap, tiles = case.problem, case.overlap, shapes.extents(case.problem)
-    a, b, c = (slot_bytes(problem, case.device, x, *tiles[x]) for x in ("A", "B", "C"))
-    a_count, b_count, c_count = shapes.slots
-    held = a_count * a + b_count * b
-    up, down = ring_bytes(case, tiles)
-    host = up + down + scratch_bytes(problem, c, tiles["C"][1])
-    if overlap.c_on_device:
-        held = held + c_count * c
-    else:
-        host = host + c_count * c
-    return Need(host + held if case.device.unified else host, held, larger(larger(a, b), c))
 
 
 def does_not_fit(case: Case, need: Need, what: str, advice: str) -> DoesNotFitError:

@@ -60,16 +60,14 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     padding = round_up(rows, gm) * round_up(cols, gn) / (rows * cols)
     seconds = padding * op.flops / rate
     if plan.device.unified:
-        bus = seconds * machine.multiply_memory / machine.memory
-        return _cost(machine, {"device": seconds, "cores": seconds, "host_memory": bus})
+        return _cost(machine, {"device": seconds, "cores": seconds})
     used = {"device": seconds}
     if machine.on_host_cores:
         used["cores"] = seconds
     if plan.overlap.c_on_device:
         return _cost(machine, used)
     # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
-    nbytes = rows * cols * problem.itemsize
-    link = nbytes / (machine.remote_write or machine.pcie_down)
+    link = rows * cols * problem.itemsize / machine.pcie_down
     return _cost(machine, {**used, "device": seconds + link, "pcie_down": link})
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Expectation, Plan, Problem
     from hdgemm.planning.case import Case
 
-    Tile = tuple[int, int, int]
+    TileExtents = tuple[int, int, int]
 
 #: Tiles along each side of C that each device's share has at least, so that the load can be
 #: balanced.
@@ -27,7 +27,10 @@ _LEAST_TILE: Final = 256
 
 
 def member_plan(
-    case: Case, tile: Tile | None, members: int, plan_case: Callable[[Case, Tile | None], Plan]
+    case: Case,
+    tile: TileExtents | None,
+    members: int,
+    plan_case: Callable[[Case, TileExtents | None], Plan],
 ) -> Plan:
     """Plan a share of C that leaves several tiles to each device; return it for all of C.
 
@@ -63,7 +66,7 @@ def _part(extent: int, parts: int) -> int:
     return min(extent, size)
 
 
-def _cut_rows(tile: Tile, part: Problem, granularity: Tile) -> Tile:
+def _cut_rows(tile: TileExtents, part: Problem, granularity: TileExtents) -> TileExtents:
     """Cut a tile to the share's rows and deepen its steps, so that a step keeps its flops.
 
     No slot takes more memory than that of the tile given.

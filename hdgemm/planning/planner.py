@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import planned_bytes
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
 from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hdgemm.planning.pricing import Prices
     from hdgemm.planning.shapes import Shape
 
-    Tile = tuple[int, int, int]
+    TileExtents = tuple[int, int, int]
 
 #: The most operations of a plan: the executor's schedule takes a few hundred bytes for each.
 MOST_OPERATIONS: Final = 2_000_000
@@ -125,12 +125,14 @@ def _in_host_memory(
     least = bisect_left(range(most), error.requested, lo=given, key=room)
     enough = format_size(least + least // 100)
     numbers = error.numbers | {
-        "requested": least, "available": given, "missing": least - given,
-    }  # fmt: skip
+        "requested": least,
+        "available": given,
+        "missing": least - given,
+    }
     return DoesNotFitError(f"{error}: {enough} are enough", **numbers)
 
 
-def plan_case(case: Case, tile: Tile | None = None) -> Plan:
+def plan_case(case: Case, tile: TileExtents | None = None) -> Plan:
     """Plan within exactly the limits of a case; a `tile` forces the shape."""
     plan = _cache.get((case, tile))
     if plan is None:
@@ -146,16 +148,16 @@ class _PlanCache:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._plans: OrderedDict[tuple[Case, Tile | None], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[Case, TileExtents | None], Plan] = OrderedDict()
         self._steps = 0
 
-    def get(self, key: tuple[Case, Tile | None]) -> Plan | None:
+    def get(self, key: tuple[Case, TileExtents | None]) -> Plan | None:
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
             return self._plans.get(key)
 
-    def put(self, key: tuple[Case, Tile | None], plan: Plan) -> None:
+    def put(self, key: tuple[Case, TileExtents | None], plan: Plan) -> None:
         with self._lock:
             if key in self._plans or _entries(plan) > _CACHED_STEPS:
                 return

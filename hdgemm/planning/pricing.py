@@ -171,8 +171,7 @@ class _Pricing:
         busy: Busy = dict.fromkeys((*STAGES, *RESOURCES), 0.0 * kernel)
         if not self.overlap.c_on_device and not self.unified:
             # The kernel writes C across the link (HDGEMM, section 2.2), and waits for it.
-            rate = machine.remote_write or machine.pcie_down
-            link = self.chunks * mb * nb * problem.itemsize / rate
+            link = self.chunks * mb * nb * problem.itemsize / machine.pcie_down
             busy["pcie_down"] = link
             kernel = kernel + link
         busy["device"] = kernel

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit, least_need
+from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit
 from hdgemm.planning.pricing import price
-from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, load_depths
+from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, least_need, load_depths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.planning.case import Case
     from hdgemm.planning.tile_costs import Seconds
 
-    Tile = tuple[int, int, int]
+    TileExtents = tuple[int, int, int]
 
 #: Tiles of A and of B to hold at once, for each try; None: as many as the memory left over takes.
 SlotChoices: TypeAlias = tuple[tuple[int | None, int | None], ...]
@@ -46,7 +46,7 @@ _BATCH: Final = 8192
 MOST_STEPS: Final = 500_000
 
 
-def shapes_for(case: Case, tile: Tile | None) -> list[Shape]:
+def shapes_for(case: Case, tile: TileExtents | None) -> list[Shape]:
     """Return shapes that fit, best first; only one where a `tile` is forced. `DoesNotFitError` when
     none fits, `InputError` when the forced tile cuts the product into too many steps.
     """
@@ -164,8 +164,9 @@ def _deepest(problem: Problem, least: int) -> int:
 def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     """Give the memory left over to slots of one operand."""
     a_all, b_all, _ = shapes.tiles(case.problem)
-    name, held, most = ("a_slots", shapes.a_slots, a_all) if grow_a else (
-        "b_slots", shapes.b_slots, b_all)  # fmt: skip
+    name, held, most = (
+        ("a_slots", shapes.a_slots, a_all) if grow_a else ("b_slots", shapes.b_slots, b_all)
+    )
     need = least_need(case, shapes)
     one_more = shapes._replace(**{name: held + 1})
     tile = np.maximum(1, least_need(case, one_more).device - need.device)
@@ -175,7 +176,7 @@ def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     return shapes._replace(**{name: np.minimum(most, held + room // tile)})
 
 
-def _forced(case: Case, tile: Tile) -> Shape:
+def _forced(case: Case, tile: TileExtents) -> Shape:
     """Return the best shape that fits and has this tile."""
     problem = case.problem
     _check_steps(problem, tile)
@@ -187,7 +188,7 @@ def _forced(case: Case, tile: Tile) -> Shape:
     raise does_not_fit(case, need, f"the tile {tile}", advice)
 
 
-def _check_steps(problem: Problem, tile: Tile) -> None:
+def _check_steps(problem: Problem, tile: TileExtents) -> None:
     """Refuse a tile that cuts a product into more steps than are planned."""
 
     def steps(times: int) -> int:
@@ -212,7 +213,7 @@ def _check_steps(problem: Problem, tile: Tile) -> None:
     )
 
 
-def _forced_shapes(case: Case, tile: Tile) -> Iterator[Shape]:
+def _forced_shapes(case: Case, tile: TileExtents) -> Iterator[Shape]:
     """Yield the shapes that a forced tile can have, best first."""
     problem, overlap = case.problem, case.overlap
     mb, nb, kb = (min(pair) for pair in zip(tile, (problem.m, problem.n, problem.k), strict=True))
@@ -252,13 +253,15 @@ def _fastest(case: Case, shape: Shape) -> Shape:
     problem, (a, b, c) = case.problem, shape.slots
     few = min(2, a), min(2, b), c
     a_depths, b_depths = (load_depths(problem, x, shape.tile[2]) for x in ("A", "B"))
-    shapes = Shapes.join([
-        Shapes.of(replace(shape, a_depth=a_depth, b_depth=b_depth, slots=slots, bars=bars))
-        for slots in dict.fromkeys((shape.slots, few))
-        for a_depth in a_depths
-        for b_depth in b_depths
-        for bars in ("columns", "rows")
-    ])  # fmt: skip
+    shapes = Shapes.join(
+        [
+            Shapes.of(replace(shape, a_depth=a_depth, b_depth=b_depth, slots=slots, bars=bars))
+            for slots in dict.fromkeys((shape.slots, few))
+            for a_depth in a_depths
+            for b_depth in b_depths
+            for bars in ("columns", "rows")
+        ]
+    )
     a_all, b_all, _ = shapes.tiles(problem)
     shapes = shapes._replace(
         a_slots=np.minimum(shapes.a_slots, a_all), b_slots=np.minimum(shapes.b_slots, b_all)

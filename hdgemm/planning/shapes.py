@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.planning.byte_counts import ceil_div, round_up
+from hdgemm.planning.byte_counts import (
+    Need,
+    ceil_div,
+    larger,
+    ring_bytes,
+    round_up,
+    scratch_bytes,
+    slot_bytes,
+)
 from hdgemm.planning.storage_chunks import align_all, chunk_along, op_chunk
 
 if TYPE_CHECKING:
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
     from hdgemm.planning.byte_counts import Count
+    from hdgemm.planning.case import Case
     from hdgemm.planning.order import Bars
 
 #: Numbers of parts into which a dimension is cut: all small ones, then in ratios near 1.2.
@@ -88,8 +97,14 @@ class Shapes(NamedTuple):
     @classmethod
     def of(cls, shape: Shape) -> Shapes:
         """Return one shape as arrays of one element."""
-        fields = (*shape.tile, shape.a_depth, shape.b_depth, shape.bars == "rows", *shape.slots,
-                  shape.halvings)  # fmt: skip
+        fields = (
+            *shape.tile,
+            shape.a_depth,
+            shape.b_depth,
+            shape.bars == "rows",
+            *shape.slots,
+            shape.halvings,
+        )
         return cls(*(np.array([int(value)]) for value in fields))
 
     @classmethod
@@ -138,6 +153,21 @@ class Shapes(NamedTuple):
         mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings = (int(x[index]) for x in self)
         bars: Bars = "rows" if rows else "columns"
         return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), bars, halvings)
+
+
+def least_need(case: Case, shapes: Shape | Shapes) -> Need:
+    """Return the least bytes that a shape, or each of many, holds."""
+    problem, overlap, tiles = case.problem, case.overlap, shapes.extents(case.problem)
+    a, b, c = (slot_bytes(problem, case.device, x, *tiles[x]) for x in ("A", "B", "C"))
+    a_count, b_count, c_count = shapes.slots
+    held = a_count * a + b_count * b
+    up, down = ring_bytes(case, tiles)
+    host = up + down + scratch_bytes(problem, c, tiles["C"][1])
+    if overlap.c_on_device:
+        held = held + c_count * c
+    else:
+        host = host + c_count * c
+    return Need(host + held if case.device.unified else host, held, larger(larger(a, b), c))
 
 
 def sizes(extent: int, least: int, quantum: int) -> list[int]:

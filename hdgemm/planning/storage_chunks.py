@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
-
 from hdgemm.planning.byte_counts import op_extents, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hdgemm.pipeline.plan import Operand, OperandSpec, Problem, Rect
-    from hdgemm.planning.byte_counts import Count
-    from hdgemm.planning.shapes import Shapes
 
 Dimension = Literal["m", "n", "k"]
 
@@ -38,7 +34,7 @@ def op_chunk(spec: OperandSpec) -> tuple[int, int] | None:
     return spec.chunk[::-1] if spec.chunk is not None and spec.trans else spec.chunk
 
 
-def _op_origin(spec: OperandSpec) -> tuple[int, int]:
+def op_origin(spec: OperandSpec) -> tuple[int, int]:
     """Return the row and column in op-space of the first element within its chunk."""
     return spec.chunk_origin[::-1] if spec.trans else spec.chunk_origin
 
@@ -78,24 +74,6 @@ def align_all(found: Sequence[int], chunk: int, extent: int) -> list[int]:
     return sorted({min(extent, aligned(size, chunk)) for size in found}, reverse=True)
 
 
-def decoded(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
-    """Return the elements decoded for each element used, on average over all tiles."""
-    spec = problem.spec(operand)
-    chunk = op_chunk(spec)
-    factor: Count = np.ones(len(shapes.mb))
-    if chunk is None or not spec.encoded:
-        return factor
-    for side, (tile, whole) in enumerate(
-        zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
-    ):
-        step = min(chunk[side], whole)
-        # The average extent of the chunks touched by tiles that begin at the multiples of `tile`.
-        common = np.gcd(tile, step)
-        touched = tile + step - np.where(_op_origin(spec)[side] % common == 0, common, 0)
-        factor = factor * np.where(tile >= whole, 1.0, touched / tile)
-    return factor
-
-
 def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
     """Return the elements of all chunks that one tile touches; its own where nothing is encoded."""
     spec = problem.spec(operand)
@@ -105,7 +83,7 @@ def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
     whole = op_extents(problem)[operand]
     area = 1
     for first, extent, step, end, origin in zip(
-        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, _op_origin(spec), strict=True
+        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, op_origin(spec), strict=True
     ):
         begin, until = first + origin, first + origin + extent
         area *= min(end + origin, -(-until // step) * step) - begin // step * step

@@ -12,8 +12,8 @@ import numpy as np
 
 from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.pipeline.slots import PHASE_BYTES, UNIFIED_PIECE_BYTES
-from hdgemm.planning.byte_counts import ceil_div, staging
-from hdgemm.planning.storage_chunks import decoded
+from hdgemm.planning.byte_counts import ceil_div, op_extents, staging
+from hdgemm.planning.storage_chunks import op_chunk, op_origin
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Operand, Problem
@@ -38,7 +38,7 @@ class PerUnit(NamedTuple):
     unit: Count
 
 
-class Tile(NamedTuple):
+class AverageTile(NamedTuple):
     """An average tile of an operand: its elements, and the requests that a file needs for it."""
 
     elements: Count
@@ -77,7 +77,7 @@ def unit_loads(problem: Problem, shapes: Shapes, operand: Operand, *, reuse: boo
     )
 
 
-def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> Tile:
+def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> AverageTile:
     """Return an operand's average tile; tiles at edges are smaller than the largest."""
     spec, extents = problem.spec(operand), shapes.extents(problem)[operand]
     m, n, k = problem.m, problem.n, problem.k
@@ -86,12 +86,12 @@ def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> Tile:
     tile_cols = cols / ceil_div(cols, extents[1])
     elements = tile_rows * tile_cols
     if spec.place != "file":
-        return Tile(elements, 0 * elements)
+        return AverageTile(elements, 0 * elements)
     across, whole = (
         (tile_cols, extents[0] == rows) if spec.trans else (tile_rows, extents[1] == cols)
     )
     together = np.ceil(elements * spec.itemsize / REQUEST_BYTES)
-    return Tile(elements, np.where(whole, together, across))
+    return AverageTile(elements, np.where(whole, together, across))
 
 
 def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
@@ -135,7 +135,7 @@ def tile_busy(case: Case, shapes: Shapes, operand: Operand, pieces: Count) -> Bu
     again = 1 if operand == "C" and problem.reads_c else 0
     nbytes = tile.elements * spec.itemsize
     if spec.place == "file":
-        nbytes = nbytes * decoded(problem, shapes, operand)
+        nbytes = nbytes * decoded_ratio(problem, shapes, operand)
         decoding = nbytes / machine.decode * spec.encoded
         rate = machine.disk_write if operand == "C" else machine.disk_read
         busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
@@ -150,3 +150,21 @@ def tile_busy(case: Case, shapes: Shapes, operand: Operand, pieces: Count) -> Bu
     busy[near] = alone + gaps
     busy["interpreter"] = busy.get("interpreter", 0.0) + gaps
     return busy
+
+
+def decoded_ratio(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
+    """Return the elements decoded for each element used, on average over all tiles."""
+    spec = problem.spec(operand)
+    chunk = op_chunk(spec)
+    factor: Count = np.ones(len(shapes.mb))
+    if chunk is None or not spec.encoded:
+        return factor
+    for side, (tile, whole) in enumerate(
+        zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
+    ):
+        step = min(chunk[side], whole)
+        # The average extent of the chunks touched by tiles that begin at the multiples of `tile`.
+        common = np.gcd(tile, step)
+        touched = tile + step - np.where(op_origin(spec)[side] % common == 0, common, 0)
+        factor = factor * np.where(tile >= whole, 1.0, touched / tile)
+    return factor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,8 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.memmaps import mapped_place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix, Operand
@@ -34,11 +37,11 @@ def overlaps(x: Matrix | Path, y: Matrix | Path) -> bool:
     A path means the whole file, whether or not it exists.
     """
     if isinstance(x, Path) or isinstance(y, Path):
-        return not _files(x).isdisjoint(_files(y))
+        return _share_files(x, y)
     if _one_store(x, y):
         return _chunks_meet(x, y)
-    if x.files or y.files:
-        return not _files(x).isdisjoint(_files(y))
+    if x.files or y.files or any(each.home and each.home.is_dir() for each in (x, y)):
+        return _share_files(x, y)
     if x.array is not None and y.array is not None:
         return arrays_overlap(x.array, y.array)
     return _share_file(_in_file(x), _in_file(y))
@@ -97,16 +100,31 @@ def _layout(x: NDArray[Any]) -> tuple[int, tuple[int, ...]]:
     return x.__array_interface__["data"][0], strides
 
 
+def _share_files(x: Matrix | Path, y: Matrix | Path) -> bool:
+    found = _files(y)
+    return bool(found) and not found.isdisjoint(_files(x))
+
+
 def _files(x: Matrix | Path) -> set[tuple[int, int]]:
     """Return the identities of the files that elements of `x` are in."""
     if not isinstance(x, Path) and (span := _in_file(x)) is not None:
         return {span[0]}
     found = set()
-    for path in (x,) if isinstance(x, Path) else (*x.files, *filter(None, [x.home])):
+    for path in (x,) if isinstance(x, Path) else (*x.files, *_in_home(x)):
         with suppress(OSError):
             status = path.stat()
             found.add((status.st_dev, status.st_ino))
     return found
+
+
+def _in_home(x: Matrix) -> Iterator[Path]:
+    """Yield the file that holds a matrix, or the folder and all files in it, which may have other
+    names, too.
+    """
+    if x.home is not None:
+        yield x.home
+        for folder, _, names in os.walk(x.home):
+            yield from (Path(folder, name) for name in names)
 
 
 def _in_file(x: Matrix) -> _Span | None:

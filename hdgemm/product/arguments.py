@@ -16,8 +16,9 @@ def check_shapes(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int]
         raise InputError(
             f"op(A) is {a[0]}×{a[1]} and op(B) is {b[0]}×{b[1]}: the columns of op(A) must be as "
             f"many as the rows of op(B); transpose one, or check trans_a and trans_b",
-            a_shape=a, b_shape=b,
-        )  # fmt: skip
+            a_shape=a,
+            b_shape=b,
+        )
     return a[0], b[1], a[1]
 
 
@@ -40,8 +41,9 @@ def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
         raise InputTypeError(
             f"out has dtype {found}, the product is {computed}: pass an out of {computed}, or take "
             "real parts first",
-            found=str(found), computed=str(computed),
-        )  # fmt: skip
+            found=str(found),
+            computed=str(computed),
+        )
 
 
 def as_scalar(value: Any, dtype: np.dtype[Any], name: str) -> complex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.pipeline.slots import Operands
-from hdgemm.product.aliasing import same_elements
+from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import (
     as_scalar,
+    check_out_dtype,
     check_shape,
     check_shapes,
     result_dtype,
@@ -26,7 +27,6 @@ from hdgemm.product.arguments import (
 )
 from hdgemm.product.target import (
     check_location,
-    check_out,
     file_of,
     is_location,
     open_target,
@@ -37,6 +37,9 @@ from hdgemm.product.target import (
 if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.pipeline.plan import DeviceSpec
+
+#: Offsets in files and arrays are signed 64-bit numbers.
+_MOST_BYTES: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,12 @@ class Product:
             out = np.empty((product.m, product.n), product.dtype)
             place = open_operand(out, what="out", writable=True)
         # An absolute location: the caller may change the working directory during the run.
-        return replace(product, c=place, old=old if product.beta != 0 else None,
-                       target=out if target is None else target)  # fmt: skip
+        return replace(
+            product,
+            c=place,
+            old=old if product.beta != 0 else None,
+            target=out if target is None else target,
+        )
 
     @property
     def m(self) -> int:
@@ -198,9 +205,15 @@ class Product:
             in_place = self.old is None or self.old.matrix is self.c.matrix
             c = self._spec(self.c, device, in_place=in_place)
         return Problem(
-            self.m, self.n, self.k, self.dtype.name,
-            self._spec(self.a, device), self._spec(self.b, device), c, reads_c=self.beta != 0,
-        )  # fmt: skip
+            self.m,
+            self.n,
+            self.k,
+            self.dtype.name,
+            self._spec(self.a, device),
+            self._spec(self.b, device),
+            c,
+            reads_c=self.beta != 0,
+        )
 
     def _spec(self, operand: Operand, device: DeviceSpec, *, in_place: bool = True) -> OperandSpec:
         matrix = operand.matrix
@@ -264,17 +277,52 @@ def check_product(
     """
     m, n, _ = check_shapes(a.shape, b.shape)
     dtype = result_dtype(*(x.matrix.dtype for x in (a, b, c) if x is not None))
+    if m * n * dtype.itemsize >= _MOST_BYTES:  # with k = 0, A and B may have none
+        raise InputError(
+            f"C of {m}×{n} {dtype.name} has {m * n * dtype.itemsize} bytes; it must have fewer "
+            "than 2^63",
+            m=m, n=n,
+        )  # fmt: skip
     product = Product(
-        a, b, out if not isinstance(out, pathlib.Path) else None, c,
+        a,
+        b,
+        out if not isinstance(out, pathlib.Path) else None,
+        c,
         alpha=as_scalar(alpha, dtype, "alpha"),
         beta=0.0 if c is None else as_scalar(beta, dtype, "beta"),
         dtype=dtype,
-    )  # fmt: skip
+    )
     if c is not None:
         check_shape(c.shape, (m, n), "c")
     if out is not None:
-        check_out(out, product)
+        _check_out(out, product)
     return product
+
+
+def _check_out(out: Operand | pathlib.Path, product: Product) -> None:
+    """Check shape, dtype and overlaps of the matrix, or the file, that C is written into."""
+    place: Matrix | pathlib.Path
+    if isinstance(out, pathlib.Path):
+        place = out
+    else:
+        check_shape(out.shape, product.shape, "out")
+        check_out_dtype(out.matrix.dtype, product.dtype)
+        place = out.matrix
+    for operand, what in ((product.a, "a"), (product.b, "b")):
+        if overlaps(place, operand.matrix):
+            raise InputError(
+                f"out overlaps {what} ({operand.matrix.name}), which is still read while C is "
+                f"written: write to other memory or another file, or copy {what} first"
+            )
+    old = product.old
+    # A file is replaced when the new C is complete, so its path may name the old C.
+    if old is None or not product.reads_c or isinstance(out, pathlib.Path):
+        return
+    if overlaps(place, old.matrix) and not same_elements(out, old):
+        raise InputError(
+            "out overlaps c without being the same elements: pass c itself as out, or memory that "
+            "c does not use"
+        )
 
 
 def _op(x: Any, what: str, code: int) -> Operand:

@@ -44,7 +44,7 @@ def matmul_plain(a: Any, b: Any, out: Any = None) -> Any:
     if a.nbytes + b.nbytes > _SMALL and not (a.dtype == b.dtype and _blas(a) and _blas(b)):
         return None
     if out is not None:
-        if type(out) is not np.ndarray or out.dtype.kind not in "fciu":
+        if type(out) is not np.ndarray or not _takes_plain(out.dtype):
             return None
         # NumPy would write one product several times into an `out` of more dimensions.
         if a.ndim and b.ndim:
@@ -56,6 +56,13 @@ def matmul_plain(a: Any, b: Any, out: Any = None) -> Any:
         raise InputTypeError(str(error), a_shape=a.shape, b_shape=b.shape) from error
     except ValueError as error:
         raise InputError(str(error), a_shape=a.shape, b_shape=b.shape) from error
+
+
+def _takes_plain(dtype: np.dtype[Any]) -> bool:
+    """Say whether NumPy takes an `out` of this dtype only if the pipeline does; integers are not
+    taken by either.
+    """
+    return dtype.kind in "iu" or dtype.newbyteorder("=") in _PLAIN
 
 
 def _blas(x: NDArray[Any]) -> bool:
@@ -97,6 +104,8 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
             f"out is the path {os.fspath(out)}, but a .npy file takes a matrix and this product is "
             "of vectors or stacks: pass an array"
         )
+    if out is not None and not (_is_path(a) or _is_path(b)):
+        check_shape(np.shape(out), _product_shape(a.shape, b.shape), "non-broadcastable out")
     columns, rows = ndim_b == 1, ndim_a == 1
     matrix_a = a[np.newaxis, :] if rows else a
     matrix_b = b[:, np.newaxis] if columns else b
@@ -149,15 +158,17 @@ def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         raise InputError(
             f"the matrices of a are {a[-2]}×{a[-1]}, those of b {b[-2]}×{b[-1]}: the columns of a "
             "must be as many as the rows of b",
-            a_shape=a, b_shape=b,
-        )  # fmt: skip
+            a_shape=a,
+            b_shape=b,
+        )
     try:
         stack = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError as error:
         raise InputError(
             f"stacks of {a[:-2]} and {b[:-2]} matrices cannot be broadcast together",
-            a_shape=a, b_shape=b,
-        ) from error  # fmt: skip
+            a_shape=a,
+            b_shape=b,
+        ) from error
     return (*stack, a[-2], b[-1])
 
 

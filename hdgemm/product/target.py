@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
-from hdgemm.product.aliasing import overlaps, same_elements
-from hdgemm.product.arguments import check_out_dtype, check_shape
 
 if TYPE_CHECKING:
-    from hdgemm.matrices.base import Matrix, Operand
-    from hdgemm.product.product import Product
+    import pathlib
+
+    from hdgemm.matrices.base import Operand
 
 
 def single(out: Any) -> Any:
@@ -50,20 +46,21 @@ def result_at(target: Any) -> Any:
     if not is_location(target):
         return target
     where = parse_location(target)
-    if where.format == "npy":
-        try:
-            return np.load(where.path, mmap_mode="r")
-        except OSError as error:
-            raise MatrixIOError(
-                f"{where.path} is complete, but cannot be mapped into memory: {error}",
-                path=str(where.path), offset=0, length=0,
-            ) from error  # fmt: skip
-    return open_stored(where)
+    try:
+        mapped = where.kind.map(where)
+    except OSError as error:
+        raise MatrixIOError(
+            f"{where.path} is complete, but cannot be mapped into memory: {error}",
+            path=str(where.path),
+            offset=0,
+            length=0,
+        ) from error
+    return open_stored(where) if mapped is None else mapped
 
 
 def file_of(target: Location | None) -> pathlib.Path | None:
     """Return the file that a target takes whole; None for an item of a store."""
-    return target.path if target is not None and target.format in ("npy", "raw") else None
+    return target.path if target is not None and target.kind.whole_file else None
 
 
 def check_location(where: Location, a: Any, b: Any) -> None:
@@ -72,7 +69,7 @@ def check_location(where: Location, a: Any, b: Any) -> None:
     Files are compared by `check_product`.
     """
     where.check_suffix()
-    if where.format in ("npy", "raw"):
+    if where.kind.whole_file:
         return
     for operand, what in ((a, "a"), (b, "b")):
         if not is_location(operand):
@@ -80,34 +77,8 @@ def check_location(where: Location, a: Any, b: Any) -> None:
         there = parse_location(operand)
         if there == where:
             raise InputError(f"out is {what} ({where}): write C under another name")
-        if where.format == "hdf5" and there.path.exists() and there.path == where.path:
+        if not where.kind.shared and there.path.exists() and there.path == where.path:
             raise InputError(
                 f"{where.path} holds {what}, and HDF5 does not read and write one file at once: "
                 "write C to another file"
             )
-
-
-def check_out(out: Operand | pathlib.Path, product: Product) -> None:
-    """Check shape, dtype and overlaps of the matrix, or the file, that C is written into."""
-    place: Matrix | pathlib.Path
-    if isinstance(out, pathlib.Path):
-        place = out
-    else:
-        check_shape(out.shape, product.shape, "out")
-        check_out_dtype(out.matrix.dtype, product.dtype)
-        place = out.matrix
-    for operand, what in ((product.a, "a"), (product.b, "b")):
-        if overlaps(place, operand.matrix):
-            raise InputError(
-                f"out overlaps {what} ({operand.matrix.name}), which is still read while C is "
-                f"written: write to other memory or another file, or copy {what} first"
-            )
-    old = product.old
-    # A file is replaced when the new C is complete, so its path may name the old C.
-    if old is None or not product.reads_c or isinstance(out, pathlib.Path):
-        return
-    if overlaps(place, old.matrix) and not same_elements(out, old):
-        raise InputError(
-            "out overlaps c without being the same elements: pass c itself as out, or memory that "
-            "c does not use"
-        )

@@ -70,8 +70,14 @@ def _render(draw: Draw, report: Report, theme: str) -> bytes:
 def _bars(axes: Axes, rows: Report, values: Sequence[float], labels: Sequence[str]) -> None:
     """Draw a bar for each row; its error bar is as long as the row's spread."""
     half = [value * row["spread"] / 2 for value, row in zip(values, rows.values(), strict=True)]
-    bars = axes.bar(range(len(rows)), values, color=COLOURS[0], width=0.6, yerr=half,
-                    error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4})  # fmt: skip
+    bars = axes.bar(
+        range(len(rows)),
+        values,
+        color=COLOURS[0],
+        width=0.6,
+        yerr=half,
+        error_kw={"ecolor": _GREY, "elinewidth": 1.2, "capsize": 4},
+    )
     axes.bar_label(bars, labels, padding=2, fontsize=8)
     _names(axes, rows)
     axes.margins(y=0.15)
@@ -135,8 +141,15 @@ def _matrix(axes: Axes, report: Report) -> None:
             missing = math.isnan(value)
             # Dark figures on the light end of the map, light ones on the dark end.
             colour = _GREY if missing else "#111111" if value > 50 else "#ffffff"
-            axes.text(x, y, "–" if missing else f"{value:.0f}", ha="center", va="center",
-                      fontsize=7, color=colour)  # fmt: skip
+            axes.text(
+                x,
+                y,
+                "–" if missing else f"{value:.0f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=colour,
+            )
     axes.set_xticks(range(len(columns)), columns, fontsize=8)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axes.set_xlabel("runs beside it")
@@ -168,14 +181,30 @@ def _sizes(axes: Axes, report: Report) -> None:
 
 #: Name, the part of the report that it shows, drawing function, caption.
 _CHARTS: Final[tuple[tuple[str, str, Draw, str], ...]] = (
-    ("ladder", "ladder", _ladder,
-     "Speed of each strategy and its gain over the one before, with the spread (as Figures 5, 6)"),
+    (
+        "ladder",
+        "ladder",
+        _ladder,
+        "Speed of each strategy its gain over the one before, the spread (as Figures 5, 6)",
+    ),
     ("stages", "ladder", _stages, "Busy time of each stage (as Figures 3 and 7)"),
-    ("scaling", "scaling", _scaling,
-     "Efficiency of one device, several devices, and the CPU (as Figure 8)"),
-    ("bandwidth", "bandwidth", _bandwidth,
-     "Rate of each stage with all stages running (as Figures 9 and 10)"),
-    ("matrix", "matrix", _matrix,
-     "Rate of the row's operation beside the column's (–: not measured beside itself)"),
+    (
+        "scaling",
+        "scaling",
+        _scaling,
+        "Efficiency of one device, several devices, and the CPU (as Figure 8)",
+    ),
+    (
+        "bandwidth",
+        "bandwidth",
+        _bandwidth,
+        "Rate of each stage with all stages running (as Figures 9 and 10)",
+    ),
+    (
+        "matrix",
+        "matrix",
+        _matrix,
+        "Rate of the row's operation beside the column's (–: not measured beside itself)",
+    ),
     ("sizes", "sizes", _sizes, "Speed over sizes and depths (as Figure 5)"),
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
-from hdgemm.profiling.results import Change
+from hdgemm.profiling.samples import Change
 
 if TYPE_CHECKING:
     import os
@@ -87,7 +87,7 @@ def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, floa
 
 
 def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for name in ("kind", "device", "product", "machine", "versions"):
+    for name in ("device", "product", "machine", "versions"):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
             for key in {**before, **after}:

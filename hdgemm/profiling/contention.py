@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.pipeline.sync import Worker, run_all
-from hdgemm.profiling.results import Sample
+from hdgemm.profiling.samples import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

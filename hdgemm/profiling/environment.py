@@ -85,18 +85,15 @@ def measured_machine(device: DeviceSpec, contention: Contention, target: Target)
     )
 
 
-def describe_setting(
-    device: str, place: str, source: str, shape: tuple[int, int, int] = (0, 0, 0)
-) -> dict[str, Any]:
+def describe_setting(device: str, place: str) -> dict[str, Any]:
     """Return device, product, machine, versions, command and time, ready for JSON.
 
-    A, B and C lie in `place`, ``"memory"`` or ``"file"``; `source` says where the rates come from.
+    A, B and C lie in `place`, ``"memory"`` or ``"file"``; their extents are known after the runs.
     """
-    m, n, k = shape
     return {
         "device": device,
-        "product": {"m": m, "n": n, "k": k, "dtype": "float64", "place": place},
-        "rates_from": source,
+        "product": {"m": 0, "n": 0, "k": 0, "dtype": "float64", "place": place},
+        "rates_from": "probes of this profile",
         "machine": describe_machine(),
         "versions": dict(versions()),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),

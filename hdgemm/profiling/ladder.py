@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import HdgemmError
 from hdgemm.planning.expectation import expect
-from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, Sample, SizePoint
+from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, SizePoint
+from hdgemm.profiling.samples import Sample
 from hdgemm.profiling.verdict import gains_from_twice
 from hdgemm.profiling.workload import DEPTHS, cpu_gflops, scaled
 from hdgemm.run.session import Session

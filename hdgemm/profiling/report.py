@@ -12,22 +12,20 @@ from hdgemm.pictures.figure import data_url
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.trace import save_trace
 from hdgemm.profiling.charts import draw_charts
-from hdgemm.profiling.results import FAR_OFF, Change
+from hdgemm.profiling.samples import FAR_OFF, Change
 from hdgemm.tables import Table
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
+    from hdgemm.pipeline.timeline import Timeline
     from hdgemm.profiling.charts import Chart
-    from hdgemm.profiling.results import Profile
 
     Report = Mapping[str, Any]
     Rows = list[tuple[str, ...]]
 
 _CONFIRMED: Final = {True: "confirmed", False: "not confirmed", None: "cannot be told here"}
-#: A simulated figure that is further from the paper's than this does not fit.
-_FITS: Final = 0.05
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1f2328; --quiet: #5b636d; --paper: #ffffff;
   --line: #d5d9de; --warn: #9a3412; }
@@ -77,9 +75,6 @@ def sections(report: Report) -> list[Section]:
          _bandwidth(report), ("bandwidth", "matrix"), ()),
         ("Observations of the paper", ("number", "the paper observed", "here", "because"),
          observed, (), ()),
-        ("The paper and its simulation",
-         ("figure", "paper", "simulated", "difference", f"within {_FITS:.0%}"),
-         _references(report), (), ()),
         ("Predicted and measured time",
          ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
          _predictions(report), (), ()),
@@ -93,23 +88,37 @@ def sections(report: Report) -> list[Section]:
 
 def _ladder(report: Report) -> Rows:
     ladder = report["ladder"]
-    gains = ["–", *(
-        Change(old["gflops"], new["gflops"], max(old["spread"], new["spread"])).words()
-        for old, new in pairwise(ladder.values())
-    )]  # fmt: skip
+    gains = [
+        "–",
+        *(
+            Change(old["gflops"], new["gflops"], max(old["spread"], new["spread"])).words()
+            for old, new in pairwise(ladder.values())
+        ),
+    ]
     return [
-        (name, f"{row['gflops']:.4g}", gain, _part(row["efficiency"]), _part(row["spread"]),
-         ", ".join(f"{stage} {share:.0%}" for stage, share in row["stage_shares"].items()))
+        (
+            name,
+            f"{row['gflops']:.4g}",
+            gain,
+            _part(row["efficiency"]),
+            _part(row["spread"]),
+            ", ".join(f"{stage} {share:.0%}" for stage, share in row["stage_shares"].items()),
+        )
         for (name, row), gain in zip(ladder.items(), gains, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def _scaling(report: Report) -> Rows:
     return [
-        (name, f"{row['gflops']:.4g}", f"{row['peak_gflops']:.4g}", _part(row["efficiency"]),
-         _part(row["spread"]))
+        (
+            name,
+            f"{row['gflops']:.4g}",
+            f"{row['peak_gflops']:.4g}",
+            _part(row["efficiency"]),
+            _part(row["spread"]),
+        )
         for name, row in report["scaling"].items()
-    ]  # fmt: skip
+    ]
 
 
 def _cpu(report: Report) -> tuple[str, ...]:
@@ -127,53 +136,58 @@ def _cpu(report: Report) -> tuple[str, ...]:
 
 def _bandwidth(report: Report) -> Rows:
     return [
-        (stage, f"{row['alone']:.4g} {row['unit']}", f"{row['contended']:.4g} {row['unit']}",
-         _part(row["kept"]), _part(row["spread"]))
+        (
+            stage,
+            f"{row['alone']:.4g} {row['unit']}",
+            f"{row['contended']:.4g} {row['unit']}",
+            _part(row["kept"]),
+            _part(row["spread"]),
+        )
         for stage, row in report["bandwidth"].items()
-    ]  # fmt: skip
-
-
-def _references(report: Report) -> Rows:
-    return [
-        (row["figure"], f"{row['paper']:.4g}", f"{row['simulated']:.4g}",
-         f"{100 * row['off']:+.1f} %", "yes" if abs(row["off"]) <= _FITS else "no")
-        for row in report["paper"]
-    ]  # fmt: skip
+    ]
 
 
 def _predictions(report: Report) -> Rows:
     return [
-        (row["run"], row["what"], f"{row['predicted']:.4g} s", f"{row['measured']:.4g} s",
-         f"{100 * row['off']:+.1f} %", "no" if row["far_off"] else "yes")
+        (
+            row["run"],
+            row["what"],
+            f"{row['predicted']:.4g} s",
+            f"{row['measured']:.4g} s",
+            f"{100 * row['off']:+.1f} %",
+            "no" if row["far_off"] else "yes",
+        )
         for row in report["predictions"]
-    ]  # fmt: skip
+    ]
 
 
 def _part(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def save_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
-    """Write everything into `folder`, which is made if need be; return the page's path."""
+def save_profile(
+    report: Report, timelines: Mapping[str, Timeline], folder: str | os.PathLike[str]
+) -> None:
+    """Write a report (as `Profile.to_dict` returns it) with its page, charts and timelines.
+
+    The folder is made if need be.
+    """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    values = profile.to_dict()
-    text = json.dumps(values, indent=2, allow_nan=False)
+    text = json.dumps(report, indent=2, allow_nan=False)
     (place / "report.json").write_text(text + "\n", encoding="utf-8")
-    charts = draw_charts(values)
+    charts = draw_charts(report)
     for chart in charts:
         (place / f"{chart.name}.png").write_bytes(chart.light)
     gantts: dict[str, bytes] = {}
-    for strategy, timeline in profile.timelines.items():
+    for strategy, timeline in timelines.items():
         if not timeline.events:
             continue
         save_trace(timeline, place / f"trace-{strategy}.json")
         picture = place / f"timeline-{strategy}.png"
         save_gantt(timeline, picture, title=f"{strategy}: {timeline.seconds:.3g} s")
         gantts[strategy] = picture.read_bytes()
-    page = place / "report.html"
-    page.write_text(render_page(values, charts, gantts), encoding="utf-8")
-    return page
+    (place / "report.html").write_text(render_page(report, charts, gantts), encoding="utf-8")
 
 
 def render_page(report: Report, charts: Sequence[Chart], timelines: Mapping[str, bytes]) -> str:
@@ -204,7 +218,7 @@ def _head(title: str, report: Report) -> str:
     product = report["product"]
     words = (
         f"{product['m']} × {product['n']} × {product['k']} (m × n × k), {product['dtype']}, "
-        f"matrices in {product['place']} · {report['kind']} · {report['when']}"
+        f"matrices in {product['place']} · {report['when']}"
     )
     lines = f'<h1>{escape(title)}</h1><p class="quiet">{escape(words)}</p>'
     if report["complete"]:

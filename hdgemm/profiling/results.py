@@ -1,94 +1,21 @@
-"""Results of a profile as frozen values: samples, rates, predictions, and the `Profile` itself."""
+"""Results of a profile as frozen values: rates, predictions, verdict, and the `Profile` itself."""
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.profiling.report import save_profile
+from hdgemm.profiling.samples import FAR_OFF
+from hdgemm.profiling.samples import Sample as Sample  # noqa: PLC0414  (for simulated profiles)
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from hdgemm.pipeline.timeline import Timeline
     from hdgemm.profiling.contention import Bandwidth
     from hdgemm.profiling.interference import Interference
-    from hdgemm.profiling.verdict import Verdict
-
-#: A prediction is marked when its relative error exceeds this.
-FAR_OFF: Final = 0.10
-
-
-def percent(part: float) -> str:
-    """Write a relative change with its sign: ``+16 %``."""
-    return f"{100 * part:+.0f} %"
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Repeated measurements of one quantity."""
-
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Sample:
-        """Collect values."""
-        return cls(tuple(values))
-
-    @property
-    def median(self) -> float:
-        """The median; 0 without values."""
-        return statistics.median(self.values) if self.values else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Interquartile range relative to the median; the whole range of two or three values."""
-        if len(self.values) < 2 or self.median == 0:
-            return 0.0
-        if len(self.values) < 4:
-            return (max(self.values) - min(self.values)) / abs(self.median)
-        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
-        return (high - low) / abs(self.median)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "median": self.median,
-            "min": min(self.values, default=0.0),
-            "max": max(self.values, default=0.0),
-            "count": len(self.values),
-            "spread": self.spread,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Difference between two medians; `noise` is the larger spread of the two."""
-
-    old: float
-    new: float
-    noise: float
-
-    @classmethod
-    def between(cls, old: Sample, new: Sample) -> Change:
-        """Compare two samples."""
-        return cls(old.median, new.median, max(old.spread, new.spread))
-
-    @property
-    def effect(self) -> float:
-        """Relative change, 0.16 for 16 % more; 0 without an old value."""
-        return self.new / self.old - 1 if self.old else 0.0
-
-    @property
-    def clear(self) -> bool:
-        """Whether the change exceeds the noise."""
-        return abs(self.effect) > self.noise
-
-    def words(self) -> str:
-        """Return ``+16 %``, or that the change is within the noise."""
-        if self.clear or abs(self.effect) < 0.005:
-            return percent(self.effect)
-        return f"{percent(self.effect)}, too noisy to tell (spread {self.noise:.0%})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,27 +114,42 @@ class SizePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """A published figure and the simulated one."""
+class Observation:
+    """An observation of the paper; `confirmed` is None where this machine cannot show it."""
 
-    figure: str
-    paper: float
-    simulated: float
+    number: int
+    claim: str
+    confirmed: bool | None
+    why: str
 
-    @property
-    def off(self) -> float:
-        """Relative difference of the simulated figure."""
-        return self.simulated / self.paper - 1
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Conclusions of a profile.
+
+    Parameters
+    ----------
+    limit
+        A resource: of `hdgemm.machine.rates.RESOURCES`.
+    gain
+        Relative gain in speed from twice its rate.
+    text
+        What to do; which resource limits, and how sure that is. Under load by others only that
+        load, and the request to repeat.
+    """
+
+    limit: str
+    gain: float
+    text: tuple[str, ...]
+    observations: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A profile of this machine, or of a simulated one.
+    """A profile of this machine.
 
     Parameters
     ----------
-    kind
-        ``"measured"`` or ``"simulated"``.
     complete
         False for an interrupted profile, which holds what was measured until then.
     setting
@@ -230,7 +172,6 @@ class Profile:
         Of the runs of median speed, by strategy.
     """
 
-    kind: str
     complete: bool
     setting: Mapping[str, Any]
     ladder: Mapping[str, Rung] = field(default_factory=dict)
@@ -242,7 +183,6 @@ class Profile:
     imbalance: float | None = None
     interference: tuple[Interference, ...] = ()
     verdict: Verdict | None = None
-    paper: tuple[Reference, ...] = ()
     notes: tuple[str, ...] = ()
     timelines: Mapping[str, Timeline] = field(default_factory=dict)
 
@@ -254,7 +194,6 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; timelines are saved as traces."""
         return {
-            "kind": self.kind,
             "complete": self.complete,
             **self.setting,
             "ladder": {name: rung.to_dict() for name, rung in self.ladder.items()},
@@ -270,12 +209,9 @@ class Profile:
             "interference": [asdict(each) for each in self.interference],
             "verdict": None if self.verdict is None else asdict(self.verdict),
             "predictions": [row.to_dict() for row in self.predictions],
-            "paper": [{**asdict(row), "off": row.off} for row in self.paper],
             "notes": list(self.notes),
         }
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write report.html, report.json, pictures and traces into `folder`."""
-        from hdgemm.profiling.report import save_profile
-
-        save_profile(self, folder)
+        save_profile(self.to_dict(), self.timelines, folder)

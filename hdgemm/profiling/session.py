@@ -209,9 +209,10 @@ class _Session:
         ):
             self.ladder = ladder
             ladder.climb(
-                effort.ladder, *effort.repeats,
+                effort.ladder,
+                *effort.repeats,
                 lambda part, what: self.progress(0.47 + 0.30 * part, what),
-            )  # fmt: skip
+            )
             ladder.sweep(
                 effort.ladder / 3, lambda part, what: self.progress(0.77 + 0.10 * part, what)
             )
@@ -231,9 +232,8 @@ class _Session:
         disk_rate = 0.0 if contention is None else contention.alone("disk").median
         place = "file" if self.unified else "memory"
         found = Profile(
-            kind="measured",
             complete=self.complete,
-            setting=describe_setting(self.target.name, place, "probes of this profile"),
+            setting=describe_setting(self.target.name, place),
             bandwidth={} if contention is None else contention.bandwidths(),
             matrix={} if contention is None else contention.matrix(),
             interference=find_interference(

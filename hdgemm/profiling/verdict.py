@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.planning.expectation import simulate
-from hdgemm.profiling.results import FAR_OFF, Change, Sample, percent
+from hdgemm.profiling.results import Observation, Verdict
+from hdgemm.profiling.samples import FAR_OFF, Change, Sample, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ RESOURCE_NAMES: Final[Mapping[str, str]] = {
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "device": ("gemm",),
     "pcie_up": ("pcie_up",),
-    "pcie_down": ("pcie_down", "remote_write"),
+    "pcie_down": ("pcie_down",),
     "host_memory": ("memory", "copy"),
     "disk": ("disk_read", "disk_write"),
     "cores": ("cores",),
@@ -45,37 +46,6 @@ _CONFIGURATIONS: Final[Mapping[str, str]] = {
 _LITTLE: Final = 0.03
 #: A stage that keeps less than this of its own rate suffers from the others.
 _SUFFERS: Final = 0.90
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """An observation of the paper; `confirmed` is None where this machine cannot show it."""
-
-    number: int
-    claim: str
-    confirmed: bool | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Conclusions of a profile.
-
-    Parameters
-    ----------
-    limit
-        A resource: of `hdgemm.machine.rates.RESOURCES`.
-    gain
-        Relative gain in speed from twice its rate.
-    text
-        What to do; which resource limits, and how sure that is. Under load by others only that
-        load, and the request to repeat.
-    """
-
-    limit: str
-    gain: float
-    text: tuple[str, ...]
-    observations: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +162,7 @@ def _certainty(profile: Profile) -> str:
     """Say how far the model is from the measured runs."""
     runs = [row for row in profile.predictions if row.what == "whole run"]
     if not runs:
-        return "model of the simulated machine"
+        return "model, compared with no run"
     error = Sample.of(abs(row.off) for row in runs).median
     word = "sure" if error <= FAR_OFF else "not sure"
     return f"{word}: the model is {error:.0%} off the measured time, median of {len(runs)} runs"
@@ -219,7 +189,7 @@ def _memory_and_device(gains: Mapping[str, float]) -> Observation:
     claim = "the device's part gains little from more host memory bandwidth"
     gain = gains.get("host_memory")
     if gain is None:
-        return Observation(2, claim, None, "the run was not simulated")
+        return Observation(2, claim, None, "the model has no plan of the run")
     why = f"twice the memory bandwidth and copy rate would gain {percent(gain)} (model)"
     return Observation(2, claim, gain < _LITTLE, why)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.machine.limits import available_bytes
 from hdgemm.options import Options, built_in_options
 from hdgemm.preflight import plan

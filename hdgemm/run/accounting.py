@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.pipeline.plan import STAGES, flops_per_multiply_add
-from hdgemm.pipeline.plan_summary import bytes_of
+from hdgemm.pipeline.plan import STAGES, bytes_of, flops_per_multiply_add
 from hdgemm.run.split_report import Dropped, Share, SplitReport
 
 if TYPE_CHECKING:

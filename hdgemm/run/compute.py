@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,12 @@ from hdgemm.run.session import session_for
 from hdgemm.verify import MEMORY
 from hdgemm.verify.check import conclude
 from hdgemm.verify.freivalds import Check, CheckSettings
-from hdgemm.verify.independent import LIBRARY_FORMATS, read_independently
 
 if TYPE_CHECKING:
     import threading
 
     from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.durable.run import Checkpointing
-    from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.product.product import Product
@@ -51,8 +48,6 @@ def compute(
     this call. `plan`, `checkpoint` and `restart` are as in `hdgemm.execute` and `hdgemm.multiply`.
     A product that fails the check of `Options.verify` raises `HdgemmError`.
     """
-    if restart and not checkpoint:
-        raise InputError("restart goes with checkpoint: only a journal can be begun again")
     if watch.cancelled:
         raise CancelledRunError("the run was cancelled before it began; nothing was written")
     with thread_limit(), session_for(session, options) as (opened, chosen):
@@ -83,28 +78,29 @@ def _verified(
     plan: Plan | None,
 ) -> Report:
     """Compute C, then check it where the options ask for that."""
-    with ExitStack() as stack:
-        check = None
-        if options.checks_product:
-            check = _prepare_check(product, options, watch.cancel, stack)
-        with unchanged(product.inputs(), product.destination.matrix):
-            report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
-        if check is None:
-            return report
-        return _with_verification(report, check, watch)
+    check = _prepare_check(product, options, watch.cancel) if options.checks_product else None
+    with unchanged(product.inputs(), product.destination.matrix):
+        report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
+    return report if check is None else with_verification(report, check, watch)
 
 
-def _with_verification(report: Report, check: Check, watch: Watch) -> Report:
+def with_verification(report: Report, check: Check, watch: Watch) -> Report:
     """Check the product; return the report with the outcome, or raise where it failed."""
     if watch.progress is not None:
         multiplied = report.stages.get("mult1")
         steps = 0 if multiplied is None else multiplied.operations
         watch.progress(
             Progress(
-                100.0, report.gflops, report.seconds, None, report.limit, steps, steps,
+                100.0,
+                report.gflops,
+                report.seconds,
+                None,
+                report.limit,
+                steps,
+                steps,
                 phase="verifying",
             )
-        )  # fmt: skip
+        )
     began = time.perf_counter()
     verified = conclude(check)
     if not verified.passed:
@@ -113,19 +109,10 @@ def _with_verification(report: Report, check: Check, watch: Watch) -> Report:
     return replace(report, verification=verified.to_dict(), phases=phases)
 
 
-def _prepare_check(
-    product: Product, options: Options, cancel: threading.Event | None, stack: ExitStack
-) -> Check:
-    """Prepare a check that reads HDF5 and Zarr inputs through their own libraries."""
+def _prepare_check(product: Product, options: Options, cancel: threading.Event | None) -> Check:
+    """Prepare the check of a product; one that is updated in place is read now, before the run."""
     settings = CheckSettings(memory=min(options.host_bytes or MEMORY, MEMORY), cancel=cancel)
-
-    def input_reader(operand: Operand) -> Operand:
-        return read_independently(operand, stack, memory=settings.memory, formats=LIBRARY_FORMATS)
-
-    read = replace(product, a=input_reader(product.a), b=input_reader(product.b))
-    if product.old is not None and not product.updates:
-        read = replace(read, old=input_reader(product.old))
-    check = Check(read, product.destination, settings)
+    check = Check(product, product.destination, settings)
     if product.updates:
         check.remember_old()
     return check

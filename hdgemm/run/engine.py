@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.energy import EnergyMeter
 from hdgemm.errors import AllocationError
-from hdgemm.machine.calibration import refute
+from hdgemm.machine.calibration import discard_low_rates
 from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan, planned_bytes
 from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run.learned_rates import LEAST_SECONDS, learn_alone, load_rates
 from hdgemm.run.members import Member, names_for, plan_members, with_less_memory
-from hdgemm.run.reach import direct_operands, home, reach
+from hdgemm.run.operand_paths import direct_operands, gpu_of, problem_on
 from hdgemm.run.scaling import run_scaling
 from hdgemm.run.shared import SharedRun
 
@@ -69,7 +68,7 @@ def run_product(
     if plan is not None:
         names: tuple[str, ...] = (plan.device.name,)
     else:
-        names = names_for(options, product.flops, home(product))
+        names = names_for(options, product.flops, gpu_of(product))
     if checkpoint is not None:
         names = checkpoint.choose_devices(names, options)
     run = _Run(product, options, session, watch, checkpoint)
@@ -95,14 +94,21 @@ class _Run:
     checkpoint: Checkpoint | None
 
     def _problem_for(self, device: Device, *, shared: bool) -> Problem:
-        return reach(self.product, device, direct=direct_operands(
-            shared=shared, durable=self.checkpoint is not None))  # fmt: skip
+        return problem_on(
+            self.product,
+            device,
+            direct=direct_operands(shared=shared, durable=self.checkpoint is not None),
+        )
 
     def _members(self, names: Sequence[str]) -> list[Member]:
         return plan_members(
-            partial(self._problem_for, shared=len(names) > 1), names, self.options, self.session,
-            folder=self.product.folder, watch=self.watch,
-        )  # fmt: skip
+            partial(self._problem_for, shared=len(names) > 1),
+            names,
+            self.options,
+            self.session,
+            folder=self.product.folder,
+            watch=self.watch,
+        )
 
     def alone(self, name: str, plan: Plan | None) -> Report:
         """Execute the fixed schedule of one plan; plan again where the device refuses memory."""
@@ -131,10 +137,13 @@ class _Run:
         if mult1 is None or not mult1.seconds or report.seconds < LEAST_SECONDS:
             return
         if plan.device.unified and not plan.in_place:
-            refute(
-                plan.device, self.product.folder, self.options.threads, plan.problem.dtype,
+            discard_low_rates(
+                plan.device,
+                self.product.folder,
+                self.options.threads,
+                plan.problem.dtype,
                 mult1.flops / mult1.seconds,
-            )  # fmt: skip
+            )
 
     def _planned(self, name: str, plan: Plan | None) -> Member:
         """Return the device with an earlier run's plan, the caller's, or a new one."""
@@ -193,18 +202,27 @@ class _Run:
         left_out = rates.left_out(opened) if options.split is None else {}
         taken = [name for name, spec in zip(names, opened, strict=True) if spec not in left_out]
         members = self._members(taken)
-        done = () if self.checkpoint is None else self.checkpoint.begin_shared(
-            [member.plan for member in members]
-        )  # fmt: skip
+        done = (
+            ()
+            if self.checkpoint is None
+            else self.checkpoint.begin_shared([member.plan for member in members])
+        )
         operands = product.operands()
         work = Work(product.flops, 1, 0, 0)
         recording = self._recording(operands.c, work, lambda: run.tiles())  # noqa: PLW0108 - made below
         with PeakMemory() as peak, recording as (c, observer):
             run = SharedRun(
-                product, replace(operands, c=c), members, rates, options,
-                session=self.session, observer=observer, cancel=self.watch.cancel,
-                done=done, replan=None if self.checkpoint else self._with_less_memory,
-            )  # fmt: skip
+                product,
+                replace(operands, c=c),
+                members,
+                rates,
+                options,
+                session=self.session,
+                observer=observer,
+                cancel=self.watch.cancel,
+                done=done,
+                replan=None if self.checkpoint else self._with_less_memory,
+            )
             timeline = run.go()
         seconds = time.perf_counter() - run.start
         split = replace(run.split(seconds, rates.alone), left_out=left_out)
@@ -248,7 +266,17 @@ def _scale(product: Product, watch: Watch) -> Report:
     host = DeviceSpec()
     none = (NO_SLOTS,) * 5
     plan = Plan(
-        product.row_major().problem(host), host, "initial", Overlap(), (0, 0, 0), *none,
-        (), (), (), 0, 0, in_place=True,
-    )  # fmt: skip
+        product.row_major().problem(host),
+        host,
+        "initial",
+        Overlap(),
+        (0, 0, 0),
+        *none,
+        (),
+        (),
+        (),
+        0,
+        0,
+        in_place=True,
+    )
     return build_report([plan], Timeline((), seconds), planned_bytes={}, peak_memory_bytes=0)

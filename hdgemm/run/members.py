@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.pipeline.devices.registry import first_accelerator, parts_of
 from hdgemm.planning.planner import plan_for
-from hdgemm.run.reach import direct_operands, home, reach
+from hdgemm.run.operand_paths import direct_operands, gpu_of, problem_on
+from hdgemm.run.regions import fixed_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,22 @@ def names_for(options: Options, flops: int, home: str | None = None) -> tuple[st
     return names
 
 
+def device_names(options: Options) -> tuple[str, ...]:
+    """Return the devices other than the host that a factorisation is asked to use."""
+    names = (options.devices,) if isinstance(options.devices, str) else options.devices
+    return tuple(part for name in names for part in parts_of(name) if part not in ("auto", "host"))
+
+
+def update_devices(options: Options) -> tuple[str, ...]:
+    """Return the devices of the options that compute updates; () for the host alone.
+
+    Beside them the host factors panels, and takes no part in the updates.
+    """
+    if not device_names(options):
+        return ()
+    return tuple(name for name in names_for(options, 0) if name != "host")
+
+
 @cache
 def best_device() -> str:
     """Return the first usable accelerator with memory of its own, else the host; asks once."""
@@ -102,6 +119,7 @@ def plan_members(
     if len({member.name for member in members}) < len(members):
         named = ", ".join(member.name for member in members)
         raise InputError(f"a device is named twice: {named}; name each once")
+    fixed_regions(1, 1, options.split, [member.name for member in members])
     return members
 
 
@@ -114,13 +132,16 @@ def preflight(product: Product, options: Options, session: Session) -> list[Plan
     if not product.reads_product:
         return []
     product = product.row_major()
-    names = names_for(options, product.flops, home(product))
+    names = names_for(options, product.flops, gpu_of(product))
     direct = direct_operands(shared=len(names) > 1, durable=False)
     with session.running(options):
         members = plan_members(
-            partial(reach, product, direct=direct), names, options, session,
+            partial(problem_on, product, direct=direct),
+            names,
+            options,
+            session,
             folder=product.folder,
-        )  # fmt: skip
+        )
     return [member.plan for member in members]
 
 

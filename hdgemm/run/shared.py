@@ -159,10 +159,16 @@ class SharedRun:
                 self._observer(event)
 
         return run_plan(
-            member.plan, member.device, operands, feed=feed, observer=observe,
-            cancel=self._cancel, start=self._shared.start, checks=self._checks,
+            member.plan,
+            member.device,
+            operands,
+            feed=feed,
+            observer=observe,
+            cancel=self._cancel,
+            start=self._shared.start,
+            checks=self._checks,
             cache=self._session.slots(member.device),
-        )  # fmt: skip
+        )
 
     def _give_up(self, name: str, error: Exception) -> None:
         """Leave the tiles of a failed device to the others; end the run where none is left."""
@@ -219,13 +225,13 @@ class SharedRun:
             learn_alone(member.name, member.plan.problem, seconds, self._options.threads)
 
 
-def _drawing(member: Member, rates: Rates) -> balance.Member:
+def _drawing(member: Member, rates: Rates) -> balance.PoolMember:
     """Return how a device draws: its largest tile, the speed expected of it, its granularity."""
     plan, spec = member.plan, member.device.spec
     learned = rates.found.get(spec.name)
     flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.dtype)
     per_element = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
-    return balance.Member(
+    return balance.PoolMember(
         plan.tile[:2],
         flops / per_element,
         measured=learned is not None and learned.known,

@@ -10,8 +10,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.server import jobs, paths, quotas
-from hdgemm.server.backend import ROUTINES, Demand
+from hdgemm.server import jobs, outputs, paths, quotas
+from hdgemm.server.backend import Demand
 from hdgemm.server.computations import (
     OPERANDS,
     job_options,
@@ -22,7 +22,6 @@ from hdgemm.server.computations import (
 )
 from hdgemm.server.jobs import Admission
 from hdgemm.server.problems import ProblemError, caused_by, named
-from hdgemm.server.publication import COMPANIONS
 from hdgemm.server.references import look_up
 from hdgemm.server.tables import WorkerRow
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Process
     from hdgemm.server.tokens import Account
 
-#: Room for a result's header.
-_HEADER = 4096
 #: Memory of a job whose product a cluster computes: Python, Dask's client and receipts.
 _CLIENT_BYTES = 256 << 20
 
@@ -97,10 +94,10 @@ class Examiner:
         path = None
         if process != "verify":
             with caused_by("output.path", inputs.output.path):
-                path = self._output_path(inputs.output, sources, account)
+                path = self._output_path(inputs.output, account)
         folder = self._settings.data_dir if path is None else path.parent
-        if path is not None and process in ROUTINES and not inputs.output.overwrite:
-            _refuse_companions(path)
+        if path is not None:
+            _check_files(path, process, kept, sources)
         problem = problem_of(process, kept, sources, folder)
         output, disk = None, 0
         if process != "verify":
@@ -161,9 +158,7 @@ class Examiner:
             )  # fmt: skip
         return options
 
-    def _output_path(
-        self, wanted: Output, sources: Mapping[str, Source], account: Account
-    ) -> Path | None:
+    def _output_path(self, wanted: Output, account: Account) -> Path | None:
         if wanted.path is None:
             return None
         path = paths.resolve(wanted.path, account.writable(self._settings.roots), "write")
@@ -171,34 +166,25 @@ class Examiner:
             raise InputError("the name of the result must end in .npy")
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}")
-        if any(
-            source.stored.get("path") == str(path)
-            for name, source in sources.items()
-            if name != "c"
-        ):
-            raise InputError("this file is an input of the same job")
-        if path.exists() and not (wanted.overwrite and path.is_file()):
-            raise _exists(path)
         return path
 
 
 def _disk_bytes(problem: Problem) -> int:
-    """Return the bytes of the result's file; of a solve, of the factors' scratch file too."""
+    """Return the bytes of the result's files; of a solve, of the factors' scratch file too."""
     itemsize = np.dtype(problem.dtype).itemsize
     rows, cols = problem.operands["a"].shape if problem.process == "solve" else (0, 0)
-    return (problem.m * problem.n + rows * cols) * itemsize + _HEADER
+    result = (problem.m * problem.n + rows * cols) * itemsize + outputs.HEADER
+    return result + outputs.companion_bytes(problem)
 
 
-def _refuse_companions(path: Path) -> None:
-    """Refuse to replace files that a factorisation stores beside its result."""
-    for suffix in COMPANIONS:
-        if (other := path.with_suffix(suffix)).exists():
-            raise _exists(other)
-
-
-def _exists(path: Path) -> ProblemError:
-    what = f"{path} exists; set output.overwrite (--overwrite) to replace it"
-    return ProblemError(409, "exists", what)
+def _check_files(
+    path: Path, process: Process, kept: Mapping[str, Any], sources: Mapping[str, Source]
+) -> None:
+    """Refuse results that would replace an input or, unless that is asked for, a file."""
+    read = ((name, source.stored.get("path")) for name, source in sources.items())
+    with caused_by("output.path", kept["output"]["path"]):
+        outputs.refuse_inputs(path, process, kept, read)
+        outputs.refuse_existing(path, process, kept, overwrite=kept["output"]["overwrite"])
 
 
 def _kept(inputs: Common) -> dict[str, Any]:
@@ -221,19 +207,21 @@ def reserve(
     held = jobs.reserved(conn)
     for limit, count, holder in (
         (settings.max_queue, sum(held.jobs.values()), "the server's queue holds"),
-        (account.max_jobs, held.jobs.get(account.id, 0), "this token may have"),
+        (account.most_jobs(settings), held.jobs.get(account.id, 0), "this token may have"),
     ):
         if limit is not None and count >= limit:
             raise ProblemError(
                 429, "too-many-jobs", f"{holder} at most {limit} unfinished jobs", limit=limit,
                 headers={"Retry-After": "30"},
             )  # fmt: skip
+    quotas.check_quota(conn, account, admission.disk_bytes)
     if admission.output is None:
         return
     path = admission.output_path
-    writer = None if path is None else jobs.writer_of(conn, path)
-    if writer is not None:
-        raise ProblemError(409, "exists", f"job {writer} will write {path}", job=writer)
+    if path is not None:
+        writer = outputs.writer_of(conn, admission.process, admission.inputs, Path(path))
+        if writer is not None:
+            job, file = writer
+            raise ProblemError(409, "exists", f"job {job} will write {file}", job=job)
     folder = Path(path).parent if path else settings.data_dir
     quotas.check_disk(held, folder, admission.disk_bytes, settings)
-    quotas.check_quota(conn, account, admission.disk_bytes)

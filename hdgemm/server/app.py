@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from hdgemm.errors import HdgemmError
@@ -17,7 +19,7 @@ from hdgemm.server.metrics import Metrics
 from hdgemm.server.middleware import RequestChecks
 from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, from_status, problem_of
 from hdgemm.server.routes import files, jobs, matrices, processes, queue, results, system
-from hdgemm.server.validation import describe_errors, show
+from hdgemm.server.validation import MOST_VALUES, describe_errors, has_more_values, schema_of, show
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -44,7 +46,8 @@ def create_app(service: Service) -> FastAPI:
     """Return the ASGI application of one service, which the caller opens and closes."""
     app = FastAPI(
         title="hdgemm", version="1", description=_DESCRIPTION, openapi_url=None,
-        dependencies=[Depends(_refuse_unknown_parameters)],
+        redirect_slashes=False,  # its redirects name the proxy's address, and no prefix
+        dependencies=[Depends(_refuse_unknown_parameters), Depends(_refuse_many_values)],
     )  # fmt: skip
     app.state.service = service
     app.state.metrics = Metrics(service.settings, service.database)
@@ -76,18 +79,52 @@ async def _refuse_unknown_parameters(request: Request) -> None:
             )  # fmt: skip
 
 
+async def _refuse_many_values(request: Request) -> None:
+    """Refuse a body of many values before it is validated.
+
+    Validation runs on the event loop, and reports an error for each unknown member.
+    """
+    if request.scope["route"].body_field is None:
+        return
+    try:
+        document = await request.json()
+    except (ValueError, RecursionError):
+        return  # no JSON, which the framework refuses
+    if has_more_values(document, MOST_VALUES):
+        raise ProblemError(
+            422, "too-many-values",
+            f"the body may have {MOST_VALUES} members and items in all", limit=MOST_VALUES,
+        )  # fmt: skip
+
+
 async def _error(_: Request, error: Exception) -> Response:
     return problem_of(error).response()
 
 
 async def _http_error(request: Request, error: Any) -> Response:
     headers = dict(error.headers or {})
+    if error.status_code == 404 and (other := _path_of_route(request)) is not None:
+        return RedirectResponse(request.app.state.service.documents.prefix + other, 307)
     if error.status_code == 400 and isinstance(error.__cause__, (RecursionError, ValueError)):
         # FastAPI's answer to a body that its JSON parser gave up on.
         return ProblemError(400, "bad-json", "the body is no JSON that can be read").response()
     if error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
     return from_status(error.status_code, str(error.detail), headers).response()
+
+
+def _path_of_route(request: Request) -> str | None:
+    """Return path and query of the resource that a path names but for a slash at its end.
+
+    Without scheme, host and port, which a proxy may change.
+    """
+    path = request.url.path
+    path = path.rstrip("/") if path.endswith("/") else f"{path}/"
+    routes = (route for router in _ROUTERS for route in router.routes)
+    if not any(isinstance(route, Route) and route.path_regex.match(path) for route in routes):
+        return None
+    query = request.url.query
+    return quote(path) + (f"?{query}" if query else "")
 
 
 def _methods(request: Request) -> set[str]:
@@ -109,8 +146,8 @@ async def _invalid(request: Request, error: Any) -> Response:
         if item["type"] == "json_invalid":
             return ProblemError(400, "bad-json", f"the body is no JSON: {item['msg']}").response()
     field = getattr(request.scope.get("route"), "body_field", None)
-    model = None if field is None else field.field_info.annotation
-    errors = describe_errors(found, error.body, model)
+    schema = {} if field is None else schema_of(field.field_info.annotation)
+    errors = describe_errors(found, error.body, schema)
     return ProblemError(
         422, "invalid-request", "; ".join(item["what"] for item in errors[:3]), errors=errors
     ).response()

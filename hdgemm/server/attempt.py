@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
-from hdgemm.server import paths, references
-from hdgemm.server.backend import ROUTINES, Call, Outcome, Watch, finite
+from hdgemm.server import outputs, paths, quotas, references
+from hdgemm.server.backend import GANTT, ROUTINES, TRACE, Call, Outcome, Watch, finite
 from hdgemm.server.computations import (
     OPERANDS,
     job_options,
@@ -22,13 +22,19 @@ from hdgemm.server.computations import (
     on_cluster,
     parameters_of,
 )
+from hdgemm.server.heartbeat import LeaseLostError
+from hdgemm.server.permissions import give_mode
 from hdgemm.server.publication import (
     CHUNK,
     JOURNAL,
     Publication,
+    described,
     digest,
+    kept_bytes,
+    open_finished,
     publish,
     remove_leftovers,
+    result_bytes,
     temporary_name,
 )
 from hdgemm.server.references import OperandFiles
@@ -36,6 +42,8 @@ from hdgemm.server.references import OperandFiles
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import sqlalchemy as sa
 
     from hdgemm.server.backend import Library
     from hdgemm.server.database import Database
@@ -48,10 +56,6 @@ log = logging.getLogger(__name__)
 _PHASES: Final = {"gemm": "multiplying", "verify": "verifying", "profile": "profiling"}
 #: Speed in flop/s that tells a long job where its plan has no expectation.
 _ASSUMED_FLOPS: Final = 1e11
-
-
-class LeaseLostError(Exception):
-    """Another attempt holds the job now; the results of this one are dropped."""
 
 
 class Attempt:
@@ -93,10 +97,27 @@ class Attempt:
             call = self._open(stack)
             self._enter(_PHASES.get(process, "factoring"))
             compute = partial(self._library.run, call, options, watch)
+            outcome = self._compute(call, compute)
+            self._refuse_wrong(outcome)
             if self._job.output is None:
-                self._succeed(compute(), None)
+                self._succeed(outcome, None)
             else:
-                self._publish(call.out, self._compute(call, compute))
+                self._publish(call.out, outcome)
+
+    def _refuse_wrong(self, outcome: Outcome) -> None:
+        """Raise when the check of a product, or a product's own check, found C wrong.
+
+        The job keeps the report, which names the rows that fail. C is an input of a check.
+        """
+        checked = self._job.process == "verify"
+        found = outcome.report if checked else outcome.report.get("verification")
+        if not found or found.get("passed", True):
+            return
+        self._note(report=finite(outcome.report))
+        summary = found.get("summary", "C is not the product")
+        if checked:
+            raise InputError(summary)
+        raise HdgemmError(f"{summary}; the result is not published")
 
     def _compute(self, call: Call, compute: Callable[[], Outcome]) -> Outcome:
         """Compute the result; continue an earlier attempt's where its journal allows that."""
@@ -180,31 +201,47 @@ class Attempt:
 
     def _publish(self, out: Path, outcome: Outcome) -> None:
         self._enter("hashing")
-        fd = os.open(out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-            found = os.fstat(fd)
-            sha256 = ""
-            for number, part in enumerate(digest(fd)):
-                self._heartbeat.note(
-                    {"percent": 100.0, "phase": "hashing",
-                     "phase_percent": min(100.0, 100.0 * number * CHUNK / max(1, found.st_size))}
-                )  # fmt: skip
-                if self._heartbeat.cancel.is_set():
-                    raise CancelledRunError("cancelled before the result was published")
-                sha256 = part or ""
-        finally:
-            os.close(fd)
+        if (self._job.output or {})["path"] is not None:
+            beside = outputs.files_beside(self._job.process, self._job.inputs, out)
+            give_mode((out, *beside), 0o666 & ~self._settings.umask)
         target, output = self._target(), self._job.output or {}
+        with open_finished(out) as stream:
+            about = described(stream, out, target)
+            sha256 = self._hash(stream.fileno(), about["size"])
         publication = Publication(
-            str(target.parent / out.name), str(target), found.st_ino, found.st_size,
-            found.st_mtime_ns, sha256, overwrite=output["overwrite"] or output["path"] is None,
+            **about, sha256=sha256, overwrite=output["overwrite"] or output["path"] is None,
+            beside=self._describe_beside(out, target),
         )  # fmt: skip
         self._draw(outcome)
         self._note(publication=asdict(publication), report=finite(outcome.report))
         self._enter("publishing")
         publish(publication, self._roots)
         self._succeed(outcome, publication)
+
+    def _hash(self, fd: int, size: int) -> str:
+        sha256 = ""
+        for number, part in enumerate(digest(fd)):
+            self._heartbeat.note(
+                {"percent": 100.0, "phase": "hashing",
+                 "phase_percent": min(100.0, 100.0 * number * CHUNK / max(1, size))}
+            )  # fmt: skip
+            if self._heartbeat.cancel.is_set():
+                raise CancelledRunError("cancelled before the result was published")
+            sha256 = part or ""
+        return sha256
+
+    def _describe_beside(self, out: Path, target: Path) -> list[dict[str, Any]]:
+        """Describe the files that the library stored beside the result."""
+        process, inputs = self._job.process, self._job.inputs
+        found = []
+        for temporary, path in zip(
+            outputs.files_beside(process, inputs, out),
+            outputs.files_beside(process, inputs, target), strict=True,
+        ):  # fmt: skip
+            if temporary.exists():
+                with open_finished(temporary) as stream:
+                    found.append(described(stream, temporary, path))
+        return found
 
     def _finish_publication(self) -> bool:
         self._enter("publishing")
@@ -227,21 +264,32 @@ class Attempt:
     def _succeed(self, outcome: Outcome, publication: Publication | None) -> None:
         if publication is None:
             self._draw(outcome)
-        self._heartbeat.stop()
         output: dict[str, Any] | None = self._job.output
         if publication is not None and output is not None:
             output = {
                 **output, "size": publication.size, "sha256": publication.sha256,
                 "inode": publication.inode, "mtime_ns": publication.mtime_ns,
+                "beside": publication.beside,
             }  # fmt: skip
-        with self._database.write() as conn:
-            now = self._database.now(conn)
-            if not self._heartbeat.held.finish(
-                conn, now, "successful", "done", report=finite(outcome.report), output=output,
-                publication=None,
-            ):  # fmt: skip
-                raise LeaseLostError
+        self._heartbeat.finish(
+            "successful", "done", self._keep, report=finite(outcome.report), output=output
+        )
         self._journal.unlink(missing_ok=True)
+
+    def _keep(self, conn: sa.Connection) -> int:
+        """Return the bytes that the job keeps; remove its pictures where the quota has no room.
+
+        Its trace and pictures were not known when it was admitted, only its result.
+        """
+        result = result_bytes(self._job)
+        kept = result + kept_bytes(conn, self._job, self._settings)
+        free = quotas.free_bytes(conn, self._job.owner)
+        if free is None or kept - self._job.disk_bytes <= free:
+            return kept
+        log.warning("no trace or picture: the token's quota has no room for them")
+        for name in (TRACE, GANTT):
+            (self._folder / name).unlink(missing_ok=True)
+        return result + kept_bytes(conn, self._job, self._settings)
 
     def _enter(self, phase: str) -> None:
         log.info("%s", phase)
@@ -249,6 +297,9 @@ class Attempt:
             raise LeaseLostError
 
     def _note(self, **values: Any) -> None:
-        with self._database.write() as conn:
-            if not self._heartbeat.held.update(conn, self._database.now(conn), **values):
-                raise LeaseLostError
+        def store() -> bool:
+            with self._database.write() as conn:
+                return self._heartbeat.held.update(conn, self._database.now(conn), **values)
+
+        if not self._heartbeat.outlast(store):
+            raise LeaseLostError

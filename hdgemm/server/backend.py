@@ -24,6 +24,10 @@ ROUTINES: Final[Mapping[str, bool]] = {
     "cholesky": True, "lu": True, "qr": True, "solve": True, "lstsq": True, "syrk": False,
 }  # fmt: skip
 
+#: Names of pictures in a job's folder.
+TRACE: Final = "trace.json"
+GANTT: Final = "gantt.png"
+
 
 @dataclass(frozen=True)
 class Demand:

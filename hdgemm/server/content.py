@@ -6,11 +6,14 @@ import base64
 import io
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
+from numpy.lib.stride_tricks import as_strided
 from starlette.responses import Response, StreamingResponse
 
 from hdgemm.matrices.npy import read_header
@@ -21,10 +24,13 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-_CHUNK: Final = 1 << 20
+#: Bytes read at once. A connection holds two such chunks, however slowly its client reads.
+_CHUNK: Final = 256 << 10
+#: Gaps between the lines of a piece that are read with it, in bytes: fewer, larger requests.
+_GAP: Final = 4096
 #: Threads that read contents: a file system that does not answer must not block all others.
 _READERS: Final = CapacityLimiter(32)
-#: The largest piece that is answered at once, in bytes.
+#: The largest rectangle that is answered, in bytes.
 MAX_PIECE: Final = 64 << 20
 
 
@@ -60,21 +66,83 @@ def stream_file(request: Request, file: io.FileIO, sha256: str, name: str) -> Re
     if request.method == "HEAD":
         file.close()
         return Response(status_code=status, headers=headers, media_type=media_type)
-    return StreamingResponse(_read(file, start, stop), status, headers, media_type)
+    return StreamingResponse(_read(file, _Piece.of(start, stop)), status, headers, media_type)
 
 
-async def _read(file: io.FileIO, start: int, stop: int) -> AsyncIterator[bytes]:
+def stream_bytes(file: io.FileIO, start: int, stop: int, media_type: str) -> Response:
+    """Answer with bytes of a file that has no ETag; `file` is closed when the answer ends."""
+    headers = {"Content-Length": str(stop - start)}
+    return StreamingResponse(
+        _read(file, _Piece.of(start, stop)), headers=headers, media_type=media_type
+    )
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Bytes of a file at equal distances, as the elements of a rectangle lie.
+
+    Parameters
+    ----------
+    offset
+        Of its first byte in the file.
+    lines
+        Rows of a row-major matrix, columns of a column-major one.
+    width, stride
+        Bytes of a line, and from one line to the next.
+    """
+
+    offset: int
+    lines: int
+    width: int
+    stride: int
+
+    @classmethod
+    def of(cls, start: int, stop: int) -> _Piece:
+        """Return contiguous bytes of a file."""
+        return cls(start, 1, stop - start, stop - start)
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.lines * self.width
+
+    def read(self, fd: int, position: int) -> bytes:
+        """Return its bytes from a position on, at most `_CHUNK`; fewer where the file ends."""
+        line, within = divmod(position, self.width)
+        at = self.offset + line * self.stride + within
+        if self.stride == self.width:
+            return os.pread(fd, min(_CHUNK, self.size - position), at)
+        if within or self.width >= _CHUNK:
+            return os.pread(fd, min(_CHUNK, self.width - within), at)
+        count = min(self.lines - line, _CHUNK // self.width)
+        at_once = max(1, _CHUNK // self.stride) if self.stride - self.width <= _GAP else 1
+        return b"".join(
+            self._lines(fd, first, min(at_once, line + count - first))
+            for first in range(line, line + count, at_once)
+        )
+
+    def _lines(self, fd: int, first: int, count: int) -> bytes:
+        """Read lines with the gaps between them, and leave these out."""
+        span = (count - 1) * self.stride + self.width
+        data = os.pread(fd, span, self.offset + first * self.stride)
+        if count == 1 or len(data) < span:
+            return data[: self.width]
+        found = np.frombuffer(data, np.uint8)
+        return as_strided(found, (count, self.width), (self.stride, 1)).tobytes()
+
+
+async def _read(file: io.FileIO, piece: _Piece, head: bytes = b"") -> AsyncIterator[bytes]:
     with file:
-        while start < stop:
-            length = min(_CHUNK, stop - start)
-            chunk = await to_thread.run_sync(
-                os.pread, file.fileno(), length, start, limiter=_READERS
-            )
+        if head:
+            yield head
+        position = 0
+        while position < piece.size:
+            chunk = await to_thread.run_sync(piece.read, file.fileno(), position, limiter=_READERS)
             if not chunk:
                 # Ending short of Content-Length breaks the connection, which the client notices.
                 return
             yield chunk
-            start += len(chunk)
+            position += len(chunk)
 
 
 def _matches(header: str | None, etag: str) -> bool:
@@ -107,39 +175,53 @@ def _range(request: Request, etag: str, size: int) -> tuple[int, int] | None:
     return start, stop
 
 
-def rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> Response:
+def rectangle(request: Request, file: io.FileIO, rows: str | None, cols: str | None) -> Response:
     """Answer with a piece of an open .npy file as one; ``rows=0:10``, None stands for all.
 
-    Raises `ProblemError` 422 where it is no range of the matrix, 413 where it is too large to be
-    answered at once.
+    `file` is closed when the answer ends. Raises `ProblemError` 422 where it is no range of the
+    matrix, 413 where it is too large.
     """
-    with file:
-        header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))
-        height, width = header.shape
-        row, col = _span(rows, height, "rows"), _span(cols, width, "cols")
-        extents = (row.stop - row.start, col.stop - col.start)
-        nbytes = extents[0] * extents[1] * header.dtype.itemsize
-        if nbytes > MAX_PIECE:
-            raise ProblemError(
-                413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
-                requested=nbytes, available=MAX_PIECE,
-            )  # fmt: skip
-        order: Literal["C", "F"] = "F" if header.fortran else "C"
-        found = np.empty(extents, header.dtype, order)
-        if nbytes:
-            matrix = np.memmap(file, header.dtype, "r", header.offset, header.shape, order)
-            found[:] = matrix[row, col]
+    try:
+        head, piece = _rectangle(file, rows, cols)
+    except BaseException:
+        file.close()
+        raise
+    headers = {"Content-Length": str(len(head) + piece.size)}
+    media_type = "application/octet-stream"
+    if request.method == "HEAD":
+        file.close()
+        return Response(headers=headers, media_type=media_type)
+    return StreamingResponse(_read(file, piece, head), headers=headers, media_type=media_type)
+
+
+def _rectangle(file: io.FileIO, rows: str | None, cols: str | None) -> tuple[bytes, _Piece]:
+    """Return the header of a rectangle's file, and where its elements lie."""
+    header = read_header(Path(f"/proc/self/fd/{file.fileno()}"))
+    height, width = header.shape
+    row, col = _span(rows, height, "rows"), _span(cols, width, "cols")
+    shape, itemsize = (len(row), len(col)), header.dtype.itemsize
+    nbytes = shape[0] * shape[1] * itemsize
+    if nbytes > MAX_PIECE:
+        raise ProblemError(
+            413, "piece-too-large", f"the piece has {nbytes} bytes, {MAX_PIECE} are the most",
+            requested=nbytes, available=MAX_PIECE,
+        )  # fmt: skip
     buffer = io.BytesIO()
-    np.save(buffer, found)
-    return Response(buffer.getvalue(), media_type="application/octet-stream")
+    described = {"descr": dtype_to_descr(header.dtype), "fortran_order": header.fortran}
+    write_array_header_1_0(buffer, {**described, "shape": shape})
+    # Lines of a column-major file are columns.
+    line, within, stride = (col, row, height) if header.fortran else (row, col, width)
+    offset = header.offset + (line.start * stride + within.start) * itemsize
+    piece = _Piece(offset, len(line), len(within) * itemsize, stride * itemsize)
+    return buffer.getvalue(), piece
 
 
-def _span(text: str | None, extent: int, name: str) -> slice:
+def _span(text: str | None, extent: int, name: str) -> range:
     if text is None:
-        return slice(0, extent)
+        return range(extent)
     first, last = (int(part) for part in text.split(":"))
     if not 0 <= first <= last <= extent:
         raise ProblemError(
             422, "bad-span", f"{name}={text} is no range of {extent} {name}", extent=extent
         )
-    return slice(first, last)
+    return range(first, last)

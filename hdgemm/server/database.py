@@ -8,11 +8,12 @@ import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, missing_extra
+from hdgemm.server.permissions import check_apart, open_private
 from hdgemm.server.problems import is_full
 from hdgemm.server.tables import Table
 
@@ -62,8 +63,10 @@ class Database:
     power cut as well as a SIGKILL.
     """
 
-    def __init__(self, url: str, reserve: DiskReserve | None = None) -> None:
-        self._reserve = reserve
+    def __init__(
+        self, url: str, reserve: DiskReserve | None = None, lock: IO[bytes] | None = None
+    ) -> None:
+        self._reserve, self._lock = reserve, lock
         self.is_sqlite = url.startswith("sqlite")
         if url.startswith("postgresql://"):
             url = url.replace("postgresql://", "postgresql+psycopg://", 1)
@@ -126,8 +129,7 @@ class Database:
 
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        lock_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with lock_file.open("w") as lock:
+        with open_private(lock_file) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self.write() as conn:
                 if not self.is_sqlite:
@@ -140,22 +142,37 @@ class Database:
                     alembic.command.stamp(config, "head")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and free the database for another server."""
         self.engine.dispose()
+        if self._lock is not None:
+            self._lock.close()
 
 
-def open_database(settings: Settings) -> Database:
+def open_database(settings: Settings, *, serving: bool = False) -> Database:
     """Open the database of a service, with its folders and schema made.
 
     Raises `InputError` when the folders or the database cannot be opened; the message says why.
+    `serving` marks it as a server's own, and refuses an SQLite database that another server has:
+    limits of requests and streams, and caches, hold for one process.
     """
     from alembic.util import CommandError
 
     try:
+        file = sqlite_file(settings.url)
+        own = [settings.data_dir, settings.matrices_dir, settings.data_dir / "jobs"]
+        check_apart([*own, *([] if file is None else [file])], settings.roots)
         settings.make_folders()
-        database = Database(settings.url, DiskReserve(settings.data_dir / "reserve"))
+        lock = None
+        if file is not None and file.parent.is_dir():
+            open_private(file).close()  # SQLite gives the files beside it the same permissions
+            lock = _lock_server(file) if serving else None
+        database = Database(settings.url, DiskReserve(settings.data_dir / "reserve"), lock)
         database.migrate(settings.data_dir / "migrate.lock")
     except (sa.exc.SQLAlchemyError, CommandError, ImportError) as error:
+        if isinstance(error, ImportError):
+            missing = missing_extra(error, f"the database {_shown(settings.url)}")
+            if missing is not None:
+                raise missing from error
         cause = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
         raise InputError(f"cannot open the database {_shown(settings.url)}: {cause[0]}") from error
     except OSError as error:
@@ -163,6 +180,31 @@ def open_database(settings: Settings) -> Database:
             f"cannot use the data folder {settings.data_dir}: {error.strerror}"
         ) from error
     return database
+
+
+def _lock_server(database: Path) -> IO[bytes]:
+    """Lock an SQLite database against other servers; the lock ends with the process."""
+    lock = open_private(database.with_name(f"{database.name}.server"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = Path(lock.name).read_text(encoding="ascii", errors="replace").strip()
+        lock.close()
+        raise InputError(
+            f"another server, process {holder or 'unknown'}, has the database {database}: stop it, "
+            "or give another --data-dir; several servers need PostgreSQL"
+        ) from error
+    lock.truncate(0)
+    lock.write(b"%d" % os.getpid())
+    lock.flush()
+    return lock
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite database."""
+    parsed = sa.make_url(url)
+    named = parsed.get_backend_name() == "sqlite" and parsed.database not in {None, "", ":memory:"}
+    return Path(parsed.database or "") if named else None
 
 
 def _shown(url: str) -> str:

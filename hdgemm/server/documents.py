@@ -34,7 +34,7 @@ class StatusInfo(BaseModel):
                     "jobID": "0" * 32, "processID": "gemm", "type": "process", "name": "night run",
                     "status": "running", "phase": "multiplying", "message": "multiplying",
                     "created": "2026-11-21T10:00:00Z", "updated": "2026-11-21T10:00:09Z",
-                    "started": "2026-11-21T10:00:01Z", "finished": None, "expires": None,
+                    "started": "2026-11-21T10:00:01Z", "expires": None,
                     "progress": 41, "priority": 0, "attempt": 1, "cancelRequested": False,
                     "inputs": {},
                     "detail": {"percent": 41.2, "gflops": 139.0, "eta": 12.0, "limit": "mult1"},
@@ -55,8 +55,8 @@ class StatusInfo(BaseModel):
     phase: str
     message: str
     created: datetime
-    started: datetime | None
-    finished: datetime | None
+    started: datetime | None = Field(None, description="Absent before.")
+    finished: datetime | None = Field(None, description="Absent before.")
     updated: datetime
     expires: datetime | None = Field(
         None, description="When a finished job is deleted with its kept result; null: never."
@@ -185,7 +185,7 @@ class Documents:
 
     def link(self, path: str, rel: str, media_type: str = "application/json") -> dict[str, Any]:
         """Return a link to a path of this service."""
-        return {"href": self.prefix + path, "rel": rel, "type": media_type, "title": None}
+        return {"href": self.prefix + path, "rel": rel, "type": media_type}
 
     def status(self, job: Job, phases: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """Return a job as a `StatusInfo` document, with its phases where they are given."""
@@ -199,6 +199,9 @@ class Documents:
             results = "http://www.opengis.net/def/rel/ogc/1.0/results"
             links.append(self.link(f"{at}/results", results))
         document = StatusInfo.model_validate(job).model_dump(mode="json")
+        for name in ("started", "finished"):
+            if document[name] is None:
+                del document[name]  # OGC's schema has no null
         if job.finished is not None and self.retention_seconds is not None:
             document["expires"] = iso(job.finished + self.retention_seconds)
         return {**document, "phases": phases, "links": links}

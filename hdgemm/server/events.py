@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import sqlalchemy as sa
 from anyio import to_thread
@@ -17,7 +17,8 @@ from hdgemm.server.tables import FINISHED, Job, JobEvent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from hdgemm.server.service import Service
+    from hdgemm.server.coalescing_cache import CoalescingCache
+    from hdgemm.server.database import Database
     from hdgemm.server.tokens import Account
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,17 @@ class _Follower:
         self.revoked = False
 
 
+class Publisher(Protocol):
+    """What event streams need of the service: its database, caches of answers, and accounts."""
+
+    database: Database
+    statuses: CoalescingCache[tuple[str, str]]
+    news: CoalescingCache[tuple[str, int]]
+
+    def account(self, secret: str | None) -> Account | None:
+        """Return the account of a secret, None if it has none."""
+
+
 class EventStreams:
     """Streams events to followers; one query a tick looks after all of them.
 
@@ -71,11 +83,11 @@ class EventStreams:
     that are equally far share the read.
     """
 
-    def __init__(self, service: Service, most: int, most_per_account: int) -> None:
+    def __init__(self, service: Publisher, most: int, most_per_account: int) -> None:
         self._service = service
         self._most = most
         self._most_per_account = most_per_account
-        # A follower is held by its stream alone, and so leaves with it.
+        # Only the stream references the follower.
         self._followers: weakref.WeakSet[_Follower] = weakref.WeakSet()
         self._poll: asyncio.Task[None] | None = None
 

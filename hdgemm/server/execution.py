@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from hdgemm.server.models import (
     CholeskyInputs,
@@ -38,9 +38,9 @@ class Format(Strict):
 
 
 class ReferencedOutput(Strict):
-    """A matrix in the results: always a link to it."""
+    """A matrix in the results: a link to it, or its bytes where it is the one output of "raw"."""
 
-    transmissionMode: Literal["reference"] = "reference"  # noqa: N815
+    transmissionMode: Literal["reference", "value"] | None = None  # noqa: N815
     format: Format | None = None
 
 
@@ -78,9 +78,26 @@ class Execute(Strict):
     outputs: ReportOutputs | None = None
     response: Annotated[
         Literal["document", "raw"],
-        Field(description="How `…/results` answers: a document, or links in headers alone."),
+        Field(description="How `…/results` answers: a document, or raw: one output's own bytes."),
     ] = "document"
     subscriber: Subscriber | None = None
+
+    @model_validator(mode="after")
+    def _one_value(self) -> Self:
+        """Refuse a matrix within a document or beside another output."""
+        matrix = getattr(self.outputs, "c", None)
+        if getattr(matrix, "transmissionMode", None) == "value" and (
+            self.response != "raw" or self.chosen_outputs != ["c"]
+        ):
+            raise ValueError('c has a value where "response" is "raw" and c is the one output')
+        return self
+
+    @property
+    def linked_outputs(self) -> list[str]:
+        """The outputs that the request wants by reference."""
+        named = () if self.outputs is None else self.outputs
+        return [name for name, each in named
+                if getattr(each, "transmissionMode", None) == "reference"]  # fmt: skip
 
     @property
     def chosen_outputs(self) -> list[str] | None:

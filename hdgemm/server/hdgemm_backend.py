@@ -7,10 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.errors import CancelledRunError
-from hdgemm.server.backend import ROUTINES, Demand, Outcome
+from hdgemm.server.backend import GANTT, TRACE, Demand, Outcome
 from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
     from hdgemm.report import Report
-    from hdgemm.server.backend import Call, Problem, Source, Watch
+    from hdgemm.server.backend import Call, Problem, Watch
 
-#: A map of more work units than this shows nothing that a percentage does not.
-_MOST_MAPPED: Final = 2500
+#: The most events of a stored trace, which has about 200 bytes for each.
+_MOST_TRACED: Final = 20_000
 
 
 class HdgemmLibrary:
@@ -56,7 +54,7 @@ def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
         "observer": watch.observer, "cancel": watch.cancel,
     }  # fmt: skip
     if not call.cluster:
-        from hdgemm.blas import multiply
+        from hdgemm.blas.products import multiply
 
         report = multiply(**product, checkpoint=call.journal or False)
     else:
@@ -95,7 +93,7 @@ def _verify(call: Call, options: Options, watch: Watch) -> Outcome:
 
 
 def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
-    """Measure a device's contention, or simulate a system's."""
+    """Measure a device's contention."""
     from hdgemm import profiling
 
     def progress(part: float, what: str) -> None:
@@ -104,12 +102,9 @@ def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
         watch.progress({"percent": 100.0 * part, "doing": what})
 
     wanted = call.parameters
-    if wanted["simulate"] is not None:
-        result = profiling.simulate_profile(wanted["simulate"], progress=progress)
-    else:
-        result = profiling.profile(
-            device=wanted["device"], quick=wanted["quick"], folder=call.out, progress=progress
-        )
+    result = profiling.profile(
+        device=wanted["device"], quick=wanted["quick"], folder=call.out, progress=progress
+    )
     return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
@@ -136,64 +131,6 @@ def _linpack_settings(parameters: Mapping[str, Any]) -> LinpackSettings:
     return Settings(parameters["n"], parameters["nb"], depth=parameters["depth"])
 
 
-def plan_problem(problem: Problem, options: Options) -> Demand:
-    """Plan a product or a routine as it will run; the children of `Planner` call it."""
-    with TemporaryDirectory(prefix="hdgemm-plan-") as scratch:
-        folder = Path(scratch)
-        paths = {
-            name: operand.path or _stand_in(folder / f"{name}.npy", operand)
-            for name, operand in problem.operands.items()
-        }
-        out = (problem.folder or folder) / ".hdgemm-plan.npy"
-        if problem.process in ROUTINES:
-            return _plan_routine(problem, paths, out, options)
-        return _plan_product(problem, paths, out, options)
-
-
-def _plan_routine(
-    problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
-) -> Demand:
-    from hdgemm.linalg.routines import plan_routine
-
-    plan = plan_routine(
-        problem.process, tuple(paths.values()), out, options=options,
-        parameters=problem.parameters, checkpoint=ROUTINES[problem.process],
-    )  # fmt: skip
-    # Solutions with the factors take all memory that is allowed, for columns of B.
-    whole = options.host_bytes if problem.process == "solve" else None
-    return Demand(whole or plan.bytes_held, plan.summary())
-
-
-def _plan_product(
-    problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
-) -> Demand:
-    import hdgemm
-    from hdgemm.pipeline.plan_summary import summarize_all
-
-    product: dict[str, Any] = {**paths, **problem.parameters}
-    if not product.get("beta"):
-        product.pop("c", None)  # a check has a C that is no input of the product
-    plans = hdgemm.plan(**product, out=out, options=options)
-    if not plans:
-        extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
-        return Demand(0, extents)
-    summary, units = summarize_all(plans), plans[0].units
-    # Several devices draw their units while they run.
-    drawn = len(plans) == 1 and len(units) <= _MOST_MAPPED
-    return Demand(summary["host_bytes"], summary, [[*u.rect] for u in units] if drawn else [])
-
-
-def _stand_in(path: Path, operand: Source) -> Path:
-    """Make a sparse file for the result of a job that has not run yet."""
-    rows, cols = operand.shape
-    dtype = np.dtype(operand.dtype)
-    with path.open("wb") as stream:
-        header = {"descr": dtype.str, "fortran_order": False, "shape": (rows, cols)}
-        np.lib.format.write_array_header_1_0(stream, header)
-        stream.truncate(stream.tell() + rows * cols * dtype.itemsize)
-    return path
-
-
 def _draw_profile(result: Profile, folder: Path) -> None:
     from hdgemm.pictures.gantt import save_gantt
     from hdgemm.pictures.trace import save_trace
@@ -202,16 +139,16 @@ def _draw_profile(result: Profile, folder: Path) -> None:
         result.save(whole)
         (Path(whole) / "report.html").replace(folder / "report.html")
     for strategy, timeline in list(result.timelines.items())[-1:]:
-        save_trace(timeline, folder / "trace.json")
-        save_gantt(timeline, folder / "gantt.png", title=strategy)
+        save_trace(timeline, folder / TRACE, most=_MOST_TRACED)
+        save_gantt(timeline, folder / GANTT, title=strategy)
 
 
 def _draw(report: Report, folder: Path) -> None:
     from hdgemm.pictures.gantt import save_gantt
     from hdgemm.pictures.trace import save_trace
 
-    save_trace(report.timeline, folder / "trace.json")
+    save_trace(report.timeline, folder / TRACE, most=_MOST_TRACED)
     if report.timeline.events:
-        from hdgemm.report_text import report_title
+        from hdgemm.report import report_title
 
-        save_gantt(report.timeline, folder / "gantt.png", title=report_title(report))
+        save_gantt(report.timeline, folder / GANTT, title=report_title(report))

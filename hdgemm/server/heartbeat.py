@@ -12,24 +12,27 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
 
 from hdgemm.server.backend import finite
+from hdgemm.server.problems import DATABASE_ERRORS
 from hdgemm.server.tables import Job
 from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hdgemm.pipeline.timeline import Event
     from hdgemm.server.database import Database
     from hdgemm.server.leases import Held
     from hdgemm.server.settings import Settings
+    from hdgemm.server.tables import Status
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 _LISTEN_SECONDS: Final = 0.25
 _PROGRESS_SECONDS: Final = 0.5
 #: Names of the files in the job's folder.
@@ -40,6 +43,10 @@ _FIRST_SECONDS: Final = 0.1
 #: Operations of one stage of one device that a live Gantt chart shows at most.
 _MOST_OPERATIONS: Final = 150
 _MEMBERS: Final = ("elapsed", "percent", "gflops", "phase", "busy")
+
+
+class LeaseLostError(Exception):
+    """Another attempt holds the job now; the results of this one are dropped."""
 
 
 class History:
@@ -131,7 +138,7 @@ class Heartbeat:
     def enter(self, phase: str) -> bool:
         """Store that a phase begins; say whether the lease is still held."""
         self._note_phase(phase)
-        return self._store_phases()
+        return self.outlast(self._store_phases)
 
     def _note_phase(self, phase: str | None) -> None:
         if phase is not None and phase != self._phase:
@@ -149,6 +156,29 @@ class Heartbeat:
                 )
             del self._entered[: len(entered)]
         return held
+
+    def finish(
+        self,
+        status: Status,
+        message: str,
+        kept: Callable[[sa.Connection], int],
+        **values: Any,
+    ) -> None:
+        """Stop, and end the job; raise `LeaseLostError` where another attempt holds it.
+
+        `kept` returns the bytes that the job keeps, in the transaction that ends it.
+        """
+        self.stop()
+
+        def store() -> bool:
+            with self._database.queue() as conn:
+                now = self._database.now(conn)
+                return self.held.finish(
+                    conn, now, status, message, publication=None, disk_bytes=kept(conn), **values
+                )
+
+        if not self.outlast(store):
+            raise LeaseLostError
 
     def stop(self) -> None:
         """End the thread and save the history; the lease runs on for the last transaction."""
@@ -180,8 +210,28 @@ class Heartbeat:
                     _give_up()
                 self._listen()
             except sa.exc.SQLAlchemyError as error:
-                # The watchdog ends this process if it stays so.
-                log.warning("cannot reach the database: %s", error)
+                self._note_outage(error)
+
+    def outlast(self, change: Callable[[], Result]) -> Result:
+        """Run a change of the database; again, while that is away.
+
+        So a result waits for the database as long as nobody else may compute it: for a lease. The
+        change may run twice, as an answer can be lost after the commit.
+        """
+        until = boot_seconds() + self._settings.lease_seconds
+        while True:
+            try:
+                return change()
+            except DATABASE_ERRORS as error:
+                self._note_outage(error)
+                if boot_seconds() > until:
+                    raise
+                time.sleep(_LISTEN_SECONDS)
+
+    def _note_outage(self, error: BaseException) -> None:
+        """Remember the cause, in case the lease runs out."""
+        self._watchdog.database_away = True
+        log.warning("cannot reach the database: %s", error)
 
     def _renew(self, news: Mapping[str, Any] | None) -> None:
         asked_at = boot_seconds()

@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from hdgemm.errors import InputError
 from hdgemm.server import tokens
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
+from hdgemm.server.permissions import PRIVATE
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings, is_loopback
 from hdgemm.server.timeouts import with_timeouts
@@ -116,8 +117,12 @@ def check_may_serve(host: str, settings: Settings, database: Database) -> None:
 
 def make_service(settings: Settings, host: str) -> Service:
     """Open the database and check that serving on `host` is safe."""
-    database = open_database(settings)
-    check_may_serve(host, settings, database)
+    database = open_database(settings, serving=True)
+    try:
+        check_may_serve(host, settings, database)
+    except BaseException:
+        database.close()
+        raise
     local = is_loopback(host)
     public = urlsplit(settings.public_url).hostname
     names = {"localhost", "127.0.0.1", "[::1]", host, *([public] if public else [])}
@@ -152,11 +157,18 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
     """
     listener.check_certificate()
     service = make_service(settings, listener.host)
-    _raise_file_limit()
+    with closing(service.database):
+        _raise_file_limit()
+        _run(service, listener, with_worker=with_worker)
+
+
+def _run(service: Service, listener: Listener, *, with_worker: bool) -> None:
+    settings = service.settings
     listening = _listen(listener.host, listener.port)
     host, port = listener.host, listening.getsockname()[1]
     scheme = "http" if listener.certificate is None else "https"
     address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    os.umask(PRIVATE)
     log.info("listening on %s; open %s in a browser", address, settings.public_url or address)
     config = make_config(create_app(service), settings, listener)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,7 +180,6 @@ def serve(settings: Settings, listener: Listener, *, with_worker: bool = True) -
     finally:
         if keeper is not None:
             keeper.close()
-        service.database.close()
         _leave_blocked_threads()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from hdgemm.server import events
+from hdgemm.server import events, fair_share
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, UnitMap, Use, new_id
 
@@ -159,12 +159,6 @@ def count_unfinished(conn: sa.Connection, owner: str) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-def writer_of(conn: sa.Connection, path: str) -> str | None:
-    """Return the unfinished job that will write a path."""
-    query = sa.select(Job.id).where(Job.output_path == path, Job.status.in_(UNFINISHED)).limit(1)
-    return conn.execute(query).scalar()
-
-
 def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     """Dismiss a waiting job, or ask a running one to stop; a dismissed one stays as it is.
 
@@ -173,7 +167,7 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     mine = sa.update(Job).where(Job.id == job_id, Job.owner == owner)
     waiting = mine.where(Job.status == "accepted").values(
         status="dismissed", phase="dismissed", message="cancelled before it ran",
-        finished=now, updated=now, cancel=True,
+        finished=now, updated=now, cancel=True, disk_bytes=0,
     )  # fmt: skip
     if conn.execute(waiting).rowcount:
         events.append(conn, job_id, "status", {"status": "dismissed", "phase": "dismissed"}, now)
@@ -194,7 +188,7 @@ def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     return job
 
 
-def delete(conn: sa.Connection, job_id: str, owner: str) -> Job:
+def delete(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     """Remove a finished job's row; the caller removes its files after the commit.
 
     Raises `ProblemError` 409 while it runs, or while another job still has to read its result.
@@ -205,8 +199,13 @@ def delete(conn: sa.Connection, job_id: str, owner: str) -> Job:
             409, "not-finished", f"job {job_id} is {job.status}: cancel it first", job=job_id
         )
     refuse_if_read(conn, "job", job_id)
-    conn.execute(sa.delete(Job).where(Job.id == job_id))
+    _remove(conn, [job_id], now)
     return job
+
+
+def _remove(conn: sa.Connection, ids: Sequence[str], now: float) -> None:
+    fair_share.keep_times(conn, ids, now)
+    conn.execute(sa.delete(Job).where(Job.id.in_(ids)))
 
 
 def refuse_if_read(conn: sa.Connection, kind: str, target: str) -> None:
@@ -223,12 +222,17 @@ def refuse_if_read(conn: sa.Connection, kind: str, target: str) -> None:
         )
 
 
-def expired(conn: sa.Connection, before: float, limit: int) -> list[str]:
-    """Return finished jobs that ended before a time and that no unfinished job reads."""
+def expire(conn: sa.Connection, retention: float, limit: int, now: float) -> list[str]:
+    """Remove the rows of jobs that ended so many seconds ago and that no unfinished job reads.
+
+    Returns their identifiers; the caller removes their files after the commit.
+    """
     readers = (
         sa.select(Use.target)
         .join(Job, Job.id == Use.job)
         .where(Use.kind == "job", Job.status.in_(UNFINISHED))
     )
-    query = sa.select(Job.id).where(Job.finished < before, Job.id.not_in(readers)).limit(limit)
-    return list(conn.execute(query).scalars())
+    old = Job.finished < now - retention, Job.id.not_in(readers)
+    ids = list(conn.execute(sa.select(Job.id).where(*old).limit(limit)).scalars())
+    _remove(conn, ids, now)
+    return ids

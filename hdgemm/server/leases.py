@@ -11,67 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from hdgemm.server import events
+from hdgemm.server import events, fair_share
+from hdgemm.server.capacity import Capacity, Waiting, free_on_machines
 from hdgemm.server.tables import Job, Status, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
-#: Time over which fair share between owners is reckoned, and rows that a claim reads at once.
-_SHARE_SECONDS: Final = 3600.0
+#: Rows that a claim reads at once.
 _PAGE: Final = 20
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """The columns of a queued job that a claim needs; `elastic` jobs named no memory limit."""
-
-    id: str
-    fence: int
-    host_bytes: int
-    devices: list[str]
-    started: float | None
-    elastic: bool
-
-    def needs(self, memory: int) -> int:
-        """Return the bytes it takes of a worker that has `memory`.
-
-        An elastic job is planned anew for the worker that runs it, and so fits one with less
-        memory than it was admitted for.
-        """
-        return min(self.host_bytes, memory) if self.elastic else self.host_bytes
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The memory in bytes and the devices of a worker, in all and free at this moment."""
-
-    worker: str
-    free_memory: int
-    all_memory: int
-    idle_devices: frozenset[str]
-    all_devices: frozenset[str]
-
-    @classmethod
-    def of(
-        cls, worker: str, memory: int, devices: Iterable[str], running: Collection[Any]
-    ) -> Capacity:
-        """Return the capacity of a worker beside its running jobs, or the rows of them."""
-        every, busy = frozenset(devices), {device for job in running for device in job.devices}
-        taken = sum(min(job.host_bytes, memory) for job in running)
-        idle = frozenset() if "auto" in busy else every - busy
-        return cls(worker, memory - taken, memory, idle, every)
-
-    def could_run(self, job: Waiting) -> bool:
-        """Say whether the job fits this worker, and the devices it may take are idle.
-
-        "auto" may take any of them.
-        """
-        if job.needs(self.all_memory) > self.all_memory:
-            return False
-        if "auto" in job.devices:
-            return self.idle_devices == self.all_devices
-        return set(job.devices) <= self.idle_devices
+_LEASE_OVER: Final = "its worker died, or did not reach the database; queued again"
 
 
 @dataclass(frozen=True)
@@ -91,6 +40,8 @@ def claim(conn: sa.Connection, capacity: Capacity, lease_seconds: float, now: fl
     """
     if not capacity.idle_devices:
         return None
+    # A worker whose row was taken for dead registers again within seconds.
+    capacity = capacity.beside(free_on_machines(conn).get(capacity.worker, capacity.free_memory))
     for queue in queues(conn, now):
         for job in _waiting(conn, queue.priority, queue.owner):
             if not capacity.could_run(job) or not _inputs_ready(conn, job.id, now):
@@ -113,19 +64,9 @@ def queues(conn: sa.Connection, now: float) -> list[Queue]:
         .group_by(Job.priority, Job.owner)
     )
     rows = conn.execute(query).all()
-    used = _used_seconds(conn, now) if len({row[1] for row in rows}) > 1 else {}
+    used = fair_share.used_seconds(conn, now) if len({row[1] for row in rows}) > 1 else {}
     ordered = sorted(rows, key=lambda row: (-row[0], used.get(row[1], 0.0), row[2]))
     return [Queue(priority, owner, count) for priority, owner, _, count in ordered]
-
-
-def _used_seconds(conn: sa.Connection, now: float) -> dict[str, float]:
-    """Return how many seconds each owner's jobs ran within the last hour."""
-    since = now - _SHARE_SECONDS
-    began = sa.case((Job.started < since, since), else_=Job.started)
-    query = sa.select(Job.owner, sa.func.sum(sa.func.coalesce(Job.finished, now) - began))
-    recent = Job.started.is_not(None), sa.or_(Job.status == "running", Job.finished > since)
-    rows = conn.execute(query.where(*recent).group_by(Job.owner))
-    return {owner: float(seconds) for owner, seconds in rows}
 
 
 def _waiting(conn: sa.Connection, priority: int, owner: str) -> Iterator[Waiting]:
@@ -154,7 +95,7 @@ def _inputs_ready(conn: sa.Connection, job_id: str, now: float) -> bool:
             error = {"origin": "user", "type": "input-job-failed", "detail": detail}
             failed = sa.update(Job).where(Job.id == job_id).values(
                 status="failed", phase="failed", message=detail, error=error, finished=now,
-                updated=now,
+                updated=now, disk_bytes=0,
             )  # fmt: skip
             conn.execute(failed)
             events.append(conn, job_id, "status", {"status": "failed", "phase": "failed"}, now)
@@ -218,10 +159,13 @@ class Held:
     def finish(
         self, conn: sa.Connection, now: float, status: Status, message: str, **values: Any
     ) -> bool:
-        """End the job, and say whether this attempt was the one to do so."""
+        """End the job, and say whether this attempt was the one to do so.
+
+        The job keeps no bytes of the disk unless `disk_bytes` says how many.
+        """
         held = self.update(
             conn, now, status=status, phase=status, message=message, finished=now,
-            lease_until=None, worker=None, **values,
+            lease_until=None, worker=None, **{"disk_bytes": 0, **values},
         )  # fmt: skip
         if held:
             events.forget_progress(conn, self.job_id)
@@ -277,9 +221,9 @@ class LeaseObserver:
 
     def _end(self, conn: sa.Connection, held: Held, now: float) -> None:
         if held.fence < self._most:
-            held.hand_back(conn, now, "its worker died; queued again", crashed=False)
+            held.hand_back(conn, now, _LEASE_OVER, crashed=False)
             return
-        detail = f"started {held.fence} times, and its worker died each time"
+        detail = f"started {held.fence} times; each time its worker died, or lost the database"
         error = {"origin": "system", "type": "worker-died", "detail": detail}
         held.finish(conn, now, "failed", detail, error=error)
 

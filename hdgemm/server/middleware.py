@@ -11,6 +11,7 @@ from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
+from hdgemm.server.access_log import logged
 from hdgemm.server.problems import DATABASE_ERRORS, ProblemError, problem_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,13 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: Header fields that proxies add.
-_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host"})
+#: Header fields that proxies add; "x-forwarded-" begins others.
+_FORWARDED: Final = frozenset({
+    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-host",
+    "x-originating-ip", "x-remote-ip", "x-remote-addr", "x-proxyuser-ip", "x-host", "client-ip",
+    "true-client-ip", "cf-connecting-ip", "cf-ray", "cdn-loop", "fastly-client-ip",
+    "fly-client-ip", "x-azure-clientip", "x-appengine-user-ip", "x-envoy-external-address",
+})  # fmt: skip
 _LONGEST_SECRET: Final = 100
 #: Bytes of a request's first line and header fields together.
 MOST_HEADER_BYTES: Final = 32 << 10
@@ -52,7 +58,7 @@ class RequestChecks:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = self._metrics.watch(scope, _with_headers(send))
+        answer = self._metrics.watch(scope, logged(scope, _with_headers(send)))
         try:
             limit = await self._check(scope)
         except (ProblemError, *DATABASE_ERRORS) as error:
@@ -90,8 +96,7 @@ class RequestChecks:
             raise ProblemError(421, "misdirected-request", f"this server is not {host!r}")
         if method in _SAFE:
             return
-        origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc not in {host, own}
+        foreign = _is_foreign(headers.get("origin"), {host, own})
         if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
             raise ProblemError(403, "cross-site", "another site's page may not do this")
 
@@ -107,7 +112,7 @@ class RequestChecks:
                 401, "unauthorized", "a token is needed: Authorization: Bearer <token>",
                 headers={"WWW-Authenticate": 'Bearer realm="hdgemm"'},
             )  # fmt: skip
-        if not account.id and _FORWARDED & set(headers):
+        if not account.id and _is_forwarded(headers):
             # A proxy makes every client look local.
             raise ProblemError(
                 421, "misdirected-request",
@@ -121,6 +126,18 @@ class RequestChecks:
                 headers={"Retry-After": str(math.ceil(early))},
             )  # fmt: skip
         scope["hdgemm.account"], scope["hdgemm.secret"] = account, given
+
+
+def _is_foreign(origin: str | None, own: set[str]) -> bool:
+    """Say whether a page of another site asks: also a file's, or one whose origin is hidden."""
+    if origin is None:
+        return False
+    netloc = urlsplit(origin).netloc  # of "null" and "file://" it is empty
+    return not netloc or netloc not in own
+
+
+def _is_forwarded(headers: Headers) -> bool:
+    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
 
 
 def _check_header_size(scope: Scope) -> None:

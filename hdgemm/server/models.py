@@ -7,9 +7,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from hdgemm.dtypes import DTypeName  # noqa: TC001  (Pydantic reads it)
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
 from hdgemm.planning.search import MOST_STEPS
+from hdgemm.server.tables import DEFAULT_PRIORITY
 
 
 def _number(value: object) -> object:
@@ -150,7 +152,7 @@ class Common(Strict):
         }
 
     name: Name = ""
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    priority: Annotated[int, Field(ge=-100, le=100)] = DEFAULT_PRIORITY
 
 
 class GemmInputs(Common):
@@ -186,10 +188,6 @@ class ProfileInputs(Common):
     """
 
     device: DeviceName = "host"
-    simulate: Annotated[
-        Literal["hd5970", "h200", "gh200", "chundoong"] | None,
-        Field(description="Simulate this system instead of measuring the device."),
-    ] = None
     quick: Annotated[bool, Field(description="Within a minute; else within ten.")] = True
 
 
@@ -285,7 +283,7 @@ class NewMatrix(Strict):
 
     name: Name = ""
     shape: Annotated[list[Extent], Field(min_length=2, max_length=2)]
-    dtype: Literal["float64", "float32", "complex128", "complex64"] = "float64"
+    dtype: DTypeName = "float64"
     order: Literal["C", "F"] = "C"
     format: Literal["raw", "npy"] = "raw"
     size: Annotated[int, Field(ge=0, le=1 << 50)] | None = None

@@ -9,13 +9,14 @@ import hashlib
 import os
 import re
 import struct
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from hdgemm.server.problems import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from hdgemm.server.tables import StoredMatrix
 
@@ -64,38 +65,62 @@ def announced_digest(headers: Mapping[str, str]) -> bytes | None:
     raise ProblemError(400, "bad-digest", "Content-Digest must look like 'sha-256=:<base64>:'")
 
 
+@contextmanager
+def no_writers(path: Path) -> Iterator[Path]:
+    """Exclude all `PartWriter` objects of a matrix's file, in every process, while it is checked.
+
+    Yields a name of the open file, which a deletion of the matrix does not remove. Raises
+    `ProblemError` 409 while a part is being written, 404 when the file was deleted.
+    """
+    fd = open_content(path)
+    try:
+        _lock(fd, fcntl.F_RDLCK, 0, 0)
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def open_content(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a matrix's file; raise a 404 when the matrix was deleted meanwhile."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ProblemError(404, "no-such-matrix", f"there is no matrix {path.stem}") from None
+
+
+def _lock(fd: int, kind: int, start: int, length: int) -> None:
+    """Lock bytes of a file for this open file description; length 0 stands for all that follow."""
+    lock = struct.pack("hhqqi0q", kind, os.SEEK_SET, start, length, 0)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+    except BlockingIOError:
+        raise ProblemError(
+            409, "part-in-flight", "another request is sending, or checking, a part of these bytes",
+            headers={"Retry-After": "1"},
+        ) from None  # fmt: skip
+
+
 class PartWriter:
     """Writes one part of an upload into a matrix's file.
 
-    An open-file-description lock on the part's bytes excludes all other writers, in this process,
-    in others and on other machines; it ends when the file is closed or the process dies. The
-    durable ranges must be read while the lock is held.
+    An open-file-description lock on the part's bytes excludes all other writers and `no_writers`,
+    in this process, in others and on other machines; it ends when the file is closed or the process
+    dies. The matrix's state and its durable ranges must be read while the lock is held: before it,
+    another request may complete the matrix, or acknowledge other bytes.
     """
 
     def __init__(self, path: Path, matrix: StoredMatrix, start: int, stop: int) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = open_content(path, os.O_RDWR)
         self._matrix = matrix
         self._hash = hashlib.sha256()
         self._durable: list[tuple[int, int]] = []
         self.start, self.stop, self.position = start, stop, start
         try:
-            self._lock()
+            if start < stop:
+                _lock(self._fd, fcntl.F_WRLCK, matrix.offset + start, stop - start)
         except BaseException:
             os.close(self._fd)
             raise
-
-    def _lock(self) -> None:
-        if self.start == self.stop:
-            return
-        lock = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, self.start,
-                           self.stop - self.start, 0)  # fmt: skip
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock)
-        except BlockingIOError:
-            raise ProblemError(
-                409, "part-in-flight", "another request is sending a part of these bytes",
-                headers={"Retry-After": "1"},
-            ) from None  # fmt: skip
 
     def knows(self, durable: list[tuple[int, int]]) -> Self:
         """Set the durable ranges, which are compared and never written again."""

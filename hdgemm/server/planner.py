@@ -1,7 +1,7 @@
 """Planning in child processes, which have a memory limit and can be killed.
 
-`python -m hdgemm.server.child hdgemm.server.planner FD` is such a child: it answers the requests of
-a pipe.
+Such a child calls `main` of this module, with the file descriptor of a pipe whose requests it
+answers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.child_process import child_command
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 
 if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.server.backend import Demand, Problem
 
-_SECONDS: Final = 60.0
+#: How long a plan may take: usual ones take milliseconds.
+_SECONDS: Final = 15.0
+#: How long a child may take to start.
+_START_SECONDS: Final = 60.0
 #: Bytes of data that a child may hold.
 _MEMORY: Final = 2 << 30
 _IDLE: Final = 2
@@ -33,11 +37,12 @@ class _Child:
     """A planning process and the pipe to it; the process ends when the pipe is closed."""
 
     def __init__(self) -> None:
+        self.started = False
         self.pipe, theirs = Pipe()
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hdgemm.server.child", "hdgemm.server.planner", str(fd)],
+                child_command(__name__, str(fd)),
                 stdin=subprocess.DEVNULL, pass_fds=(fd,),
             )  # fmt: skip
 
@@ -68,7 +73,7 @@ class Planner:
         """
         child = self._take()
         try:
-            answer = self._ask(child.pipe, (problem, options), cancel)
+            answer = self._ask(child, (problem, options), cancel)
         except BaseException:
             child.process.kill()
             child.close()
@@ -100,21 +105,14 @@ class Planner:
         return _Child()
 
     def _ask(
-        self, pipe: Connection[Any, Any], request: object, cancel: threading.Event
+        self, child: _Child, request: object, cancel: threading.Event
     ) -> Demand | BaseException:
-        until = time.monotonic() + self._seconds
         try:
-            pipe.send(request)
-            while not pipe.poll(_LOOK_SECONDS):
-                if cancel.is_set():
-                    raise CancelledRunError("planning was cancelled: the client disconnected")
-                if time.monotonic() > until:
-                    raise InputError(
-                        f"planning took more than {self._seconds:g} seconds: choose a larger tile, "
-                        "or none, or try again when the machine is less busy",
-                        seconds=self._seconds,
-                    )
-            answer: Demand | BaseException = pipe.recv()
+            if not child.started:
+                _receive(child.pipe, _START_SECONDS, cancel)
+                child.started = True
+            child.pipe.send(request)
+            answer: Demand | BaseException = _receive(child.pipe, self._seconds, cancel)
         except (EOFError, ConnectionError):
             raise InputError(
                 f"the planner ended before it had a plan, within {_MEMORY} bytes of memory: "
@@ -124,9 +122,23 @@ class Planner:
         return answer
 
 
+def _receive(pipe: Connection[Any, Any], seconds: float, cancel: threading.Event) -> Any:
+    until = time.monotonic() + seconds
+    while not pipe.poll(_LOOK_SECONDS):
+        if cancel.is_set():
+            raise CancelledRunError("planning was cancelled: the client disconnected")
+        if time.monotonic() > until:
+            raise InputError(
+                f"planning took more than {seconds:g} seconds: choose a larger tile, "
+                "or none, or try again when the machine is less busy",
+                seconds=seconds,
+            )
+    return pipe.recv()
+
+
 def _answer(problem: Problem, options: Options) -> Demand | Exception:
     """Return a plan's demand, or the error that the server raises."""
-    from hdgemm.server.hdgemm_backend import plan_problem
+    from hdgemm.server.plans import plan_problem
 
     try:
         return plan_problem(problem, options)
@@ -147,9 +159,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe: Connection[Any, Any] = Connection(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-    while True:
-        try:
+    import hdgemm.linalg.routines
+    import hdgemm.preflight
+    import hdgemm.server.plans  # noqa: F401 - the deadline of a plan has no imports in it
+
+    try:
+        pipe.send(None)
+        while True:
             problem, options = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_answer(problem, options))
+            pipe.send(_answer(problem, options))
+    except (EOFError, ConnectionError):
+        return

@@ -9,19 +9,23 @@ then.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from hdgemm.errors import InputError
-from hdgemm.server import paths, references
+from hdgemm.matrices.factor_files import remove_described
+from hdgemm.server import jobs, paths, references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import sqlalchemy as sa
 
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
@@ -29,15 +33,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: A result is hashed in pieces of this size, in bytes.
 CHUNK: Final = 1 << 22
-#: Files that a factorisation stores beside its result, by the end of their names.
-COMPANIONS: Final = (".piv.npy", ".tau.npy", ".factor.json")
 #: Name of a durable job's journal in the job's folder.
 JOURNAL: Final = "journal"
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A finished file that is to be renamed; plain values, kept in the job's row."""
+    """A finished file that is to be renamed; plain values, kept in the job's row.
+
+    `beside` has the files of a factorisation: the temporary path of each, and as it is published
+    `path`, `inode` and `size` and `mtime_ns`.
+    """
 
     temporary: str
     path: str
@@ -46,6 +52,46 @@ class Publication:
     mtime_ns: int
     sha256: str
     overwrite: bool
+    beside: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def files(self) -> list[_File]:
+        """The result, and the files beside it."""
+        result = _File(self.temporary, self.path, self.inode, self.size, self.mtime_ns)
+        return [result, *(_File(**each) for each in self.beside)]
+
+
+class _File(NamedTuple):
+    """A file and the path that it gets."""
+
+    temporary: str
+    path: str
+    inode: int
+    size: int
+    mtime_ns: int
+
+    def at(self, path: str, folder: int) -> bool:
+        """Say whether it is the file of that name in an open folder."""
+        try:
+            found = os.stat(Path(path).name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return (found.st_ino, found.st_size) == (self.inode, self.size)
+
+
+def described(stream: BinaryIO, temporary: Path, path: Path) -> dict[str, Any]:
+    """Describe an open finished file for a `Publication`, and make its content durable."""
+    os.fsync(stream.fileno())
+    found = os.fstat(stream.fileno())
+    return {
+        "temporary": str(path.parent / temporary.name), "path": str(path),
+        "inode": found.st_ino, "size": found.st_size, "mtime_ns": found.st_mtime_ns,
+    }  # fmt: skip
+
+
+def open_finished(path: Path) -> BinaryIO:
+    """Open a finished file, and no link to another one."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
 def digest(fd: int) -> Iterator[str | None]:
@@ -59,52 +105,61 @@ def digest(fd: int) -> Iterator[str | None]:
 
 
 def publish(publication: Publication, roots: Sequence[Path]) -> bool:
-    """Give the file its name, durably, or see that it has it; say whether it does.
+    """Give the files their names, durably, or see that they have them; say whether they do.
 
-    Raises `InputError` when another file took the name and may not be replaced.
+    Files of an earlier factorisation that the result replaces are removed.
+
+    Raises `InputError` when another file took a name and may not be replaced.
     """
     path = Path(publication.path)
     with paths.opened(path.parent, roots, os.O_RDONLY | os.O_DIRECTORY) as folder:
-        temporary = Path(publication.temporary).name
-        done = _rename(publication, temporary, path.name, folder)
-        for suffix in COMPANIONS:
-            with suppress(FileNotFoundError):
-                os.rename(
-                    Path(temporary).with_suffix(suffix), path.with_suffix(suffix).name,
-                    src_dir_fd=folder, dst_dir_fd=folder,
-                )  # fmt: skip
+        result, *beside = publication.files
+        if not (result.at(result.temporary, folder) or result.at(result.path, folder)):
+            return False
+        if not publication.overwrite:
+            _refuse_others(publication.files, folder)
+        names = {Path(each.path).name for each in beside}
+        here = Path(f"/proc/self/fd/{folder}")
+        _rename(result, folder, overwrite=publication.overwrite)
+        if publication.overwrite:
+            remove_described(here / path.name, keep=frozenset(here / name for name in names))
+        for each in beside:
+            _rename(each, folder, overwrite=publication.overwrite)
         os.fsync(folder)
-    return done
-
-
-def _rename(publication: Publication, temporary: str, name: str, folder: int) -> bool:
-    if not _is_it(publication, temporary, folder):
-        return _is_it(publication, name, folder)
-    if publication.overwrite:
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
-    try:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        if not _is_it(publication, name, folder):
-            raise InputError(
-                f"{publication.path} appeared while the job ran, and output.overwrite is false",
-                path=publication.path,
-            ) from None
-    except (PermissionError, OSError):
-        # A file system without hard links.
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
-    os.unlink(temporary, dir_fd=folder)
     return True
 
 
-def _is_it(publication: Publication, name: str, folder: int) -> bool:
+def _refuse_others(files: Sequence[_File], folder: int) -> None:
+    """Refuse names that other files took, before the first file gets its name."""
+    taken = set(os.listdir(folder))
+    for each in files:
+        if Path(each.path).name in taken and not each.at(each.path, folder):
+            raise _taken(each)
+
+
+def _taken(file: _File) -> InputError:
+    return InputError(
+        f"{file.path} appeared while the job ran, and output.overwrite is false", path=file.path
+    )
+
+
+def _rename(file: _File, folder: int, *, overwrite: bool) -> None:
+    if not file.at(file.temporary, folder):
+        return
+    temporary, name = Path(file.temporary).name, Path(file.path).name
+    if overwrite:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (found.st_ino, found.st_size) == (publication.inode, publication.size)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        if not file.at(file.path, folder):
+            raise _taken(file) from None
+    except (PermissionError, OSError):
+        # A file system without hard links.
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    os.unlink(temporary, dir_fd=folder)
 
 
 def remove_leftovers(job_id: str, folder: int, *, keep_journaled: bool = False) -> None:
@@ -116,6 +171,29 @@ def remove_leftovers(job_id: str, folder: int, *, keep_journaled: bool = False) 
         of_job = name.startswith(".") and f".hdgemm-{job_id}-" in name
         if of_job and not (keep_journaled and f".hdgemm-{job_id}-{JOURNAL}" in name):
             os.unlink(name, dir_fd=folder)
+
+
+def kept_bytes(conn: sa.Connection, job: Job, settings: Settings) -> int:
+    """Return the bytes that a finished job keeps in its folder, and of its map of work units."""
+    total, own = len(json.dumps(jobs.units(conn, job.id))), settings.job_dir(job.id)
+    with suppress(FileNotFoundError), os.scandir(own) as entries:
+        for entry in entries:
+            # Drafts, which have hidden names, and journals do not outlive the job.
+            kept = not entry.name.startswith(".") and entry.name != JOURNAL
+            if kept and entry.is_file(follow_symlinks=False):
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def result_bytes(job: Job) -> int:
+    """Return the bytes of a published result, and of the files beside it, that lie elsewhere."""
+    if job.output is None or job.output["path"] is None:
+        return 0
+    total = 0
+    for path in (job.output["path"], *(each["path"] for each in job.output.get("beside", ()))):
+        with suppress(OSError):
+            total += Path(path).lstat().st_size
+    return total
 
 
 def sweep_up(job: Job, settings: Settings) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.tables import Job, StoredMatrix, WorkerRow
+from hdgemm.server.tables import Job, Part, StoredMatrix, Token, WorkerRow
 
 if TYPE_CHECKING:
     from hdgemm.server.jobs import Reserved
     from hdgemm.server.settings import Settings
     from hdgemm.server.tokens import Account
+
+#: Bytes that a job's or a matrix's rows in the database, and the last block of its file, count for.
+RECORD_BYTES: Final = 4096
+#: Bytes that one range of an unfinished upload takes in the database.
+_PART_BYTES: Final = 100
 
 
 def largest_memory(conn: sa.Connection, devices: tuple[str, ...], settings: Settings) -> int:
@@ -55,27 +60,42 @@ def _device(folder: Path) -> int | None:
 
 
 def check_quota(conn: sa.Connection, account: Account, requested: int) -> None:
-    """Raise a 507 where an account may not keep `requested` bytes more.
-
-    Results count wherever they lie, for as long as their job's record is kept.
-    """
+    """Raise a 507 where an account may not keep a record with `requested` bytes more."""
     if account.max_bytes is None:
         return
-    kept = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(StoredMatrix.size), 0)).where(
-            StoredMatrix.owner == account.id
-        )
-    ).scalar_one()
-    results = conn.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0)).where(
-            Job.owner == account.id,
-            Job.status.in_(("accepted", "running", "successful")),
-        )
-    ).scalar_one()
-    used = int(kept) + int(results)
+    requested += RECORD_BYTES
+    used = used_bytes(conn, account.id)
     if used + requested > account.max_bytes:
         raise ProblemError(
             507, "quota-exceeded",
             f"{requested} bytes asked for; {used} of this token's {account.max_bytes} are in use",
             requested=requested, used=used, limit=account.max_bytes,
         )  # fmt: skip
+
+
+def used_bytes(conn: sa.Connection, owner: str) -> int:
+    """Return the bytes that an owner keeps: matrices, jobs and their records.
+
+    An unfinished job counts with the disk that it will need, a finished one with the bytes that it
+    left: its result wherever it lies, until the job is deleted, log, trace and pictures.
+    """
+    stored = sa.select(
+        sa.func.coalesce(sa.func.sum(StoredMatrix.size + StoredMatrix.offset + RECORD_BYTES), 0)
+    ).where(StoredMatrix.owner == owner)
+    kept = sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes + RECORD_BYTES), 0)).where(
+        Job.owner == owner
+    )
+    parts = (
+        sa.select(sa.func.count())
+        .select_from(Part)
+        .join(StoredMatrix, StoredMatrix.id == Part.matrix)
+        .where(StoredMatrix.owner == owner)
+    )
+    matrices, jobs, ranges = (int(conn.execute(q).scalar_one()) for q in (stored, kept, parts))
+    return matrices + jobs + _PART_BYTES * ranges
+
+
+def free_bytes(conn: sa.Connection, owner: str) -> int | None:
+    """Return the bytes that an owner may keep yet; None without a limit."""
+    limit = conn.execute(sa.select(Token.max_bytes).where(Token.id == owner)).scalar()
+    return None if limit is None else limit - used_bytes(conn, owner)

@@ -11,22 +11,35 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.linalg import LinAlgError
 
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, HdgemmError, InputError
 from hdgemm.server import jobs
-from hdgemm.server.attempt import Attempt, LeaseLostError
+from hdgemm.server.attempt import Attempt
 from hdgemm.server.backend import finite, load_library
 from hdgemm.server.database import Database
-from hdgemm.server.heartbeat import Heartbeat
+from hdgemm.server.heartbeat import Heartbeat, LeaseLostError
 from hdgemm.server.leases import Held
-from hdgemm.server.publication import sweep_up
+from hdgemm.server.problems import DATABASE_ERRORS
+from hdgemm.server.publication import kept_bytes, sweep_up
 from hdgemm.server.settings import Settings
-from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds, die_with_parent, read_order
+from hdgemm.server.watchdog import (
+    DATABASE_AWAY,
+    LEASE_LOST,
+    Watchdog,
+    boot_seconds,
+    die_with_parent,
+    read_order,
+)
+
+if TYPE_CHECKING:
+    from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.runner")
+#: Characters of a message at most.
+_LONGEST = 2000
 
 
 def main() -> int:
@@ -39,19 +52,25 @@ def main() -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     held = Held(order["job"], order["fence"])
-    database = Database(settings.url)
+    try:
+        return _attempt(settings, Database(settings.url), held)
+    except LeaseLostError:
+        log.warning("another worker holds this job now")
+        return LEASE_LOST
+    except DATABASE_ERRORS as error:
+        log.warning("cannot reach the database: %s", error)
+        return DATABASE_AWAY
+
+
+def _attempt(settings: Settings, database: Database, held: Held) -> int:
     # Until here the worker renewed the lease.
     asked_at = boot_seconds()
     with database.write() as conn:
         if not held.renew(conn, database.now(conn), settings.lease_seconds, None):
-            return LEASE_LOST
+            raise LeaseLostError
     watchdog = Watchdog(sys.stdin.fileno(), settings.lease_seconds, asked_at)
     heartbeat = Heartbeat(settings, database, held, watchdog)
-    try:
-        return _run(settings, database, heartbeat)
-    except LeaseLostError:
-        log.warning("another worker holds this job now")
-        return LEASE_LOST
+    return _run(settings, database, heartbeat)
 
 
 def _give_way(niceness: int) -> None:
@@ -73,17 +92,24 @@ def _run(settings: Settings, database: Database, heartbeat: Heartbeat) -> int:
     try:
         Attempt(settings, database, load_library(settings.library), job, heartbeat).run()
     except CancelledRunError as error:
-        _end(database, heartbeat, "dismissed", str(error), None)
+        ending: tuple[Status, str, dict[str, Any] | None] = "dismissed", str(error), None
     except HdgemmError as error:
         log.error("%s", error)  # noqa: TRY400 - the message has no need of a traceback
-        _end(database, heartbeat, "failed", str(error), describe(error))
-    except LeaseLostError:
+        ending = "failed", str(error), describe(error)
+    except (LeaseLostError, *DATABASE_ERRORS):
         raise
     except Exception as error:
         log.exception("the job failed")
-        _end(database, heartbeat, "failed", f"{type(error).__name__}: {error}", describe(error))
+        ending = "failed", f"{type(error).__name__}: {error}", describe(error)
     else:
         return 0
+    status, message, described = ending
+    heartbeat.finish(
+        status,
+        message[:_LONGEST],
+        lambda conn: kept_bytes(conn, job, settings),
+        error=described,
+    )
     sweep_up(job, settings)
     return 0
 
@@ -101,19 +127,3 @@ def describe(error: BaseException) -> dict[str, Any]:
         "numbers": finite(numbers),
         "where": traceback.format_exception_only(error)[-1].strip(),
     }
-
-
-def _end(
-    database: Database,
-    heartbeat: Heartbeat,
-    status: Any,
-    message: str,
-    error: dict[str, Any] | None,
-) -> None:
-    heartbeat.stop()
-    with database.write() as conn:
-        now = database.now(conn)
-        if not heartbeat.held.finish(
-            conn, now, status, message[:2000], error=error, publication=None
-        ):
-            raise LeaseLostError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,13 +16,14 @@ from fastapi import Depends, Request
 from hdgemm.server import jobs, tokens
 from hdgemm.server.admission import Examiner
 from hdgemm.server.backend import load_library
+from hdgemm.server.coalescing_cache import CoalescingCache
 from hdgemm.server.documents import Documents
 from hdgemm.server.events import EventStreams
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.tokens import Account
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
@@ -30,44 +32,8 @@ if TYPE_CHECKING:
 #: How long the answer about a token is cached: a revoked one works this much longer, at most.
 _ACCOUNT_SECONDS: Final = 2.0
 _ACCOUNTS_CACHED: Final = 10_000
-_CACHE_SECONDS: Final = 0.1
-_CACHE_ENTRIES: Final = 4096
 
-Key = TypeVar("Key", bound="Hashable")
 Result = TypeVar("Result")
-
-
-class CoalescingCache(Generic[Key]):
-    """Request-coalescing cache: requests with one key within 100 ms share one read.
-
-    A thousand watchers of one job cost ten reads a second. Errors go to the requests that waited
-    for the read; they are not cached.
-    """
-
-    def __init__(self, seconds: float = _CACHE_SECONDS) -> None:
-        self._seconds = seconds
-        self._known: dict[Key, tuple[float, asyncio.Future[bytes]]] = {}
-
-    async def get(self, key: Key, read: Callable[[], bytes]) -> bytes:
-        """Return the cached answer, or have `read` make it in a thread."""
-        known = self._known.get(key)
-        if known is not None and not known[1].done():
-            return await asyncio.shield(known[1])
-        if known is not None and time.monotonic() < known[0]:
-            return known[1].result()
-        if len(self._known) >= _CACHE_ENTRIES:
-            self._known.clear()
-        made: asyncio.Future[bytes] = asyncio.ensure_future(to_thread.run_sync(read))
-        self._known[key] = time.monotonic() + self._seconds, made
-        try:
-            return await asyncio.shield(made)
-        except Exception:
-            self.forget(key)
-            raise
-
-    def forget(self, key: Key) -> None:
-        """Read it anew at the next request."""
-        self._known.pop(key, None)
 
 
 class ThreadLimit:
@@ -75,29 +41,53 @@ class ThreadLimit:
 
     For calls that may block for long, on a file system that does not answer or in the planner: the
     threads that serve all other requests stay free.
+
+    Parameters
+    ----------
+    share
+        How many calls of one owner run at a time, so that none takes all threads.
     """
 
-    def __init__(self, most: int, wait_seconds: float, what: str) -> None:
-        self._most, self._wait_seconds, self._what = most, wait_seconds, what
-        self._free = asyncio.Semaphore(most)
+    def __init__(self, most: int, wait_seconds: float, what: str, share: int | None = None) -> None:
+        self._wait_seconds, self._what = wait_seconds, what
+        self._free = _Slots(most)
+        self._share = share or most
+        self._shares: dict[str, _Slots] = {}
 
-    async def run(self, call: Callable[..., Result], *arguments: object) -> Result:
-        """Run a call when a thread is free.
+    async def run(self, call: Callable[..., Result], *arguments: object, owner: str = "") -> Result:
+        """Run a call when a thread is free, and the owner has fewer than its share.
 
         Raises `ProblemError` 503 when none gets free in time.
         """
+        share = self._shares.setdefault(owner, _Slots(self._share))
+        share.users += 1
+        try:
+            async with AsyncExitStack() as held:
+                await self._take(held, share)
+                await self._take(held, self._free)
+                return await to_thread.run_sync(call, *arguments, limiter=anyio.CapacityLimiter(1))
+        finally:
+            share.users -= 1
+            if not share.users:
+                del self._shares[owner]
+
+    async def _take(self, held: AsyncExitStack, slots: _Slots) -> None:
         try:
             async with asyncio.timeout(self._wait_seconds):
-                await self._free.acquire()
+                await held.enter_async_context(slots.free)
         except TimeoutError:
             raise ProblemError(
-                503, "busy", f"{self._most} requests wait for {self._what} already",
+                503, "busy", f"{slots.most} requests wait for {self._what} already",
                 headers={"Retry-After": "5"},
             ) from None  # fmt: skip
-        try:
-            return await to_thread.run_sync(call, *arguments, limiter=anyio.CapacityLimiter(1))
-        finally:
-            self._free.release()
+
+
+class _Slots:
+    """So many calls at a time; `users` counts the requests that run or wait."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.users = most, 0
+        self.free = asyncio.Semaphore(most)
 
 
 class Service:
@@ -132,7 +122,7 @@ class Service:
         self.readiness: CoalescingCache[str] = CoalescingCache(1.0)
         self.streams = EventStreams(self, settings.max_streams, settings.max_streams_per_token)
         self.files = ThreadLimit(16, 5.0, "files")
-        self.plans = ThreadLimit(4, 20.0, "the planner")
+        self.plans = ThreadLimit(4, 20.0, "the planner", share=2)
         self.hashes = ThreadLimit(8, 600.0, "checksums")
         self.public_host = urlsplit(settings.public_url).netloc
         self._always_ask = always_ask

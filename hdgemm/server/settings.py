@@ -9,11 +9,12 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import Field, field_validator
+from pydantic import Field, field_serializer, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.options import parse_size
+from hdgemm.server.permissions import current_umask, make_private
 
 
 class Settings(BaseSettings):
@@ -29,7 +30,8 @@ class Settings(BaseSettings):
         Folders with the files that jobs may read and write; ``HDGEMM_ROOTS`` separates them by
         colons.
     memory
-        Bytes of host memory that the jobs of one worker may hold together.
+        Bytes of host memory that the jobs of one worker may hold together; the workers of one
+        machine share the memory of the largest.
     devices
         Devices of one worker; each runs one job at a time.
     cluster
@@ -42,6 +44,8 @@ class Settings(BaseSettings):
         between two renewals.
     max_crashes, max_attempts
         Deaths of its process, and starts, after which a job fails.
+    max_queue, max_queue_per_token
+        Unfinished jobs that there may be of all tokens, and of one that has no limit of its own.
     min_free_disk
         Bytes of disk that admission leaves free.
     journal_seconds
@@ -55,6 +59,9 @@ class Settings(BaseSettings):
         Event streams that may be open at a time.
     retention_seconds
         Finished jobs are deleted with their kept results so long after their end; None keeps them.
+    umask
+        Permissions that results in `roots` lack, as umask(2); default: the process's own. All
+        other files are the service's alone.
     public_url
         The address under which a proxy publishes the server, like
         ``"https://example.org/hdgemm"``.
@@ -76,11 +83,13 @@ class Settings(BaseSettings):
     max_crashes: int = 5
     max_attempts: int = 50
     max_queue: int = 10_000
+    max_queue_per_token: int = 1000
     journal_seconds: float = 60.0
     job_niceness: Annotated[int, Field(ge=0, le=19)] = 10
     sample_seconds: Annotated[float, Field(gt=0)] = 15.0
     max_streams: int = 256
     max_streams_per_token: int = 32
+    umask: Annotated[int, Field(ge=0, le=0o777)] = Field(default_factory=current_umask)
     public_url: str = ""
     retention_seconds: Annotated[float, Field(gt=0)] | None = None
     min_free_disk: int = 64 << 20
@@ -105,6 +114,15 @@ class Settings(BaseSettings):
     @classmethod
     def _read_memory(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("umask", mode="before")
+    @classmethod
+    def _read_octal(cls, value: object) -> object:
+        return int(value, 8) if isinstance(value, str) else value
+
+    @field_serializer("umask", when_used="json")
+    def _write_octal(self, value: int) -> str:
+        return f"{value:03o}"
 
     @field_validator("public_url")
     @classmethod
@@ -134,9 +152,10 @@ class Settings(BaseSettings):
         return self.data_dir.resolve() / "jobs" / job_id
 
     def make_folders(self) -> None:
-        """Create the data folder for this user alone."""
+        """Create the data folder, and the folders above it, for this user alone."""
+        make_private(self.data_dir)
         for folder in (self.matrices_dir, self.data_dir / "jobs"):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
 
 
 def is_loopback(host: str) -> bool:

@@ -17,6 +17,8 @@ Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", 
                   "linpack"]  # fmt: skip
 FINISHED: Final = ("successful", "failed", "dismissed")
 UNFINISHED: Final = ("accepted", "running")
+#: Priority of jobs that ask for none.
+DEFAULT_PRIORITY: Final = 0
 
 _Serial = Annotated[
     int,
@@ -190,6 +192,18 @@ class Job(Table):
     def needs(self) -> dict[str, Any]:
         """The resources of the job while it runs."""
         return {name: getattr(self, name) for name in ("host_bytes", "disk_bytes", "devices")}
+
+
+class PastRun(Table):
+    """Owner, start and end of a deleted job, for fair share; kept for an hour after its end."""
+
+    __tablename__ = "past_runs"
+    __table_args__ = (sa.Index("past_runs_finished", "finished"),)
+
+    id: Mapped[_Serial]
+    owner: Mapped[_Id]
+    started: Mapped[float]
+    finished: Mapped[float]
 
 
 class Use(Table):

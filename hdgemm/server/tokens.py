@@ -12,28 +12,31 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.server.tables import Token, new_id
+from hdgemm.server.tables import DEFAULT_PRIORITY, Token, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hdgemm.server.settings import Settings
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The owner of jobs and matrices, and its limits; None does not limit.
+    """The owner of jobs and matrices, and its limits; None does not limit, unless said below.
 
     Parameters
     ----------
     id
         Empty for the one local user of a server without tokens.
     max_jobs
-        Unfinished jobs at a time.
+        Unfinished jobs at a time; None stands for the server's limit of a token.
     max_bytes
         Bytes of uploaded matrices and kept results.
     rate
         Requests a second.
     max_priority
-        The highest priority that its jobs may ask for.
+        The highest priority that its jobs may ask for; None stands for that of jobs which ask for
+        none. The local user of a server without tokens may ask for any.
     read_roots, write_roots
         Folders, within the server's roots, that its jobs may read files from, and write files to.
         None allows all of the server's roots.
@@ -47,6 +50,15 @@ class Account:
     max_priority: int | None = None
     read_roots: list[str] | None = None
     write_roots: list[str] | None = None
+
+    @property
+    def highest_priority(self) -> int | None:
+        """The highest priority that its jobs may ask for; None does not limit."""
+        return DEFAULT_PRIORITY if self.max_priority is None and self.id else self.max_priority
+
+    def most_jobs(self, settings: Settings) -> int | None:
+        """Return how many unfinished jobs it may have; None does not limit."""
+        return settings.max_queue_per_token if self.max_jobs is None and self.id else self.max_jobs
 
     def readable(self, roots: Sequence[Path]) -> tuple[Path, ...]:
         """Return the folders below the server's `roots` that its jobs may read."""

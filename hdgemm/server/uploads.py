@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.location import format_named
 from hdgemm.matrices.npy import npy_header, read_header
 from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.server import jobs
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from hdgemm.server.settings import Settings
 
 _CHUNK: Final = 1 << 22
+#: Separate durable ranges that an unfinished upload may have; each is a row.
+MOST_RANGES: Final = 1000
 
 
 def content_path(matrix_id: str, settings: Settings) -> Path:
@@ -37,7 +40,7 @@ def content_path(matrix_id: str, settings: Settings) -> Path:
 def content_size(new: NewMatrix) -> int:
     """Return how many bytes will be uploaded."""
     elements = new.shape[0] * new.shape[1] * np.dtype(new.dtype).itemsize
-    if new.format == "npy":
+    if format_named(new.format).has_header:
         return elements + 128 if new.size is None else new.size
     if new.size not in {None, elements}:
         raise ProblemError(
@@ -54,7 +57,8 @@ def insert(conn: sa.Connection, new: NewMatrix, owner: str, now: float) -> Store
         .values(
             id=new_id(), owner=owner, name=new.name, rows=new.shape[0], cols=new.shape[1],
             dtype=new.dtype, order=new.order, format=new.format, size=content_size(new),
-            offset=ALIGNMENT if new.format == "raw" else 0, sha256=new.sha256, created=now,
+            offset=0 if format_named(new.format).has_header else ALIGNMENT,
+            sha256=new.sha256, created=now,
         )
         .returning(StoredMatrix)
     ).one()  # fmt: skip
@@ -70,7 +74,7 @@ def create_file(matrix: StoredMatrix, path: Path) -> None:
     try:
         if matrix.file_size:
             os.posix_fallocate(fd, 0, matrix.file_size)
-        if matrix.format == "raw":
+        if not format_named(matrix.format).has_header:
             shape, dtype = (matrix.rows, matrix.cols), np.dtype(matrix.dtype).newbyteorder("<")
             os.pwrite(fd, npy_header(shape, dtype, matrix.order), 0)
         os.fsync(fd)
@@ -127,9 +131,25 @@ def ranges(conn: sa.Connection, matrix_id: str) -> list[tuple[int, int]]:
 
 
 def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> None:
-    """Record that a range is durable; call it after fsync."""
-    if start < stop:
-        conn.execute(sa.insert(Part).values(matrix=matrix_id, start=start, stop=stop))
+    """Record that a range is durable, merged with those it touches; call it after fsync.
+
+    Raises `ProblemError` 409 for too many separate ranges.
+    """
+    if start == stop:
+        return
+    touched = Part.matrix == matrix_id, Part.start <= stop, Part.stop >= start
+    merged = conn.execute(sa.delete(Part).where(*touched).returning(Part.start, Part.stop)).all()
+    start = min([start, *(first for first, _ in merged)])
+    stop = max([stop, *(last for _, last in merged)])
+    conn.execute(sa.insert(Part).values(matrix=matrix_id, start=start, stop=stop))
+    ranges = sa.select(sa.func.count()).select_from(Part).where(Part.matrix == matrix_id)
+    if conn.execute(ranges).scalar_one() > MOST_RANGES:
+        raise ProblemError(
+            409, "too-many-ranges",
+            f"the content would lie in more than {MOST_RANGES} separate ranges; send the parts "
+            "between them first",
+            limit=MOST_RANGES,
+        )  # fmt: skip
 
 
 def check_content(matrix: StoredMatrix, path: Path) -> str:
@@ -174,10 +194,12 @@ def _check_header(matrix: StoredMatrix, path: Path) -> None:
 
 
 def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None:
-    """Mark a matrix as complete, and delete the records of its parts."""
-    conn.execute(
-        sa.update(StoredMatrix).where(StoredMatrix.id == matrix_id).values(etag=etag, completed=now)
-    )
+    """Mark a matrix as complete, once, and delete the records of its parts.
+
+    Call it while `parts.no_writers` excludes writers, since before its content was checked.
+    """
+    unfinished = StoredMatrix.id == matrix_id, StoredMatrix.completed.is_(None)
+    conn.execute(sa.update(StoredMatrix).where(*unfinished).values(etag=etag, completed=now))
     conn.execute(sa.delete(Part).where(Part.matrix == matrix_id))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -13,14 +14,40 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 _LONGEST_VALUE: Final = 60
 _MOST_ERRORS: Final = 20
+#: Pydantic's errors that are looked at: it has one for each unknown member and alternative.
+_MOST_EXAMINED: Final = 200
+#: The most members and items of a body, in all; no request needs a tenth of them.
+MOST_VALUES: Final = 1000
 #: Bounds beyond this one are limits of float64 or of int64, of which no user thinks.
 _LARGEST_BOUND: Final = 1 << 62
+#: Its `iterencode` is lazy: a value is encoded as far as it is shown.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
+
+
+def has_more_values(document: Any, most: int) -> bool:
+    """Say whether a JSON document has more than `most` members and items, in time of `most`."""
+    count, open_values = 0, [document]
+    while open_values:
+        value = open_values.pop()
+        if not isinstance(value, (dict, list)):
+            continue
+        count += len(value)
+        if count > most:
+            return True
+        open_values += value.values() if isinstance(value, dict) else value
+    return False
+
+
+@cache
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the JSON schema of a body's model."""
+    return model.model_json_schema()
 
 
 def describe_errors(
-    errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel] | None
+    errors: Sequence[Mapping[str, Any]], body: Any, schema: Schema
 ) -> list[dict[str, str]]:
-    """Return each wrong field once, in the order of the errors.
+    """Return the first wrong fields, each once, in the order of the errors.
 
     Parameters
     ----------
@@ -28,8 +55,8 @@ def describe_errors(
         Pydantic's errors of one request.
     body
         The body that was checked.
-    model
-        The body's model; None where a route has none.
+    schema
+        The schema of the body; empty where a route has none.
 
     Returns
     -------
@@ -37,26 +64,36 @@ def describe_errors(
         ``where``, the place in the request (``body.inputs.alpha``); ``field``, the name that a form
         has for it (``alpha``); ``what``, the sentence.
     """
-    schema = {} if model is None else model.model_json_schema()
-    found: dict[str, dict[str, str]] = {}
-    for error in errors:
+    found: dict[tuple[str | int, ...], dict[str, str]] = {}
+    for error in errors[:_MOST_EXAMINED]:
         source, *parts = error["loc"]
         if source != "body" or not schema:
-            where = [str(part) for part in error["loc"]]
+            place = tuple(error["loc"])
             # The last part is a position where a parameter is given several times.
-            field = str([part for part in error["loc"] if isinstance(part, str)][-1])
-            sentence = _by_message(field, error)
+            field = _name([part for part in place if isinstance(part, str)][-1:])
+            if place not in found:
+                found[place] = _entry(place, field, _by_message(field, error))
         else:
             path, part, in_union = _locate(parts, schema, body)
-            where = [source, *map(str, path)]
-            own = where[2:] if where[1:2] == ["inputs"] and len(where) > 2 else where[1:]
-            field = ".".join(own) or "body"
-            value = _value_at(body, path) if in_union else error["input"]
-            sentence = _by_schema(field, error, value, part, in_union)
-        found.setdefault(
-            ".".join(where), {"where": ".".join(where), "field": field, "what": sentence}
-        )
-    return list(found.values())[:_MOST_ERRORS]
+            place = (source, *path)
+            own = place[2:] if place[1:2] == ("inputs",) and len(place) > 2 else place[1:]
+            field = _name(own) or "body"
+            # A value may be long, and be wrong in many ways: only new fields are described.
+            if place not in found:
+                value = _value_at(body, path) if in_union else error["input"]
+                found[place] = _entry(place, field, _by_schema(field, error, value, part, in_union))
+        if len(found) == _MOST_ERRORS:
+            break
+    return list(found.values())
+
+
+def _entry(place: Sequence[str | int], field: str, what: str) -> dict[str, str]:
+    return {"where": _name(place), "field": field, "what": what}
+
+
+def _name(parts: Sequence[str | int]) -> str:
+    """Return the name of a place; names from the request are shortened, as values are."""
+    return ".".join(_shortened(str(part)) for part in parts)
 
 
 def _by_schema(
@@ -83,9 +120,22 @@ def _by_message(field: str, error: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value as JSON, shortened; lone surrogates, which UTF-8 cannot hold, are escaped."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Return a value as JSON, shortened."""
+    text = ""
+    for piece in _ENCODER.iterencode(_head(value)):
+        text += piece
+        if len(text) > _LONGEST_VALUE:
+            break
+    return _shortened(text)
+
+
+def _head(value: Any) -> Any:
+    return value[: _LONGEST_VALUE + 1] if isinstance(value, str) else value
+
+
+def _shortened(text: str) -> str:
+    """Return the begin of a text; lone surrogates, which UTF-8 cannot hold, are escaped."""
+    text = text[: _LONGEST_VALUE + 1].encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 
@@ -114,7 +164,7 @@ def _locate(
         if len(options) > 1:
             value = _value_at(body, path)
             for option in options if isinstance(value, dict) else ():
-                if list(value) == option.get("required"):
+                if len(value) == 1 and list(value) == option.get("required"):
                     member = option["required"][0]
                     inner = {**option["properties"][member], "$defs": definitions}
                     return [*path, member], inner, True

@@ -8,11 +8,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.child_process import child_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 #: Exit statuses of a job's process that ends without writing to its job.
 ORPHANED: Final = 74
 LEASE_LOST: Final = 75
+DATABASE_AWAY: Final = 76
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -40,8 +42,7 @@ def start_with_order(
     module: str, order: Mapping[str, Any], **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a module as a child that ends with its pipe, and send its order; see `read_order`."""
-    command = [sys.executable, "-m", "hdgemm.server.child", module]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, **options)
+    process = subprocess.Popen(child_command(module), stdin=subprocess.PIPE, **options)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     with suppress(BrokenPipeError):  # it died at once, as its supervisor will see
         process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -84,11 +85,14 @@ class Watchdog:
         self._pipe = pipe
         self._lease = lease_seconds
         self._until = asked_at + lease_seconds
+        #: Set while the database does not answer: the cause, where the lease then runs out.
+        self.database_away = False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def renewed(self, asked_at: float) -> None:
         """Note that the lease was renewed by a request sent at `asked_at` (`boot_seconds`)."""
         self._until = asked_at + self._lease
+        self.database_away = False
 
     def _watch(self) -> None:
         while True:
@@ -96,4 +100,4 @@ class Watchdog:
             if readable and not os.read(self._pipe, 4096):
                 os._exit(ORPHANED)
             if boot_seconds() > self._until - 1.0:
-                os._exit(LEASE_LOST)
+                os._exit(DATABASE_AWAY if self.database_away else LEASE_LOST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -11,84 +10,31 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from hdgemm.server import jobs, leases, watchdog
+from hdgemm.server.capacity import Capacity
 from hdgemm.server.database import Database, open_database
+from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
-from hdgemm.server.publication import sweep_up
+from hdgemm.server.permissions import PRIVATE
+from hdgemm.server.publication import kept_bytes, sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
-    import subprocess
-
     from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.worker")
 #: A cancelled job that has not stopped by itself after so many seconds is killed.
 _STOP_SECONDS: Final = 30.0
 _STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
-#: A job's process that has not renewed its lease after so long hangs.
-_START_SECONDS: Final = 60.0
 _SWEEP_SECONDS: Final = 2.0
 _EXPIRED_AT_ONCE: Final = 100
-
-
-@dataclass
-class Child:
-    """A job's process.
-
-    Parameters
-    ----------
-    start_until
-        Until then the worker renews the lease of a process that has not begun to do so.
-    asked_to_stop
-        When it was first seen to be asked to stop.
-    """
-
-    job: Job
-    process: subprocess.Popen[bytes]
-    start_until: float = 0.0
-    asked_to_stop: float | None = None
-
-    @property
-    def held(self) -> leases.Held:
-        """The right to write about this attempt."""
-        return leases.Held(self.job.id, self.job.fence)
-
-    def kill(self) -> None:
-        """Kill the process and all it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def _start(job: Job, settings: Settings) -> Child:
-    """Start the process of a claimed job; its output goes to the job's log."""
-    folder = settings.job_dir(job.id)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
-    with (folder / "log.txt").open("ab") as output:
-        process = watchdog.start_with_order(
-            "hdgemm.server.runner", order, stdout=output, stderr=output, start_new_session=True
-        )
-    _log_event(
-        "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
-        priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,
-        waited_seconds=round(job.updated - job.created, 3),
-    )  # fmt: skip
-    return Child(job, process, time.monotonic() + _START_SECONDS)
-
-
-def _log_event(event: str, **fields: Any) -> None:
-    """Log one line of JSON."""
-    log.info("%s", json.dumps({"event": event, **fields}))
+_AWAY: Final = "the database did not answer"
 
 
 class Worker:
@@ -149,7 +95,9 @@ class Worker:
         """
         if time.monotonic() - self._swept > 2 * self._settings.lease_seconds:
             for child in self._children.values():
-                child.kill()
+                if child.process.poll() is None:
+                    child.cause = _AWAY
+                    child.kill()
 
     def _expire(self) -> None:
         """Delete the jobs that are past their retention time."""
@@ -157,9 +105,7 @@ class Worker:
         if retention is None:
             return
         with self._database.queue() as conn:
-            before = self._database.now(conn) - retention
-            ids = jobs.expired(conn, before, _EXPIRED_AT_ONCE)
-            conn.execute(sa.delete(Job).where(Job.id.in_(ids)))
+            ids = jobs.expire(conn, retention, _EXPIRED_AT_ONCE, self._database.now(conn))
         for job_id in ids:
             shutil.rmtree(self._settings.job_dir(job_id), ignore_errors=True)
 
@@ -194,7 +140,8 @@ class Worker:
     def _end(self, child: Child, status: Status, message: str, **values: Any) -> None:
         """Write a dead process's end into its job, and remove the files that it left."""
         with self._database.write() as conn:
-            held = child.held.finish(conn, self._database.now(conn), status, message, **values)
+            now, kept = self._database.now(conn), kept_bytes(conn, child.job, self._settings)
+            held = child.held.finish(conn, now, status, message, disk_bytes=kept, **values)
         if held:
             sweep_up(child.job, self._settings)
 
@@ -205,7 +152,7 @@ class Worker:
 
     def _start_one(self) -> bool:
         settings, running = self._settings, [child.job for child in self._children.values()]
-        capacity = leases.Capacity.of(self.name, settings.memory, settings.devices, running)
+        capacity = Capacity.of(self.name, settings.memory, settings.devices, running)
         if not capacity.idle_devices:
             return False
         with self._database.read() as conn:
@@ -216,7 +163,7 @@ class Worker:
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = _start(job, self._settings)
+        self._children[job.id] = start(job, self._settings)
         return True
 
     def _reap(self) -> None:
@@ -224,20 +171,22 @@ class Worker:
             status = child.process.poll()
             if status is None:
                 continue
+            if not child.ended:
+                child.ended = True
+                if child.process.stdin is not None:
+                    child.process.stdin.close()
+                child.kill()
+                if status == watchdog.LEASE_LOST:
+                    log.warning("job %s: lost its lease", job_id)
+            self._settle(child, status)  # while the database is away, in the next turn again
             del self._children[job_id]
-            if child.process.stdin is not None:
-                child.process.stdin.close()
-            child.kill()
-            if status == watchdog.LEASE_LOST:
-                log.warning("job %s: lost its lease", job_id)
-            self._settle(child, status)
             self._log_end(child, status)
 
     def _log_end(self, child: Child, status: int) -> None:
         with self._database.read() as conn:
             job = jobs.find(conn, child.job.id)
         if job is not None:
-            _log_event(
+            log_event(
                 "job_end", job=job.id, process=job.process, attempt=child.job.fence,
                 status=job.status, exit=status, message=job.message,
                 seconds=round(job.updated - child.job.updated, 3),
@@ -246,9 +195,13 @@ class Worker:
 
     def _settle(self, child: Child, status: int) -> None:
         """Queue a job again that has not ended with its process; fail it after too many deaths."""
+        cause = child.cause or (_AWAY if status == watchdog.DATABASE_AWAY else "")
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         with self._database.write() as conn:
             now = self._database.now(conn)
+            if cause:
+                child.held.hand_back(conn, now, f"{cause}; queued again", crashed=False)
+                return
             crashes = conn.execute(sa.select(Job.crashes).where(Job.id == child.job.id)).scalar()
             if (crashes or 0) + 1 < self._settings.max_crashes:
                 message = f"its process died ({how}); queued again"
@@ -277,6 +230,7 @@ class Worker:
 def run_worker(settings: Settings) -> None:
     """Work in this process until SIGTERM or SIGINT."""
     worker = Worker(settings, open_database(settings))
+    os.umask(PRIVATE)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop.set())
     worker.run()

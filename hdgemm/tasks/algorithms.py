@@ -22,7 +22,7 @@ from hdgemm.tasks.kernels import (
     trsm_below,
     trsm_beside,
 )
-from hdgemm.tasks.task import Tile
+from hdgemm.tasks.tiles import TaskTile
 from hdgemm.tasks.tournament import LEAF
 from hdgemm.tasks.tslu import TournamentTasks
 
@@ -40,7 +40,7 @@ def cholesky(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> None
 
     Without `lookahead`, each panel waits for all updates by the panel before it.
     """
-    step = Tile("step", 0)
+    step = TaskTile("step", 0)
     order = () if lookahead else (step,)
     for panel in a.columns:
         priority = a.priority(panel)
@@ -90,14 +90,14 @@ def lu(
     With `leaf`, a tournament of blocks of so many rows chooses the pivots (CALU).
     """
     pivots = Pivots(min(a.shape))
-    step = Tile("step", 0)
+    step = TaskTile("step", 0)
     order = () if lookahead else (step,)
-    lowers: list[Tile] = []
-    found = Tile("pivots", 0)
+    lowers: list[TaskTile] = []
+    found = TaskTile("pivots", 0)
     for panel in a.panels():
         lower = _lower(panel)
         lowers.append(lower)
-        found = Tile(f"pivots[{panel.number}]", 0)
+        found = TaskTile(f"pivots[{panel.number}]", 0)
         rows = pivots.rows[panel.first : panel.last]
         if leaf is None:
             insert(
@@ -112,13 +112,28 @@ def lu(
         for column in a.after(panel):
             priority, tile = a.priority(column), column.tile
             where = a.where(panel, column)
-            insert(interchange(column, panel.first, rows, panel), reads=[tile, found, *order],
-                   writes=[tile], priority=priority, where=where)  # fmt: skip
-            insert(trsm_beside(panel, lower, column), reads=[lower, tile], writes=[tile],
-                   priority=priority, where=where)  # fmt: skip
+            insert(
+                interchange(column, panel.first, rows, panel),
+                reads=[tile, found, *order],
+                writes=[tile],
+                priority=priority,
+                where=where,
+            )
+            insert(
+                trsm_beside(panel, lower, column),
+                reads=[lower, tile],
+                writes=[tile],
+                priority=priority,
+                where=where,
+            )
             if panel.below(panel.last) > 0:
-                insert(gemm_below(panel, lower, column), reads=[lower, tile, *order],
-                       writes=[tile], priority=priority, where=where)  # fmt: skip
+                insert(
+                    gemm_below(panel, lower, column),
+                    reads=[lower, tile, *order],
+                    writes=[tile],
+                    priority=priority,
+                    where=where,
+                )
     _interchange_left(a, pivots, lowers, found, insert)
     return pivots
 
@@ -134,16 +149,16 @@ def finish_pivots(a: BlockColumns, pivots: Pivots) -> None:
         pivots.rows[panel.first : panel.last] += panel.first
 
 
-def _lower(panel: BlockColumn) -> Tile:
+def _lower(panel: BlockColumn) -> TaskTile:
     """Return the tile of a panel from its diagonal on: what other devices need of it."""
     tile = panel.tile
     part = None if tile.array is None else panel.part(panel.first)
     nbytes = tile.nbytes // panel.bottom * panel.below(panel.first)
-    return Tile(f"L[{panel.number}]", nbytes, part)
+    return TaskTile(f"L[{panel.number}]", nbytes, part)
 
 
 def _interchange_left(
-    a: BlockColumns, pivots: Pivots, lowers: list[Tile], found: Tile, insert: Insert
+    a: BlockColumns, pivots: Pivots, lowers: list[TaskTile], found: TaskTile, insert: Insert
 ) -> None:
     """Insert the interchanges of later panels in the rows of L, which lies on the host."""
     panels = a.panels()
@@ -156,19 +171,19 @@ def _interchange_left(
         )
 
 
-def qr(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> list[Tile]:
+def qr(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> list[TaskTile]:
     """Insert the tasks of A = Q·R, where A becomes R and the reflectors below it.
 
     Returns the tiles of the triangles T of the compact WY form, one for each panel.
     """
-    step = Tile("step", 0)
+    step = TaskTile("step", 0)
     order = () if lookahead else (step,)
     triangles = []
     for panel in a.panels():
         rows = panel.below(panel.first)
         width = min(panel.width, rows)
-        v = Tile(f"V[{panel.number}]", rows * width * a.dtype.itemsize)
-        t = Tile(f"T[{panel.number}]", width**2 * a.dtype.itemsize)
+        v = TaskTile(f"V[{panel.number}]", rows * width * a.dtype.itemsize)
+        t = TaskTile(f"T[{panel.number}]", width**2 * a.dtype.itemsize)
         if a.array is not None:
             t.array = np.zeros((width, width), a.dtype, "F")
         triangles.append(t)
@@ -192,5 +207,8 @@ def qr(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> list[Tile]
 
 #: Algorithms by name.
 ALGORITHMS: Final[dict[str, Callable[..., Any]]] = {
-    "cholesky": cholesky, "lu": lu, "calu": calu, "qr": qr,
-}  # fmt: skip
+    "cholesky": cholesky,
+    "lu": lu,
+    "calu": calu,
+    "qr": qr,
+}

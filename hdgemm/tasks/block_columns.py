@@ -16,7 +16,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.task import Tile
+from hdgemm.tasks.tiles import TaskTile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ class BlockColumn(NamedTuple):
     last: int
     top: int
     bottom: int
-    tile: Tile
+    tile: TaskTile
 
     @property
     def width(self) -> int:
@@ -114,7 +114,7 @@ class BlockColumns:
             top = min(first, shape[0]) if lower else 0
             part = None if array is None else array[top:, first:last]
             nbytes = (shape[0] - top) * (last - first) * kind.itemsize
-            tile = Tile(f"A[{number}]", nbytes, part, homes[number])
+            tile = TaskTile(f"A[{number}]", nbytes, part, homes[number])
             columns.append(BlockColumn(number, first, last, top, shape[0], tile))
         return cls(shape, kind, tuple(columns), array, owner)
 

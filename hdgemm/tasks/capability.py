@@ -37,8 +37,6 @@ class Capability:
         Bytes of tiles that it can hold; None for no limit.
     lanes
         Tasks that it runs at once, each at the full rates.
-    link
-        Name of the link that it shares with other devices; None for a link of its own.
     """
 
     name: str
@@ -50,7 +48,6 @@ class Capability:
     down: float = 6e9
     memory_bytes: int | None = None
     lanes: int = 1
-    link: str | None = None
 
     def runs(self, kind: str) -> bool:
         """Say whether it can run a kind of task."""
@@ -68,6 +65,8 @@ def coarse(capability: Capability, group: int) -> Capability:
         kind: rate if kind in UPDATES else group * rate for kind, rate in capability.rates.items()
     }
     return replace(
-        capability, rates=rates, latency=group**2 * capability.latency,
+        capability,
+        rates=rates,
+        latency=group**2 * capability.latency,
         depth_half=group * capability.depth_half,
-    )  # fmt: skip
+    )

@@ -43,10 +43,13 @@ def factor(
         return _factor_by_lapack(dealt, name, array, observer, cancel)
     cut = dealt.cut(name, shape, widths, array=array)
     with Runtime(
-        dealt.without_workspace(shape[0], widths, array.dtype), dealt.devices,
-        priorities=machine.priorities, blas_threads=machine.blas_threads, observer=observer,
+        dealt.without_workspace(shape[0], widths, array.dtype),
+        dealt.devices,
+        priorities=machine.priorities,
+        blas_threads=machine.blas_threads,
+        observer=observer,
         cancel=cancel,
-    ) as runtime:  # fmt: skip
+    ) as runtime:
         found: Any = dealt.insert_all(name, cut, runtime)
         seconds = runtime.finish().seconds
     machine.correct(name, shape, asked, array.dtype, seconds)
@@ -58,9 +61,12 @@ def factor(
 
 
 def _factor_by_lapack(
-    machine: TaskMachine, name: str, array: NDArray[Any], observer: Observer | None,
+    machine: TaskMachine,
+    name: str,
+    array: NDArray[Any],
+    observer: Observer | None,
     cancel: threading.Event | None,
-) -> Factorised:  # fmt: skip
+) -> Factorised:
     """Factor by one call of LAPACK, as one task, on all threads of the host."""
     found: list[Factorised] = []
 
@@ -74,9 +80,11 @@ def _factor_by_lapack(
 
     kernel = Kernel("lapack", lapack_flops(name, (array.shape[0], array.shape[1])), host=host)
     with Runtime(
-        [Capability(name=HOST, rates={"lapack": 1.0})], observer=observer, cancel=cancel,
+        [Capability(name=HOST, rates={"lapack": 1.0})],
+        observer=observer,
+        cancel=cancel,
         blas_threads=machine.threads,
-    ) as runtime:  # fmt: skip
+    ) as runtime:
         runtime.insert(kernel)
         runtime.finish()
     return found[0]

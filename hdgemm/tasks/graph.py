@@ -10,7 +10,8 @@ from hdgemm.tasks.task import Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.tasks.task import Kernel, Tile
+    from hdgemm.tasks.task import Kernel
+    from hdgemm.tasks.tiles import TaskTile
 
 
 class _Accesses:
@@ -33,7 +34,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._accesses: defaultdict[Tile, _Accesses] = defaultdict(_Accesses)
+        self._accesses: defaultdict[TaskTile, _Accesses] = defaultdict(_Accesses)
         self._inserted = 0
         #: Tasks that are inserted and not finished.
         self.unfinished = 0
@@ -42,8 +43,8 @@ class Graph:
         self,
         kernel: Kernel,
         *,
-        reads: Sequence[Tile] = (),
-        writes: Sequence[Tile] = (),
+        reads: Sequence[TaskTile] = (),
+        writes: Sequence[TaskTile] = (),
         priority: int = 0,
         where: str | None = None,
     ) -> Task:

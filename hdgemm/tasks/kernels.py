@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.tasks.block_columns import BlockColumn
-    from hdgemm.tasks.task import Tile
-    from hdgemm.tasks.transfers import DeviceTiles
+    from hdgemm.tasks.tiles import TaskTile, TileWorkspace
 
 _ALL = slice(None)
 
@@ -79,7 +78,7 @@ def symmetric_update(panel: BlockColumn, column: BlockColumn) -> Kernel:
         rank_k(-1.0, beside, column.part(first, last))
         gemm(-1.0, panel.part(last), beside, column.part(last), trans_b="C")
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+    def device(tiles: TileWorkspace, after: Sequence[Completion]) -> None:
         beside = tiles.block(panel.tile, _ALL, panel.rows(first, last))
         below = tiles.block(panel.tile, _ALL, panel.rows(first))
         whole = tiles.block(column.tile, _ALL, column.rows(first))
@@ -116,7 +115,7 @@ def interchange(
     def host() -> None:
         laswp(column.part(row), pivots)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+    def device(tiles: TileWorkspace, after: Sequence[Completion]) -> None:
         tiles.permute(tiles.block(column.tile, _ALL, column.rows(row)), moves_of(pivots), after)
 
     # Each interchange reads and writes two rows.
@@ -138,7 +137,7 @@ def late_interchanges(
     return _of(column, Kernel("laswp", 0, 1, nbytes, host=host))
 
 
-def trsm_beside(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
+def trsm_beside(panel: BlockColumn, lower: TaskTile, column: BlockColumn) -> Kernel:
     """Return TRSM: the rows of U beside a panel; `lower` is the panel from its diagonal on."""
     first, last = panel.first, min(panel.last, panel.bottom)
     depth = last - first
@@ -146,7 +145,7 @@ def trsm_beside(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
     def host() -> None:
         trsm(lower.data()[:depth], column.part(first, last), unit=True)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+    def device(tiles: TileWorkspace, after: Sequence[Completion]) -> None:
         triangle = tiles.block(lower, slice(0, depth), slice(0, depth))
         beside = tiles.block(column.tile, _ALL, column.rows(first, last))
         tiles.solve(triangle, beside, after)
@@ -155,14 +154,14 @@ def trsm_beside(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
     return _of(column, Kernel("trsm", flops, depth, host=host, device=device), panel)
 
 
-def gemm_below(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
+def gemm_below(panel: BlockColumn, lower: TaskTile, column: BlockColumn) -> Kernel:
     """Return GEMM: the rows below a panel, C -= L·U."""
     first, last, depth = panel.first, panel.last, panel.width
 
     def host() -> None:
         gemm(-1.0, lower.data()[depth:], column.part(first, last), column.part(last))
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+    def device(tiles: TileWorkspace, after: Sequence[Completion]) -> None:
         beside = tiles.block(column.tile, _ALL, column.rows(first, last))
         below = tiles.block(lower, _ALL, slice(depth, None))
         tiles.multiply(
@@ -173,7 +172,7 @@ def gemm_below(panel: BlockColumn, lower: Tile, column: BlockColumn) -> Kernel:
     return _of(column, Kernel("gemm", flops, depth, host=host, device=device), panel)
 
 
-def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
+def geqrt_panel(panel: BlockColumn, v: TaskTile, t: TaskTile) -> Kernel:
     """Return GEQRT: QR of a block column from its diagonal on, with its compact WY form.
 
     `v` takes the reflectors with their unit diagonal and zeros above, for which memory is
@@ -191,7 +190,7 @@ def geqrt_panel(panel: BlockColumn, v: Tile, t: Tile) -> Kernel:
     return _of(panel, Kernel("geqrt", flops, width, host=host))
 
 
-def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
+def larfb(panel: BlockColumn, v: TaskTile, t: TaskTile, column: BlockColumn) -> Kernel:
     """Return LARFB: C := (I - V·T^H·V^H)·C, in three GEMMs (Dongarra et al., section 6.7.4)."""
     rows = panel.below(panel.first)
     width = min(panel.width, rows)
@@ -200,7 +199,7 @@ def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
         target = column.part(panel.first)
         apply_reflectors(v.data(), t.data(), target)
 
-    def device(tiles: DeviceTiles, after: Sequence[Completion]) -> None:
+    def device(tiles: TileWorkspace, after: Sequence[Completion]) -> None:
         reflectors = tiles.block(v, _ALL, _ALL)
         target = tiles.block(column.tile, _ALL, column.rows(panel.first))
         dtype = target.tile.dtype
@@ -215,7 +214,7 @@ def larfb(panel: BlockColumn, v: Tile, t: Tile, column: BlockColumn) -> Kernel:
     return _of(column, Kernel("larfb", flops, width, host=host, device=device), panel)
 
 
-def discard_reflectors(panel: BlockColumn, v: Tile) -> Kernel:
+def discard_reflectors(panel: BlockColumn, v: TaskTile) -> Kernel:
     """Return the task that frees a panel's copy of its reflectors after their last use."""
 
     def host() -> None:

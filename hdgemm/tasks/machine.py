@@ -97,9 +97,11 @@ class TaskMachine:
                 Capability(name=name, rates=dict.fromkeys(UPDATES, 1e10), memory_bytes=limit)
             )
         return cls(
-            capabilities=tuple(capabilities), devices=devices, blas_threads=left // count,
+            capabilities=tuple(capabilities),
+            devices=devices,
+            blas_threads=left // count,
             threads=threads,
-        )  # fmt: skip
+        )
 
     def insert_all(self, name: str, a: BlockColumns, run: Any) -> Any:
         """Insert all tasks of a factorisation into a run; return what the algorithm returns."""
@@ -107,15 +109,25 @@ class TaskMachine:
         return ALGORITHMS[name](a, run.insert, lookahead=self.lookahead, **more)
 
     def cut(
-        self, name: str, shape: tuple[int, int], widths: Sequence[int], *,
-        array: NDArray[Any] | None = None, dtype: Any = np.float64,
-    ) -> BlockColumns:  # fmt: skip
+        self,
+        name: str,
+        shape: tuple[int, int],
+        widths: Sequence[int],
+        *,
+        array: NDArray[Any] | None = None,
+        dtype: Any = np.float64,
+    ) -> BlockColumns:
         """Cut a matrix into block columns that belong to devices."""
         width = max(widths, default=0)
         return BlockColumns.cut(
-            shape, widths, array=array, dtype=dtype, lower=name == "cholesky",
-            weights=self.weights(name, shape, width), owner=self.owner(shape[0], widths),
-        )  # fmt: skip
+            shape,
+            widths,
+            array=array,
+            dtype=dtype,
+            lower=name == "cholesky",
+            weights=self.weights(name, shape, width),
+            owner=self.owner(shape[0], widths),
+        )
 
     def weights(self, name: str, shape: tuple[int, int], width: int) -> dict[str, float] | None:
         """Return the weights by which block columns are dealt; None for no dealing."""
@@ -163,9 +175,13 @@ class TaskMachine:
         return found
 
     def correct(
-        self, name: str, shape: tuple[int, int], widths: Sequence[int] | None, dtype: Any,
+        self,
+        name: str,
+        shape: tuple[int, int],
+        widths: Sequence[int] | None,
+        dtype: Any,
         seconds: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Leave later matrices of a shape to LAPACK, when a run on devices took longer than that.
 
         The arguments are those of `choose`, and the measured time of the run.
@@ -203,9 +219,11 @@ class TaskMachine:
     def restricted(self, names: Sequence[str], dealing: str) -> TaskMachine:
         """Return the host with some of the devices."""
         return replace(
-            self, dealing=dealing, devices={name: self.devices[name] for name in names},
+            self,
+            dealing=dealing,
+            devices={name: self.devices[name] for name in names},
             capabilities=tuple(x for x in self.capabilities if x.name in (HOST, *names)),
-        )  # fmt: skip
+        )
 
     def expected_seconds(
         self, name: str, shape: tuple[int, int], widths: Sequence[int], dtype: Any
@@ -260,8 +278,9 @@ class TaskMachine:
                         f"{each.name}: kernels on panels of {width} columns need "
                         f"{format_size(workspace)} of workspace, and it has "
                         f"{format_size(each.memory_bytes)}; choose narrower panels",
-                        requested=workspace, available=each.memory_bytes,
-                    )  # fmt: skip
+                        requested=workspace,
+                        available=each.memory_bytes,
+                    )
                 each = replace(each, memory_bytes=each.memory_bytes - workspace)
             found.append(each)
         return found

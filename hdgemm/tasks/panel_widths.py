@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 WIDTHS: Final = (32, 64, 96, 128, 192, 256, 384, 512)
 #: Kinds of the tasks that factor a panel, and of the update.
 PANELS: Final = {
-    "cholesky": ("panel trsm", "gemm"), "lu": ("getrf", "gemm"), "calu": ("getrf", "gemm"),
+    "cholesky": ("panel trsm", "gemm"),
+    "lu": ("getrf", "gemm"),
+    "calu": ("getrf", "gemm"),
     "qr": ("geqrt", "larfb"),
-}  # fmt: skip
+}
 #: Flops of a panel of r rows and w columns, and of its update of c columns, as factors of r·w²
 #: and of r·w·c.
 _FLOPS: Final = {
-    "cholesky": (1.0, 1.0), "lu": (1.0, 2.0), "calu": (2.0, 2.0), "qr": (2.0, 4.0),
-}  # fmt: skip
+    "cholesky": (1.0, 1.0),
+    "lu": (1.0, 2.0),
+    "calu": (2.0, 2.0),
+    "qr": (2.0, 4.0),
+}
 #: Tasks for each block column and panel.
 _TASKS: Final = {"cholesky": 1, "lu": 3, "calu": 3, "qr": 1}
 

@@ -11,7 +11,8 @@ from hdgemm.tasks.capability import HOST
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hdgemm.tasks.task import Task, Tile
+    from hdgemm.tasks.task import Task
+    from hdgemm.tasks.tiles import TaskTile
 
 _HOST_ONLY = frozenset((HOST,))
 
@@ -23,7 +24,7 @@ class Move(NamedTuple):
     `source`; otherwise it is copied. One of the two is the host.
     """
 
-    tile: Tile
+    tile: TaskTile
     source: str | None
     target: str | None
 
@@ -38,18 +39,18 @@ class Residency:
 
     def __init__(self, memory_bytes: Mapping[str, int | None]) -> None:
         self._limits = {name: size for name, size in memory_bytes.items() if name != HOST}
-        self._valid: dict[Tile, frozenset[str]] = {}
+        self._valid: dict[TaskTile, frozenset[str]] = {}
         # Tiles with memory on a device, least recently used first, and how many tasks use each.
-        self._held: dict[str, OrderedDict[Tile, int]] = {x: OrderedDict() for x in self._limits}
+        self._held: dict[str, OrderedDict[TaskTile, int]] = {x: OrderedDict() for x in self._limits}
         self._used_bytes = dict.fromkeys(self._limits, 0)
         self.held_bytes = dict.fromkeys(self._limits, 0)
         self.peak_bytes = dict.fromkeys(self._limits, 0)
 
-    def valid(self, tile: Tile) -> frozenset[str]:
+    def valid(self, tile: TaskTile) -> frozenset[str]:
         """Return the places with a valid copy."""
         return self._valid.get(tile, _HOST_ONLY)
 
-    def place(self, tile: Tile, device: str) -> None:
+    def place(self, tile: TaskTile, device: str) -> None:
         """Declare that a tile lies on a device at first, and not on the host."""
         if device != HOST:
             self._hold(tile, device)
@@ -116,7 +117,7 @@ class Residency:
         for tile in [tile for tile, valid in self._valid.items() if HOST not in valid]:
             yield from self._fetch(tile, HOST)
 
-    def _fetch(self, tile: Tile, device: str) -> list[Move]:
+    def _fetch(self, tile: TaskTile, device: str) -> list[Move]:
         valid = self.valid(tile)
         moves = []
         if HOST not in valid:
@@ -126,18 +127,18 @@ class Residency:
         self._valid[tile] = valid | {HOST, device}
         return moves
 
-    def _hold(self, tile: Tile, device: str) -> None:
+    def _hold(self, tile: TaskTile, device: str) -> None:
         self._held[device][tile] = 0
         self.held_bytes[device] += tile.nbytes
         self.peak_bytes[device] = max(self.peak_bytes[device], self.held_bytes[device])
 
-    def _use(self, tile: Tile, device: str) -> None:
+    def _use(self, tile: TaskTile, device: str) -> None:
         held = self._held[device]
         held[tile] += 1
         if held[tile] == 1:
             self._used_bytes[device] += tile.nbytes
 
-    def _evict(self, device: str, wanted: Tile, task: Task) -> list[Move]:
+    def _evict(self, device: str, wanted: TaskTile, task: Task) -> list[Move]:
         limit, held = self._limits[device], self._held[device]
         if limit is None:
             return []
@@ -149,12 +150,13 @@ class Residency:
                     f"{device}: {wanted.nbytes:,} bytes of {wanted} for {task} do not fit: "
                     f"{self.held_bytes[device]:,} of {limit:,} bytes are in use; "
                     "choose narrower panels",
-                    requested=wanted.nbytes, available=limit - self.held_bytes[device],
-                )  # fmt: skip
+                    requested=wanted.nbytes,
+                    available=limit - self.held_bytes[device],
+                )
             moves += self._drop(tile, device)
         return moves
 
-    def _drop(self, tile: Tile, device: str) -> list[Move]:
+    def _drop(self, tile: TaskTile, device: str) -> list[Move]:
         valid = self.valid(tile)
         moves = []
         if valid == {device}:

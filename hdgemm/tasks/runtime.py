@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -17,14 +17,14 @@ from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.dispatcher import Dispatcher
-from hdgemm.tasks.lanes import DeviceLane, Job, run_on_host
+from hdgemm.tasks.tiles import TileWorkspace
 from hdgemm.tasks.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
-    from hdgemm.pipeline.devices.protocol import FactorDevice
+    from hdgemm.pipeline.devices.protocol import Completion, FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.tasks.capability import Capability
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks for a cancelled run.
 _LOOK: Final = 0.05
+#: Tasks that a device has enqueued beside the one that it runs.
+AHEAD: Final = 1
+
+
+class LaneTask(NamedTuple):
+    """A task to run, the moves that its lane must enqueue, and those that bring its tiles."""
+
+    issued: Issued
+    planned: list[Transfer]
+    arriving: list[Transfer]
 
 
 class Runtime:
@@ -78,14 +88,14 @@ class Runtime:
             self._devices, lambda: self._error is not None, self._record_copy
         )
         self._lanes = [
-            DeviceLane(name, device, self, self._transfers)
+            _DeviceLane(name, device, self, self._transfers)
             for name, device in self._devices.items()
         ]
         self._fetches: dict[str, deque[Transfer]] = {name: deque() for name in self._devices}
         self._fetching = {name: threading.Condition(lock) for name in self._devices}
         hosts = [each.lanes for each in capabilities if each.name == HOST]
         targets: list[Callable[[], None]] = [lane.run for lane in self._lanes]
-        targets += [lambda: run_on_host(self, self._transfers)] * sum(hosts)
+        targets += [lambda: _run_on_host(self, self._transfers)] * sum(hosts)
         targets += [partial(self._fetch, name) for name in self._devices if hosts]
         self._workers = [
             Worker(lambda run=target: self._run(run), f"hdgemm-task-{number}")  # type: ignore[misc]
@@ -144,8 +154,10 @@ class Runtime:
         seconds = time.perf_counter() - self._start
         return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
 
-    def next(self, device: str, finished: Issued | None, *, issued: bool = False) -> Job | None:
-        """Note a finished task; return the next job of a lane, or None at the end.
+    def next(
+        self, device: str, finished: Issued | None, *, issued: bool = False
+    ) -> LaneTask | None:
+        """Note a finished task; return the next task of a lane, or None at the end.
 
         With tasks `issued` that are not finished, it returns None instead of waiting.
         """
@@ -162,7 +174,7 @@ class Runtime:
                 taken = self._dispatcher.take(device, issued=issued)
                 if taken is not None:
                     planned = self._transfers.plan(taken.moves)
-                    return Job(taken, planned, self._transfers.arriving(taken.task, device))
+                    return LaneTask(taken, planned, self._transfers.arriving(taken.task, device))
                 if issued or self._ended:
                     return None
                 self._work[device].wait()
@@ -197,9 +209,18 @@ class Runtime:
             amount, seconds = amount + (kernel.flops or kernel.nbytes), seconds + end - start
             self._totals[device, kernel.kind] = amount, seconds
         self._note(
-            Event(device, "mult1", task.number, kernel.unit, kernel.step, start - self._start,
-                  end - self._start, kernel.nbytes, kernel.flops)
-        )  # fmt: skip
+            Event(
+                device,
+                "mult1",
+                task.number,
+                kernel.unit,
+                kernel.step,
+                start - self._start,
+                end - self._start,
+                kernel.nbytes,
+                kernel.flops,
+            )
+        )
 
     def rates(self) -> dict[str, dict[str, float]]:
         """Return flop/s (bytes/s of kernels without flops) by device and kind of task."""
@@ -260,3 +281,70 @@ class Runtime:
             return
         except BaseException as error:  # noqa: BLE001  (raised by the caller's thread)
             self._stop(error)
+
+
+def _run_on_host(source: Runtime, transfers: Transfers) -> None:
+    """Run tasks on the host, one at a time, until there are no more."""
+    current = source.next(HOST, None)
+    while current is not None:
+        for transfer in current.planned:
+            transfers.enqueue(transfer)
+        for transfer in current.arriving:
+            transfers.wait(transfer).wait()
+        kernel = current.issued.task.kernel
+        start = time.perf_counter()
+        assert kernel.host is not None, kernel.kind  # noqa: S101  (only virtual time has none)
+        kernel.host()
+        source.record(current.issued, start, time.perf_counter())
+        current = source.next(HOST, current.issued)
+
+
+class _DeviceLane:
+    """Enqueues the tasks of one device; `AHEAD` of them wait on the device for the running one."""
+
+    def __init__(
+        self, name: str, device: FactorDevice, source: Runtime, transfers: Transfers
+    ) -> None:
+        self._name, self._source, self._transfers = name, source, transfers
+        self._tiles = TileWorkspace(device, partial(transfers.block, device=name))
+        self._enqueued: deque[tuple[LaneTask, list[Completion], float]] = deque()
+
+    def run(self) -> None:
+        """Run tasks until there are no more."""
+        finished: Issued | None = None
+        while True:
+            current = self._source.next(self._name, finished, issued=bool(self._enqueued))
+            finished = None
+            if current is not None:
+                self._enqueue(current)
+            elif not self._enqueued:
+                return
+            if current is None or len(self._enqueued) > AHEAD:
+                finished = self._retire()
+
+    def close(self) -> None:
+        """Free the lane's own device memory; nothing enqueued uses it any more."""
+        self._tiles.free()
+
+    def _enqueue(self, current: LaneTask) -> None:
+        for transfer in current.planned:
+            self._transfers.enqueue(transfer)
+        after = [self._transfers.wait(transfer) for transfer in current.arriving]
+        kernel = current.issued.task.kernel
+        start = time.perf_counter()
+        assert kernel.device is not None, kernel.kind  # noqa: S101  (it has no weight here)
+        kernel.device(self._tiles, after)
+        self._enqueued.append((current, self._tiles.take(), start))
+
+    def _retire(self) -> Issued:
+        """Wait for all operations of the oldest enqueued task, of which each can fail."""
+        current, completions, start = self._enqueued.popleft()
+        for transfer in current.arriving:
+            self._transfers.retire(transfer)
+        for completion in completions:
+            completion.wait()
+        intervals = [found for each in completions if (found := each.interval()) is not None]
+        start = intervals[0][0] if intervals else start
+        end = intervals[-1][1] if intervals else time.perf_counter()
+        self._source.record(current.issued, start, end)
+        return current.issued

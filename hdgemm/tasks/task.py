@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
-    from numpy.typing import NDArray
-
     from hdgemm.pipeline.devices.protocol import Completion
-    from hdgemm.tasks.transfers import DeviceTiles
-
-
-@dataclass(eq=False, slots=True)
-class Tile:
-    """A piece of data that tasks read and write as a whole; it is known by its identity.
-
-    `name` is for messages, such as ``"A[3]"``; `nbytes` is 0 for a tile that only orders tasks.
-    `array` is its place in host memory, 2-D and column-major; None in virtual time. `home` names
-    the device that the tile is dealt to; None for no device.
-    """
-
-    name: str
-    nbytes: int
-    array: NDArray[Any] | None = None
-    home: str | None = None
-
-    def data(self) -> NDArray[Any]:
-        """Return the array in host memory."""
-        assert self.array is not None, self.name  # noqa: S101  (virtual time runs no kernel)
-        return self.array
-
-    def __repr__(self) -> str:
-        return self.name
+    from hdgemm.tasks.tiles import TaskTile, TileWorkspace
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +40,7 @@ class Kernel:
     depth: int = 1
     nbytes: int = 0
     host: Callable[[], None] | None = None
-    device: Callable[[DeviceTiles, Sequence[Completion]], None] | None = None
+    device: Callable[[TileWorkspace, Sequence[Completion]], None] | None = None
     unit: int = 0
     step: int = 0
 
@@ -81,11 +56,11 @@ class Task:
 
     number: int
     kernel: Kernel
-    reads: tuple[Tile, ...]
-    writes: tuple[Tile, ...]
+    reads: tuple[TaskTile, ...]
+    writes: tuple[TaskTile, ...]
     priority: int = 0
     where: str | None = None
-    tiles: tuple[Tile, ...] = ()
+    tiles: tuple[TaskTile, ...] = ()
     waits_for: int = 0
     successors: list[Task] = field(default_factory=list)
 
@@ -99,8 +74,8 @@ class Access(TypedDict, total=False):
     A tile that is read and written is named in both.
     """
 
-    reads: Sequence[Tile]
-    writes: Sequence[Tile]
+    reads: Sequence[TaskTile]
+    writes: Sequence[TaskTile]
     priority: int
     where: str | None
 

@@ -120,8 +120,12 @@ def factor_tournament(
         rest[: last - first, first:last] = found.factors
         divide(rest[last - first :, first:last], found.factors)
         trsm(rest[: last - first, first:last], rest[: last - first, last:], unit=True)
-        gemm(-1.0, rest[last - first :, first:last], rest[: last - first, last:],
-             rest[last - first :, last:])  # fmt: skip
+        gemm(
+            -1.0,
+            rest[last - first :, first:last],
+            rest[: last - first, last:],
+            rest[last - first :, last:],
+        )
         zero = zero or (found.zero and found.zero + first)
     return pivots, zero
 

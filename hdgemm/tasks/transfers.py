@@ -1,4 +1,4 @@
-"""Tiles on devices: transfers, ordered by the places that they touch, and blocks for kernels."""
+"""Transfers of tiles between the host and devices, ordered by the places that they touch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.pipeline.devices.protocol import DONE, Block, Triangle
-from hdgemm.pipeline.devices.protocol import Tile as DeviceTile
-from hdgemm.pipeline.devices.workspace import Workspace
+from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from hdgemm.pipeline.sync import Stopped
 from hdgemm.tasks.capability import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hdgemm.pipeline.devices.interchanges import Moves
-    from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device, FactorDevice
+    from hdgemm.pipeline.devices.protocol import Buffer, Completion, Device
     from hdgemm.pipeline.plan import Stage
     from hdgemm.tasks.residency import Move
-    from hdgemm.tasks.task import Task, Tile
+    from hdgemm.tasks.task import Task
+    from hdgemm.tasks.tiles import TaskTile
 
 
 class Transfer:
@@ -68,8 +66,8 @@ class Transfers:
         record: Callable[[str, Stage, int, float, float], None],
     ) -> None:
         self._devices, self._stopped, self._record = devices, stopped, record
-        self._buffers: dict[tuple[Tile, str], Buffer] = {}
-        self._unfinished: dict[Tile, list[Transfer]] = {}
+        self._buffers: dict[tuple[TaskTile, str], Buffer] = {}
+        self._unfinished: dict[TaskTile, list[Transfer]] = {}
         # A device takes uploads from one thread at a time, and downloads too.
         self._enqueueing = {name: threading.Lock() for name in devices}
 
@@ -118,7 +116,7 @@ class Transfers:
                 self._download(tile, source, transfer.start)
         transfer.enqueued.set()
 
-    def _download(self, tile: Tile, source: str, start: float) -> None:
+    def _download(self, tile: TaskTile, source: str, start: float) -> None:
         with self._enqueueing[source]:
             completion = self._devices[source].download(self.block(tile, source), tile.data().T, ())
         completion.wait()
@@ -141,11 +139,11 @@ class Transfers:
             start, end = completion.interval() or (transfer.start, time.perf_counter())
             self._record(target, "load2", tile.nbytes, start, end)
 
-    def block(self, tile: Tile, device: str) -> Block:
+    def block(self, tile: TaskTile, device: str) -> Block:
         """Return a whole tile in the memory of a device."""
         stored: Any = tile.data().T
         rows, cols = stored.shape
-        held = DeviceTile("C", self._buffers[tile, device], rows, cols, cols, stored.dtype)
+        held = Tile("C", self._buffers[tile, device], rows, cols, cols, stored.dtype)
         return Block(held, 0, 0, rows, cols)
 
     def free(self) -> None:
@@ -154,27 +152,3 @@ class Transfers:
             (_, device), buffer = self._buffers.popitem()
             self._devices[device].free(buffer)
         self._unfinished.clear()
-
-
-class DeviceTiles(Workspace):
-    """Blocks of the tiles that a device holds, and what kernels compute of such blocks."""
-
-    def __init__(self, name: str, device: FactorDevice, transfers: Transfers) -> None:
-        super().__init__(device)
-        self._name, self._transfers = name, transfers
-
-    def block(self, tile: Tile, rows: slice, cols: slice) -> Block:
-        """Return a rectangle of a tile, in rows and columns of the transposed tile."""
-        held = self._transfers.block(tile, self._name).tile
-        first, last, _ = rows.indices(held.rows)
-        left, right, _ = cols.indices(held.cols)
-        return Block(held, first, left, last - first, right - left)
-
-    def solve(self, a: Block, b: Block, after: Sequence[Completion]) -> None:
-        """B := B·A^-1 with the unit upper triangle of A."""
-        form = Triangle("R", lower=False, unit=True)
-        self.completions.append(self.device.trsm(a, b, form, after))
-
-    def permute(self, block: Block, moves: Moves, after: Sequence[Completion]) -> None:
-        """Permute the columns of a block."""
-        self.completions.append(self.device.permute(block, moves, after, axis=1))

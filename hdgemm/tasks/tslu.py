@@ -13,7 +13,8 @@ import numpy as np
 from hdgemm.fortran import laswp
 from hdgemm.pipeline.devices.interchanges import pivots_of
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.task import Kernel, Tile
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tiles import TaskTile
 from hdgemm.tasks.tournament import Chosen, divide, merge, propose
 
 if TYPE_CHECKING:
@@ -38,12 +39,15 @@ class TournamentTasks:
     def __init__(self, panel: BlockColumn, leaf: int, insert: Insert) -> None:
         self._panel, self._insert = panel, insert
         self._leaf = max(leaf, panel.width)
-        self._proposals: dict[Tile, Proposal] = {}
+        self._proposals: dict[TaskTile, Proposal] = {}
 
     def insert(
-        self, pivots: NDArray[np.int64], zeros: list[int], results: Sequence[Tile],
-        order: Sequence[Tile],
-    ) -> None:  # fmt: skip
+        self,
+        pivots: NDArray[np.int64],
+        zeros: list[int],
+        results: Sequence[TaskTile],
+        order: Sequence[TaskTile],
+    ) -> None:
         """Insert all tasks; `pivots` and `zeros` take what those of `getrf_panel` do.
 
         `results` are the tiles of the panel from its diagonal on, and of its pivots. All tasks of
@@ -54,21 +58,36 @@ class TournamentTasks:
         depth = min(width, panel.below(top))
         candidates = []
         for first, last in self._blocks(top):
-            tile = Tile(f"candidates[{panel.number}, {first}]", 0)
+            tile = TaskTile(f"candidates[{panel.number}, {first}]", 0)
             candidates.append(tile)
-            self._task("getrf", (last - first) * width**2, self._propose(first, last, tile),
-                       [panel.tile], [tile, *order])  # fmt: skip
+            self._task(
+                "getrf",
+                (last - first) * width**2,
+                self._propose(first, last, tile),
+                [panel.tile],
+                [tile, *order],
+            )
         while len(candidates) > 1:
             for left, right in zip(candidates[::2], candidates[1::2], strict=False):
                 self._task("getrf", 2 * width**3, self._merge(left, right), [left, right], [left])
             candidates = candidates[::2]
-        self._task("getrf", width**3, self._choose(candidates[0], pivots, zeros),
-                   [panel.tile, *candidates], [panel.tile, found, *order])  # fmt: skip
+        self._task(
+            "getrf",
+            width**3,
+            self._choose(candidates[0], pivots, zeros),
+            [panel.tile, *candidates],
+            [panel.tile, found, *order],
+        )
         parts = []
         for first, last in self._blocks(top + depth):
-            parts.append(Tile(f"L[{panel.number}, {first}]", 0))
-            self._task("panel trsm", (last - first) * width**2, self._divide(first, last),
-                       [panel.tile], parts[-1:])  # fmt: skip
+            parts.append(TaskTile(f"L[{panel.number}, {first}]", 0))
+            self._task(
+                "panel trsm",
+                (last - first) * width**2,
+                self._divide(first, last),
+                [panel.tile],
+                parts[-1:],
+            )
         self._task("panel trsm", 0, lambda: None, [panel.tile, *parts], [panel.tile, lower, *order])
 
     def _blocks(self, top: int) -> list[tuple[int, int]]:
@@ -79,21 +98,25 @@ class TournamentTasks:
         ]
 
     def _task(
-        self, kind: str, flops: int, host: Callable[[], Any], reads: Sequence[Tile],
-        writes: Sequence[Tile],
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        flops: int,
+        host: Callable[[], Any],
+        reads: Sequence[TaskTile],
+        writes: Sequence[TaskTile],
+    ) -> None:
         number = self._panel.number
         kernel = Kernel(kind, flops, self._panel.width, host=host, unit=number, step=number)
         self._insert(kernel, reads=reads, writes=writes, where=HOST)
 
-    def _propose(self, first: int, last: int, tile: Tile) -> Callable[[], None]:
+    def _propose(self, first: int, last: int, tile: TaskTile) -> Callable[[], None]:
         def host() -> None:
             rows = np.arange(first, last) - self._panel.first
             self._proposals[tile] = propose(0, rows, self._panel.part(first, last))[0]
 
         return host
 
-    def _merge(self, left: Tile, right: Tile) -> Callable[[], None]:
+    def _merge(self, left: TaskTile, right: TaskTile) -> Callable[[], None]:
         def host() -> None:
             above, below = self._proposals[left], self._proposals.pop(right)
             self._proposals[left] = merge(above, below)
@@ -101,7 +124,7 @@ class TournamentTasks:
         return host
 
     def _choose(
-        self, last: Tile, pivots: NDArray[np.int64], zeros: list[int]
+        self, last: TaskTile, pivots: NDArray[np.int64], zeros: list[int]
     ) -> Callable[[], None]:
         def host() -> None:
             panel = self._panel

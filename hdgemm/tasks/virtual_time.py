@@ -19,34 +19,33 @@ if TYPE_CHECKING:
     from hdgemm.tasks.capability import Capability
     from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.residency import Move
-    from hdgemm.tasks.task import Access, Kernel, Tile
+    from hdgemm.tasks.task import Access, Kernel
+    from hdgemm.tasks.tiles import TaskTile
 
 
 class VirtualRun:
     """Runs inserted tasks in virtual time.
 
     Each device has so many lanes, and a link that carries one transfer in each direction at a time;
-    the transfers of the next task overlap the running one, as of `ahead` tasks that are issued
-    beside those that run. Insertion takes no time, but waits while `window` tasks are unfinished.
+    the transfers of the next tasks overlap the running ones. Insertion takes no time, but waits
+    while `window` tasks are unfinished.
     """
 
+    #: Tasks that are issued to a device in addition to the running ones.
+    ahead = 1
+
     def __init__(
-        self,
-        capabilities: Sequence[Capability],
-        *,
-        window: int = 4096,
-        priorities: bool = True,
-        ahead: int = 1,
+        self, capabilities: Sequence[Capability], *, window: int = 4096, priorities: bool = True
     ) -> None:
         self.dispatcher = Dispatcher(capabilities, priorities=priorities)
         self.now = 0.0
         #: The most tasks that were unfinished at once.
         self.most_unfinished = 0
-        self._window, self._ahead = window, ahead
+        self._window = window
         self._issued = dict.fromkeys(self.dispatcher.capabilities, 0)
         self._lanes = {each.name: [0.0] * each.lanes for each in capabilities}
         self._links: dict[tuple[str, str], float] = {}
-        self._arrivals: dict[tuple[Tile, str], float] = {}
+        self._arrivals: dict[tuple[TaskTile, str], float] = {}
         self._ends: list[tuple[float, int, Issued]] = []
         self._events: list[Event] = []
 
@@ -60,15 +59,18 @@ class VirtualRun:
         if device is not None:
             self._issue(device)
 
-    def finish(self, *, write_back: bool = True) -> Timeline:
+    def finish(self) -> Timeline:
         """Run all tasks; return the timeline, in which all tiles come back to the host."""
         while self.dispatcher.graph.unfinished:
             self._advance()
         end = self.now
-        if write_back:
-            for move in self.dispatcher.residency.write_back():
-                end = max(end, self._transfer(move, 0, 0))
+        for move in self.dispatcher.residency.write_back():
+            end = max(end, self._transfer(move, 0, 0))
         return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), end)
+
+    def links(self, device: str) -> set[str]:
+        """Return the links that a transfer from or to a device occupies."""
+        return {device}
 
     def _advance(self) -> None:
         """Go on to the end of the next task."""
@@ -76,9 +78,9 @@ class VirtualRun:
             raise HdgemmError("no task runs, and none is ready: the devices cannot hold the tiles")
         self.now, _, issued = heapq.heappop(self._ends)
         self._issued[issued.device] -= 1
-        devices = {issued.device, *self.dispatcher.finish(issued)}
+        ready = self.dispatcher.finish(issued)
         self._fetch(issued.task.kernel)
-        for device in devices:
+        for device in dict.fromkeys((issued.device, *ready)):
             self._issue(device)
 
     def _fetch(self, kernel: Kernel) -> None:
@@ -89,7 +91,7 @@ class VirtualRun:
 
     def _issue(self, device: str) -> None:
         """Issue waiting tasks to a device as long as it takes them."""
-        most = len(self._lanes[device]) + self._ahead
+        most = len(self._lanes[device]) + self.ahead
         while self._issued[device] < most:
             issued = self.dispatcher.take(device, issued=self._issued[device] > 0)
             if issued is None:
@@ -110,9 +112,18 @@ class VirtualRun:
         for tile in task.writes:
             self._arrivals.pop((tile, device), None)
         self._events.append(
-            Event(device, "mult1", task.number, kernel.unit, kernel.step, start, end,
-                  kernel.nbytes, kernel.flops)
-        )  # fmt: skip
+            Event(
+                device,
+                "mult1",
+                task.number,
+                kernel.unit,
+                kernel.step,
+                start,
+                end,
+                kernel.nbytes,
+                kernel.flops,
+            )
+        )
         heapq.heappush(self._ends, (end, task.number, issued))
 
     def _transfer(self, move: Move, unit: int, step: int) -> float:
@@ -124,7 +135,7 @@ class VirtualRun:
         down = target == HOST
         device = self.dispatcher.capabilities[source if down else target]
         channel = "down" if down else "up"
-        links = {(device.name, channel), (device.link or device.name, channel)}
+        links = {(link, channel) for link in self.links(device.name)}
         start = max(
             self.now,
             self._arrivals.get((tile, source), 0.0),

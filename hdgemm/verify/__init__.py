@@ -35,7 +35,6 @@ def verify(
     rounds: int = ROUNDS,
     seed: int | None = None,
     memory: int | str = MEMORY,
-    independent: bool = False,
     cancel: threading.Event | None = None,
 ) -> Verification:
     """Check that C = alpha·op(A)·op(B) + beta·C₀ by Freivalds' method.
@@ -54,9 +53,6 @@ def verify(
     memory
         Bytes that the check may take, as a number or a text such as ``"256MB"``. Where they do
         not hold all vectors at once, the matrices are read several times.
-    independent
-        Read files and stores through h5py, zarr or NumPy instead of hdgemm's own readers, which
-        the product may have been computed with.
     cancel
         Set it to stop the check.
 
@@ -81,7 +77,6 @@ def verify(
     from hdgemm.product.product import check_product
     from hdgemm.verify.check import conclude
     from hdgemm.verify.freivalds import Check, CheckSettings
-    from hdgemm.verify.independent import read_independently
 
     settings = CheckSettings(rounds, seed, parse_size(memory), cancel)
     with ExitStack() as stack, thread_limit():
@@ -90,8 +85,6 @@ def verify(
             trans, conj = trans_flags(code, f"trans_{what}")
             operand = open_operand(x, what=what, trans=trans, conj=conj)
             stack.callback(operand.matrix.close)
-            if independent:
-                return read_independently(operand, stack, memory=settings.memory)
             return operand
 
         left, right = opened(a, "a", trans_a), opened(b, "b", trans_b)

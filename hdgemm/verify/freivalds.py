@@ -97,8 +97,10 @@ class Check:
             raise DoesNotFitError(
                 f"the check needs {2 * each} bytes for vectors of m = {p.m}, n = {p.n}, k = {p.k}; "
                 f"memory is {2 * nbytes}",
-                requested=2 * each, available=2 * nbytes, missing=2 * (each - nbytes),
-            )  # fmt: skip
+                requested=2 * each,
+                available=2 * nbytes,
+                missing=2 * (each - nbytes),
+            )
         return max(1, nbytes // max(1, each))
 
     def remember_old(self) -> None:

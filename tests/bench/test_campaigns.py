@@ -51,6 +51,18 @@ def test_requests_that_fail_without_a_compiler():
     assert json.loads(done.stdout)["faults by"] == "PythonFaults"
 
 
+def test_two_processes_that_create_one_array():
+    """In a process of its own, since variables of the environment lead to the object store."""
+    for name in ("moto", "obstore", "zarr", "boto3"):
+        pytest.importorskip(name)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.campaigns.store_race", "--rounds", "4"], cwd=ROOT,
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["counts"]["rounds"] == 4
+
+
 @pytest.mark.parametrize("form", ["npy", "hdf5", "zarr"])
 def test_full_disks(capfd, form):
     if form in ("hdf5", "zarr"):
@@ -71,10 +83,42 @@ def test_hostile_files():
     assert json.loads(done.stdout)["counts"]["checks"] == 12
 
 
+def test_completions_beside_parts(capfd):
+    pytest.importorskip("fastapi")
+    from bench.campaigns import service_upload_race
+
+    assert service_upload_race.main(["--rounds", "3", "--parts", "20", "--servers", "1"]) == 0
+    assert counts_of(capfd)["deletion 204"] == 1
+
+
+def test_hostile_bodies(capfd):
+    pytest.importorskip("fastapi")
+    from bench.campaigns import hostile_json
+
+    assert hostile_json.main(["--sizes", "1000", "16000", "--limit", "200"]) == 0
+    assert counts_of(capfd)["422"] > 0
+
+
 @pytest.mark.campaign  # tests/durable has shorter ones
 def test_kills(capfd):
     assert run_kills.main(["--kills", "3"]) == 0
     assert counts_of(capfd)["kills"] >= 3
+
+
+@pytest.mark.campaign  # tests/cluster has shorter ones
+def test_workers_that_see_other_files(capfd):
+    cluster_mounts = pytest.importorskip("bench.campaigns.cluster_mounts")
+    cases = ["--case", "multiply-A", "--case", "multiply-draft", "--case", "cholesky-A-late"]
+    if cluster_mounts.main(cases) == 2:
+        pytest.skip("no mount namespaces here")
+    assert counts_of(capfd)["refused"] == 3
+
+
+@pytest.mark.campaign
+def test_workers_that_are_stopped(capfd):
+    cluster_frozen = pytest.importorskip("bench.campaigns.cluster_frozen")
+    assert cluster_frozen.main(["--stops", "5"]) == 0
+    assert counts_of(capfd)["stops"] >= 5
 
 
 def test_what_is_wrong_sets_the_status(capfd):

@@ -375,15 +375,34 @@ def test_the_plan_of_an_array_on_devices_is_the_plan_that_runs(routine):
     assert shown.summary() == reports[0].plan
 
 
-@pytest.mark.parametrize("mode", ["full", "economic"])
-def test_modes_without_a_plan_are_refused(mode):
-    with pytest.raises(hdgemm.InputError, match="modes raw, r"):
-        linalg.plan("qr", (40, 30), mode=mode)
-
-
 def test_a_list_is_not_overwritten_in_the_plan_either():
     rows, reports = np.random.default_rng(0).standard_normal((40, 40)).tolist(), []
     given = {"overwrite_a": True, "options": Options(tile=(1, 7, 3), devices="host")}
     shown = linalg.plan("lu_factor", rows, **given)
     linalg.lu_factor(rows, **given, report=reports.append)
     assert nonzero(shown.planned_bytes) == nonzero(reports[0].moved_bytes)
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("lu A.npy --out F.npy", "F.piv.npy"),
+        ("lu A.npy --in-place", "A.piv.npy"),
+        ("lu A.npy --out F.bin::40x40:float64", "F.bin-piv.npy"),
+        ("qr T.npy --out F.npy --mode raw", "F.tau.npy"),
+        ("cholesky A.npy --out F.npy", "F.factor.json"),
+    ],
+)
+def test_no_clobber_keeps_files_beside_the_factors(files, words, kept):
+    (files / kept).write_bytes(b"mine")
+    refused = invoke(*words.split(), "--no-clobber", *SMALL)
+    assert f"{kept} exists, and --no-clobber keeps it" in str(refused.exception)
+    assert (files / kept).read_bytes() == b"mine"
+
+
+def test_no_clobber_keeps_pivots_without_their_matrix(files):
+    assert invoke("lu", "A.npy", "--out", "F.npy", *SMALL).exit_code == 0
+    (files / "F.npy").unlink()
+    refused = invoke("syrk", "A.npy", "--out", "F.npy", "--no-clobber", *SMALL[:2])
+    assert "F.piv.npy exists" in str(refused.exception)
+    assert invoke("qr", "T.npy", "--out", "R.npy", "--no-clobber", *SMALL).exit_code == 0

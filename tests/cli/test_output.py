@@ -15,7 +15,7 @@ from hdgemm.cli.app import app
 from hdgemm.cli.arguments import complete_device
 from hdgemm.errors import DeviceError
 from hdgemm.pipeline.devices import registry
-from hdgemm.pipeline.planjson import from_json
+from hdgemm.pipeline.plan import from_json
 from tests.cli.commands import command_line
 
 

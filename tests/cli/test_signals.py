@@ -32,7 +32,7 @@ SWALLOWED = f"""
 {HEARS_SIGNALS}
 import contextlib, sys, time
 from hdgemm.cli.app import main
-from hdgemm.linalg import slab_run
+from importlib import import_module
 
 number = int(sys.argv.pop(1))
 
@@ -41,7 +41,7 @@ def plan(*arguments, **named):
         signal.raise_signal(number)
     time.sleep(60)
 
-slab_run.plan_for = plan
+import_module("hdgemm.linalg.lu").plan_for = plan
 main()
 """
 N = 60

@@ -22,11 +22,11 @@ MOMENTS = ("before", "during", "durable")
 
 
 @contextmanager
-def started(module, *arguments):
-    """Run a command of Dask until the block ends."""
-    command = [sys.executable, "-m", f"distributed.cli.{module}", *arguments]
+def started(module, *arguments, prefix=(), **settings):
+    """Run a command of Dask until the block ends, behind `prefix` and with settings of Dask."""
+    command = [*prefix, sys.executable, "-m", f"distributed.cli.{module}", *arguments]
     process = subprocess.Popen(
-        ends_with_parent(command), env=os.environ | _QUIET, stdout=subprocess.DEVNULL,
+        ends_with_parent(command), env=os.environ | _QUIET | settings, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -36,19 +36,20 @@ def started(module, *arguments):
         process.wait()
 
 
-def scheduler(folder):
+def scheduler(folder, **settings):
     """Start a scheduler; its address is in the file that it writes."""
     file = f"{folder}/scheduler.json"
     return started(
         "dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", file,
-        "--dashboard-address", "127.0.0.1:0",
+        "--dashboard-address", "127.0.0.1:0", **settings,
     ), file  # fmt: skip
 
 
-def worker(address, *, name, nanny=False):
-    """Start a worker with one thread."""
+def worker(address, *options, name, nanny=False, prefix=()):
+    """Start a worker with one thread; `prefix` are words before its command."""
     return started("dask_worker", address, "--nthreads", "1", "--name", name, "--no-dashboard",
-                   "--host", "127.0.0.1", "--nanny" if nanny else "--no-nanny")  # fmt: skip
+                   "--host", "127.0.0.1", "--nanny" if nanny else "--no-nanny",
+                   *options, prefix=prefix)  # fmt: skip
 
 
 def wait_for(condition, seconds=300):

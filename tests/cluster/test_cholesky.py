@@ -59,16 +59,6 @@ def test_a_factor_from_file_to_file(client, folder, lower, dtype):
     assert again.resumption.finished
 
 
-def test_the_function_of_linalg_takes_a_client(client, folder):
-    a = positive()
-    np.save(folder / "A.npy", a)
-    reports = []
-    found = hdgemm.linalg.cholesky(folder / "A.npy", True, client=client, out=folder / "L.npy",
-                                   options=OPTIONS, report=reports.append)  # fmt: skip
-    assert_factor(a, found, lower=True)
-    assert reports[0].plan["strategy"] == "cluster"
-
-
 def test_a_factor_in_a_zarr_array(client, folder):
     a = positive()
     np.save(folder / "A.npy", a)

@@ -6,6 +6,7 @@ import numpy as np
 
 import hdgemm
 from hdgemm.cluster import job
+from hdgemm.cluster.marks import BlockTask
 from hdgemm.cluster.recorder import Recorder
 from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
@@ -38,10 +39,11 @@ def test_each_block_has_the_plan_of_a_product_of_its_own(tmp_path, monkeypatch):
         Session(options) as session,
     ):
         references = [Reference.of(each.operand, "matrix") for each in (left, right, c)]
-        work = job.Job("run", "topic", None, *references, None, 1.0, 0.0, a.dtype, options)
+        work = job.Job("run", "topic", *references, None, 1.0, 0.0, a.dtype, options)
         for block in (Rect(0, 0, 34, 20), Rect(34, 0, 16, 20)):
             with ExitStack() as stack:
-                receipt, written = work.compute(0, block, session, Watch(), stack)
+                process = job.Process(session, Watch(), stack, lambda: None)
+                receipt, written = work.compute(BlockTask(0, block, 1e9), process)
                 written.sync()
             assert receipt.block == block
         assert_close_in_eps(np.asarray(c), a, b)
@@ -52,7 +54,7 @@ def test_a_block_becomes_durable_after_its_run():
     flushed = []
     c = ArrayMatrix(np.zeros((4, 4)))
     c.flush = lambda: flushed.append(True)
-    recorder = Recorder(c)
+    recorder = Recorder(c, lambda: None)
     recorder.part(0, 0, (2, 4)).flush()
     assert not flushed
     recorder.sync()

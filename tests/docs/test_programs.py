@@ -79,14 +79,14 @@ def sandbox(tmp_path):
     ],
     ids=name_of,
 )
-def test_the_programs_of_a_page_run(page, sandbox, commands, cache):
+def test_the_programs_of_a_page_run(page, sandbox, commands, cache, tmp_path_factory):
     environment = {
         **os.environ,
         "HOME": str(sandbox),
         "XDG_CACHE_HOME": str(cache),
         "PATH": f"{commands}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "HDGEMM_DATA_DIR": str(sandbox / "service"),
+        "HDGEMM_DATA_DIR": str(tmp_path_factory.mktemp("service")),
         "HDGEMM_JOB_NICENESS": "0",
         "MPLBACKEND": "agg",
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.options import Options
 
 TILE = (40, 48, 64)

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import hdgemm
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
 from hdgemm.matrices.chunkfiles import ChunkFiles
@@ -103,6 +103,18 @@ def test_a_run_cut_off_goes_on(case, count):
     assert case.run().resumption.finished
     assert audit(case.out).passed
     assert hdgemm.verify(1.5 * case.a, case.b, case.out).passed
+
+
+@pytest.mark.parametrize("out", ["C.npy", "C.bin::60x50:float64:F:64", "C.h5::/C"])
+def test_a_run_into_an_existing_file_is_audited(tmp_path, out):
+    where, a = tmp_path / out, np.random.default_rng(0).standard_normal((60, 50))
+    hdgemm.create(where, a.shape, a.dtype).close()
+    with hdgemm.open(where, mode="r+") as c:
+        hdgemm.matmul(a, np.eye(50), out=c, checkpoint=True)
+    assert audit(where).passed
+    with hdgemm.open(where, mode="r+") as c:
+        c[7:8, 3:4] = np.full((1, 1), 9.0)
+    assert len(audit(where).damaged) == 1
 
 
 def test_nothing_is_published_before_it_is_whole(case):

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from hdgemm.machine.rates import Machine
 from hdgemm.options import STRATEGIES, Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
-from hdgemm.pipeline.plan_summary import planned_bytes
-from hdgemm.pipeline.planjson import from_json, to_json
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, from_json, planned_bytes
 from hdgemm.pipeline.validate import PlanError, validate
 from hdgemm.planning.planner import plan_for
 from hdgemm.planning.resume import remaining
@@ -63,7 +61,7 @@ def test_the_units_left_keep_their_tiles_their_order_and_their_sums(case):
     assert [unit.rect for unit in rest.units] == kept
     whole = sums(plan)
     assert sums(rest) == {rect: whole[rect] for rect in kept}
-    assert from_json(to_json(rest)) == rest
+    assert from_json(rest.to_json()) == rest
 
 
 @settings(deadline=None, max_examples=15)

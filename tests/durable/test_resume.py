@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hdgemm.blas import dgemm, matmul, multiply
+from hdgemm.blas.products import dgemm, matmul, multiply
 from hdgemm.cli.app import app
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options

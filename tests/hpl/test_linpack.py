@@ -320,7 +320,9 @@ def test_an_hpl_dat_excludes_its_values_and_takes_overlaps(tmp_path):
     path = tmp_path / "HPL.dat"
     path.write_text(DAT.replace("2 1          Ps\n2 4", "1 1          Ps\n1 1"))
     command = ["linpack", "--hpl-dat", str(path), "--overlap", "none,all", "--json"]
-    runs = json.loads(CliRunner().invoke(app, command).stdout)["runs"]
+    done = CliRunner().invoke(app, command)
+    assert "\n  line 15: 2 PFACTs (0=left, 1=Crout, 2=Right)\n" in done.stderr
+    runs = json.loads(done.stdout)["runs"]
     assert [run["overlap"] for run in runs[:2]] == [[], list(OVERLAPS)]
     assert len(runs) == 16
     done = CliRunner().invoke(app, [*command, "--n", "40", "--bcast", "long"])

@@ -4,11 +4,16 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from hdgemm.errors import InputError
+from hdgemm.hpl.communicator import world
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 
@@ -37,6 +42,137 @@ def test_the_command_runs_under_mpiexec():
     done = mpiexec(2, "-m", "hdgemm", "linpack", "--n", "60", "--nb", "16", "--grid", "2x1,1x1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("PASSED") == 2
+
+
+def test_ranks_with_other_parameters_or_another_version_are_refused():
+    command = ["-m", "hdgemm", "linpack", "--nb", "16", "--grid", "2x1", "--n"]
+    done = mpiexec(1, *command, "60", ":", "-n", "1", sys.executable, *command, "90")
+    assert done.returncode != 0
+    assert re.search("--n is '60' on rank 0 and '90' on rank 1 on ", done.stderr), done.stderr
+    assert "PASSED" not in done.stdout
+
+
+COMPARED = """
+import sys
+from dataclasses import replace
+import hdgemm
+from hdgemm.errors import InputError
+from hdgemm.hpl import Settings, linpack
+from hdgemm.hpl.communicator import world
+from hdgemm.hpl.devices import Devices
+
+own, here = Settings(60, 16, (2, 1)), world().rank == 1
+different = [dict(n=90), dict(nb=8), dict(depth=0), dict(swap="binary-exchange"), dict(strip=8),
+             dict(mapping="column"), dict(broadcast="long"), dict(overlap=()), dict(seed=1)]
+calls = [(replace(own, **(values if here else {})), {}) for values in different]
+calls += [(own, {"mixed": here}), (own, {"devices": Devices() if here else None})]
+for settings, more in calls:
+    try:
+        linpack(settings, **more)
+    except InputError as error:
+        assert "on rank 1 on" in str(error), error
+    else:
+        raise AssertionError((settings, more))
+if here:
+    hdgemm.__version__ = "0.0.1"
+try:
+    linpack(own)
+except InputError as error:
+    if here:
+        print(error)
+"""
+
+
+def test_linpack_compares_parameters_and_versions_of_all_ranks():
+    done = mpiexec(2, "-m", "mpi4py", "-c", COMPARED)
+    assert done.returncode == 0, done.stderr
+    assert re.match("hdgemm's version is '.*' on rank 0 and '0.0.1' on rank 1 on ", done.stdout)
+
+
+BLOCKED = """
+import sys, threading, time
+from hdgemm.cli.app import main
+from hdgemm.hpl.communicator import Mpi
+
+gather = Mpi.gather
+
+def tell():
+    \"\"\"Print when the main thread stays at one instruction of `gather`.\"\"\"
+    places = []
+    while len(places) < 20 or set(places[-20:]) != {("gather", places[-1][1])}:
+        time.sleep(0.02)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        places.append((frame.f_code.co_name, frame.f_lasti))
+    print("blocked", flush=True)
+
+def waiting(self, row, out=None):
+    if self.rank == 1:
+        threading.Event().wait()
+    threading.Thread(target=tell, daemon=True).start()
+    return gather(self, row, out)
+
+Mpi.gather = waiting
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_waits_for_another_one_ends_after_a_signal(number):
+    command = [MPIEXEC, "-n", "2", sys.executable, "-c", BLOCKED, "linpack", "--n", "60", "--nb",
+               "16", "--grid", "2x1", "--threads", "1"]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            line = next(line for line in running.stderr if "rank 0 is process" in line)
+            assert next(running.stdout) == "blocked\n"
+            os.kill(int(line.split()[5]), number)
+            errors = running.communicate(timeout=240)[1]
+        finally:
+            running.kill()
+    assert running.returncode != 0
+    assert f"ended by {number.name}" in errors
+
+
+BEGINNING = """
+import ctypes
+from hdgemm.cli.app import main
+from hdgemm.hpl import communicator
+
+def waits_for_others():
+    print("begins", flush=True)
+    ctypes.PyDLL(None).pause()  # holds the interpreter's lock, as MPI_Init does
+
+communicator.world = waits_for_others
+main()
+"""
+
+
+def test_a_rank_ends_after_a_signal_while_another_one_has_not_begun():
+    command = [sys.executable, "-c", BEGINNING, "linpack", "--n", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert next(running.stdout) == "begins\n"
+        running.terminate()
+    assert running.returncode == -signal.SIGTERM
+
+
+def test_several_ranks_of_a_launcher_that_mpi_does_not_know_are_refused(monkeypatch):
+    monkeypatch.setattr("mpi4py.MPI.COMM_WORLD", SimpleNamespace(size=1))
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    # A batch script is one process of an allocation for several.
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert world().size == 1
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(InputError, match="srun started 4 processes"):
+        world()
+    # mpiexec, which Slurm started once for each machine.
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert world().size == 1
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="mpiexec started 2 processes"):
+        world()
 
 
 def test_an_error_of_one_rank_ends_all_and_names_it():

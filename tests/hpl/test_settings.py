@@ -4,7 +4,8 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.hpl import Settings, read_dat
-from hdgemm.hpl.settings import OVERLAPS, parse_grid, parse_overlap
+from hdgemm.hpl.settings import OVERLAPS, STRIP, ignored_lines, parse_grid, parse_overlap
+from tests.cli.commands import command_line
 
 DAT = """HPLinpack benchmark input file
 Innovative Computing Laboratory, University of Tennessee
@@ -47,6 +48,18 @@ def test_hpl_dat_gives_every_combination(tmp_path):
     assert len(runs) == 8
     assert runs[0] == Settings(29, 4, (2, 2), broadcast="1ring", swap="long")
     assert runs[-1] == Settings(30, 4, (1, 4), broadcast="2ring-modified", swap="long")
+
+
+def test_lines_without_effect_are_listed(tmp_path):
+    path = tmp_path / "HPL.dat"
+    path.write_text(DAT + "\n##### the rest is of another program\n")
+    ignored = ignored_lines(path)
+    numbers = [int(line.split()[1].rstrip(":")) for line in ignored]
+    assert numbers == [3, 4, *range(14, 22), *range(27, 32), 33]
+    assert ignored[2:4] == [
+        "line 14: 1 # of panel fact",
+        "line 15: 2 PFACTs (0=left, 1=Crout, 2=Right)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,3 +138,11 @@ def test_a_grid_is_two_numbers(text):
     with pytest.raises(InputError, match="PxQ"):
         parse_grid(text)
     assert parse_grid("2x3") == (2, 3)
+
+
+def test_the_help_names_the_width_of_a_strip(monkeypatch, capsys):
+    done = command_line(monkeypatch, capsys)("linpack", "--help")
+    described = " ".join(done.stdout.partition("--strip")[2].split())
+    assert f"Default: {STRIP}; all columns where each process has one core or device" in described
+    # All columns only where no process forwards panels: two columns of the grid at most.
+    assert [Settings(5000, grid=(1, q)).widest_strip(1) for q in (1, 2, 3)] == [5001, 5001, STRIP]

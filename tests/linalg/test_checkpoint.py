@@ -25,7 +25,7 @@ from hdgemm.linalg import (
     solve_triangular,
 )
 from hdgemm.linalg import open as open_factors
-from hdgemm.linalg.slab_plan import Columns
+from hdgemm.linalg.planning.slab import Columns
 from tests.linalg.interruption import InterruptedRunError
 from tests.linalg.matrices import positive_definite, random_matrix
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.linalg import cho_factor, cholesky
-from hdgemm.linalg.planning import Storage
+from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, positive_definite, residual_ratio, widened
 
@@ -208,7 +208,7 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
         positive_definite(n, "float64"), out=tmp_path / "L.npy", options=SLABS,
         observer=events.append, progress=snapshots.append,
     )  # fmt: skip
-    plan = hdgemm.linalg.plan_slabs(
+    plan = plan_slabs(
         "cholesky",
         n,
         "float64",

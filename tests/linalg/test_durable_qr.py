@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.linalg import lstsq, qr, qr_multiply, row_checkpoint
+from hdgemm.linalg import lstsq, qr, qr_multiply
 from hdgemm.linalg.checkpoint import SlabCheckpoint
+from hdgemm.linalg.rows import checkpoint as row_checkpoint
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
 
@@ -132,7 +133,13 @@ def test_an_interrupted_lu_with_separate_factors_goes_on_to_the_same_bits(
     def factors(name, **keywords):
         out = tmp_path / f"{name}L.npy", tmp_path / f"{name}U.npy"
         return hdgemm.linalg.lu(
-            tmp_path / "A.npy", permute_l, out=out, options=SLABS, checkpoint=True, **keywords
+            tmp_path / "A.npy",
+            permute_l,
+            p_indices=True,
+            out=out,
+            options=SLABS,
+            checkpoint=True,
+            **keywords,
         )
 
     events, reports = [], []

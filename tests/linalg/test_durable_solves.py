@@ -6,7 +6,7 @@ import pytest
 import hdgemm
 from hdgemm.durable.journal import Journal
 from hdgemm.linalg import cho_factor, cho_solve, inv, lu_factor, lu_solve, solve, solve_triangular
-from hdgemm.linalg.refinement import NotConvergedError, Refinement
+from hdgemm.linalg.solving.refinement import NotConvergedError, Refinement
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import positive_definite, random_matrix
 

@@ -12,17 +12,13 @@ import pytest
 import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import (
-    cho_factor,
-    cholesky,
-    cholesky_elimination,
-    input_checks,
-    lu_factor,
-    slab,
-)
-from hdgemm.linalg.row_plan import plan_rows
+from hdgemm.linalg import cho_factor, cholesky, lu_factor
+from hdgemm.linalg.planning.rows import plan_rows
 from hdgemm.linalg.slab_store import SlabStore
-from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg.slabs import cholesky as cholesky_elimination
+from hdgemm.linalg.slabs import slab
+from hdgemm.linalg.slabs import slab as input_checks
+from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.matrices.files import BlockFile
 from tests.linalg.matrices import positive_definite, random_matrix
 
@@ -73,7 +69,7 @@ def test_no_column_is_overwritten_before_its_slab_is_computed(tmp_path, monkeypa
     """Of one slab in several chunks the last is not positive definite."""
     monkeypatch.setattr(slab, "BLOCK_BYTES", 1)
     for name in ("_WIDEST", "_NARROWEST"):
-        monkeypatch.setattr(f"hdgemm.linalg.elimination.{name}", 8)
+        monkeypatch.setattr(f"hdgemm.linalg.slabs.elimination.{name}", 8)
     a = np.asfortranarray(positive_definite(N, "float64"))
     a[-1, -1] = -1
     np.save(tmp_path / "A.npy", a)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.linalg import cond, det, inv, lu, lu_factor, slogdet
-from hdgemm.linalg.norms import norm_inf
+from hdgemm.linalg.solving.norms import norm_inf
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, residual_ratio, widened
 
 SLABS = hdgemm.Options(tile=(6, 5, 3))
@@ -29,7 +29,7 @@ def test_lu_is_scipys(tmp_path, dtype, shape):
     a = random_matrix(*shape, dtype)
     for source, out in itertools.product((a, saved(tmp_path, a)), (None, "files")):
         places = None if out is None else (tmp_path / "L.npy", tmp_path / "U.npy")
-        p, left, right = lu(source, out=places, options=SLABS)
+        p, left, right = lu(source, p_indices=True, out=places, options=SLABS)
         assert left.shape == (shape[0], min(shape))
         assert right.shape == (min(shape), shape[1])
         assert left.dtype == right.dtype == np.dtype(dtype)
@@ -41,7 +41,7 @@ def test_lu_is_scipys(tmp_path, dtype, shape):
         assert residual_ratio(widened(left)[p] @ right - a, a) < SOUND
     permuted, right = lu(saved(tmp_path, a), permute_l=True, options=SLABS)
     assert residual_ratio(widened(permuted) @ right - a, a) < SOUND
-    full, left, right = lu(a, p_indices=False)
+    full, left, right = lu(a)
     np.testing.assert_array_equal(full, scipy.linalg.lu(a)[0])
     assert sorted(x.name for x in tmp_path.iterdir()) == ["A.npy", "L.npy", "U.npy"]
 
@@ -160,6 +160,24 @@ def test_condition_estimates(tmp_path, dtype, p):
     assert np.isnan(cond(np.full((3, 3), np.nan)))
 
 
+@pytest.mark.parametrize(("dtype", "scale"), [
+    ("float32", 1e-38), ("complex64", 1e-38), ("float64", 1e-308), ("complex128", 1e-308),
+    ("float32", 1e-30), ("float64", 1e-300), ("float64", 1e300),
+])  # fmt: skip
+@pytest.mark.parametrize("p", [1, np.inf])
+def test_a_condition_number_near_underflow_is_lapacks_or_infinite(dtype, scale, p):
+    a = (random_matrix(12, 12, dtype) + 4 * np.eye(12)) * np.dtype(dtype).type(scale)
+    a = a.astype(dtype)
+    exact = np.linalg.cond(widened(a / np.dtype(dtype).type(scale)), p)
+    found = cond(a, p)
+    getrf, gecon = scipy.linalg.get_lapack_funcs(("getrf", "gecon"), (a,))
+    rcond, _ = gecon(getrf(a)[0], np.linalg.norm(widened(a), p), norm="1" if p == 1 else "I")
+    assert found >= 1
+    assert exact / 5 < found < exact * 1.1 or (found == np.inf and rcond == 0)
+    diagonal = cond(np.diag(np.full(3, scale)).astype(dtype), p)
+    assert diagonal == np.inf or 1 <= diagonal < 1 + 1e-6
+
+
 def test_a_condition_estimate_reads_a_once_and_the_factors_a_few_times(tmp_path):
     n = 40
     path = saved(tmp_path, random_matrix(n, n, "float64"))
@@ -184,12 +202,12 @@ def test_norms_and_lu_of_any_shape(tmp_path_factory, shape, dtype, tile, order):
         rows = expected if stored.shape == shape else np.abs(a[::2]).sum(axis=1).max(initial=0)
         for memory in (1, 1 << 20):
             assert abs(norm_inf(stored, memory) - rows) <= unit
-    p, left, right = lu(path, options=hdgemm.Options(tile=tile))
+    p, left, right = lu(path, p_indices=True, options=hdgemm.Options(tile=tile))
     assert residual_ratio(widened(left)[p] @ right - a, a) < SOUND if a.size else right.size == 0
 
 
 def test_norms_are_added_by_strips_of_a_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.norms._STRIP_BYTES", 40 * 8 * 3)
+    monkeypatch.setattr("hdgemm.linalg.solving.norms._STRIP_BYTES", 40 * 8 * 3)
     a = random_matrix(40, 40, "float64")
     a[-1] *= 9
     for order in "CF":

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.linalg import triangle_update
-from hdgemm.linalg.diagonal_block import DiagonalBlock
+from hdgemm.blas import triangle_update
+from hdgemm.blas.diagonal_block import DiagonalBlock
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg import lstsq, tsqr
-from hdgemm.linalg.row_plan import plan_rows
+from hdgemm.linalg import lstsq
+from hdgemm.linalg.planning.rows import plan_rows
+from hdgemm.linalg.rows import tsqr
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
 ROWS = hdgemm.Options(tile=(11, 1, 1), host_memory="20MB", threads=2)

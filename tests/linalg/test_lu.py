@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.linalg import cholesky, lu_factor, plan_slabs, slab_plan
-from hdgemm.linalg.planning import Storage
+from hdgemm.linalg import cholesky, lu_factor
+from hdgemm.linalg.planning import slab as slab_plan
+from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.machine.rates import HOST
 from hdgemm.pipeline.plan import STAGES
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 import hdgemm
+from hdgemm.call.recorder import Recorder
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg import native_matrix
-from hdgemm.linalg.native import factor_native
-from hdgemm.linalg.recorder import Recorder
+from hdgemm.linalg.devices import native_matrix
+from hdgemm.linalg.devices.native import factor_native
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.cuda import open_device as open_cuda
-from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
 from hdgemm.progress import Watch
@@ -29,6 +28,7 @@ from tests.linalg.matrices import (
 )
 from tests.linalg.test_growth import MATRICES
 from tests.linalg.test_tournament import ratio_of
+from tests.pipeline.devices.cuda.standin import StandIn
 
 
 def pocl(**options):

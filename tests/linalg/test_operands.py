@@ -119,7 +119,7 @@ def test_factors_of_another_kind_are_refused():
     reflectors, _ = linalg.qr(A, mode="raw")
     calls = {
         "lu_and_piv must be the pair that lu_factor returned, got a CholeskyFactor":
-            lambda: linalg.det(chol),
+            lambda: linalg.inv(chol),
         "lu_and_piv must be the pair that lu_factor returned, got a QRFactors":
             lambda: linalg.lu_solve(reflectors, B),
         "factors must be the pair that lu_factor returned, got a CholeskyFactor":

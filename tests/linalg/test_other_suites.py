@@ -13,7 +13,7 @@ import scipy.linalg
 
 import hdgemm
 import hdgemm.linalg
-from hdgemm.matrices.layout import SUPPORTED
+from hdgemm.dtypes import SUPPORTED
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
 
 pytest.importorskip("scipy.linalg.tests", reason="this SciPy comes without its tests")

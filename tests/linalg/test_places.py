@@ -171,7 +171,9 @@ def test_a_file_is_read_into_an_array_within_the_memory(tmp_path, routine):
     np.save(tmp_path / "A.npy", a)
     little, enough = (hdgemm.Options(host_memory=BOUNCE_BYTES - less) for less in (1, 0))
     out = np.full((40, 40), 7.0, order="F" if routine == "lu_factor" else "C")
-    with pytest.raises(hdgemm.DoesNotFitError, match=r"needs 4.19 MB; host_memory is") as caught:
+    with pytest.raises(
+        hdgemm.DoesNotFitError, match=r"needs 4.20 MB; host_memory is 4.19 MB: raise it by"
+    ) as caught:
         call(tmp_path / "A.npy", out=out, options=little)
     assert (caught.value.requested, caught.value.available) == (BOUNCE_BYTES, BOUNCE_BYTES - 1)
     assert (out == 7).all()
@@ -231,3 +233,13 @@ def test_a_compressed_dataset_is_not_factored_in_place(tmp_path):
         with pytest.raises(hdgemm.InputError, match=r"cannot write to .*A.h5, which HDF5 has open"):
             call(f"{tmp_path / 'A.h5'}::A", overwrite_a=True, **how)
     np.testing.assert_array_equal(hdgemm.open(f"{tmp_path / 'A.h5'}::A"), a)
+
+
+@pytest.mark.parametrize("routine", ["cholesky", "lu_factor"])
+def test_a_plan_over_an_array_has_no_checkpoint_either(routine):
+    a = np.eye(5)
+    given = {"overwrite_a": True, "checkpoint": True}
+    with pytest.raises(hdgemm.InputError, match="checkpoint needs"):
+        getattr(linalg, routine)(a, **given)
+    with pytest.raises(hdgemm.InputError, match="checkpoint needs"):
+        linalg.plan(routine, a, **given)

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg import planning, slab_plan
-from hdgemm.linalg.planning import Storage, plan_slabs
-from hdgemm.linalg.row_plan import plan_rows
+from hdgemm.linalg.planning import search as planning
+from hdgemm.linalg.planning import slab as slab_plan
+from hdgemm.linalg.planning.rows import plan_rows
+from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading
 

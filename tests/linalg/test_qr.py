@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.linalg import plan_slabs, qr, qr_multiply, slab_plan
+from hdgemm.linalg import qr, qr_multiply
+from hdgemm.linalg.planning import slab as slab_plan
+from hdgemm.linalg.planning.search import plan_slabs
 from hdgemm.machine.rates import HOST
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.plan import STAGES

@@ -13,10 +13,12 @@ import pytest
 
 import hdgemm
 from hdgemm.fortran import gemm
-from hdgemm.linalg import lu_elimination, plan, refinement, solve
-from hdgemm.linalg.factor_plan import row_bytes
-from hdgemm.linalg.refinement import NotConvergedError
-from hdgemm.linalg.slabs import SlabPipeline
+from hdgemm.linalg import plan, solve
+from hdgemm.linalg.planning.factors import row_bytes
+from hdgemm.linalg.slabs import lu as lu_elimination
+from hdgemm.linalg.slabs.pipeline import SlabPipeline
+from hdgemm.linalg.solving import refinement
+from hdgemm.linalg.solving.refinement import NotConvergedError
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.operands import open_operand
@@ -39,7 +41,7 @@ def hpl_ratio(a, x, b):
 def count_factors(monkeypatch):
     """Return a list that gets the dtype of each factorisation."""
     dtypes = []
-    for room, name in (("scratch", "factor"), ("system", "cho_factor")):
+    for room, name in (("solving.factors", "prepare_lu"), ("solving.factors", "prepare_cholesky")):
         module = import_module(f"hdgemm.linalg.{room}")
         original = getattr(module, name)
 
@@ -133,7 +135,7 @@ def test_products_with_few_columns_take_one_thread(monkeypatch, count, alone):
         found.append(SCIPY_SINGLE_THREADED._contexts > 0)
         gemm(*args, **keywords)
 
-    for room in ("refinement", "triangle_solver"):
+    for room in ("solving.refinement", "solving.triangles"):
         monkeypatch.setattr(f"hdgemm.linalg.{room}.gemm", observed)
     a = random_matrix(25, 25, "float64")
     solve(a, np.ones((25, count)), refine="float32", options=hdgemm.Options(devices="host"))
@@ -231,18 +233,19 @@ def test_the_planned_memory_decides_where_factors_are():
 
 
 @pytest.mark.parametrize("case", ["too ill-conditioned", "beyond the range of single precision"])
+@pytest.mark.filterwarnings("ignore:An ill-conditioned:scipy.linalg.LinAlgWarning")
 def test_factors_in_memory_are_freed_before_a_factorisation_in_double(tmp_path, monkeypatch, case):
     """Both would exceed the host memory."""
     module, arrays, alive = import_module("hdgemm.linalg.lu"), [], []
     original = module.slab_run
 
-    def observed(kind, a, out, *args):
+    def observed(a, out, *args):
         until = time.monotonic() + 60  # a thread that has read may not have dropped it yet
         while any(array() is not None for array in arrays) and time.monotonic() < until:
             time.sleep(0.001)
         alive.append([array() is not None for array in arrays])
         arrays.append(weakref.ref(out.operand.matrix.array))
-        return original(kind, a, out, *args)
+        return original(a, out, *args)
 
     monkeypatch.setattr(module, "slab_run", observed)
     np.save(tmp_path / "A.npy", CASES[case])
@@ -267,7 +270,7 @@ def test_columns_are_read_by_strips(tmp_path, monkeypatch, order, refine):
     _, b = saved_system(tmp_path, 300, order)
     options, found = hdgemm.Options(devices="host"), []
     for strip in (1000, 128, 7):
-        monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", strip * 300 * 8)
+        monkeypatch.setattr("hdgemm.linalg.slabs.slab.BLOCK_BYTES", strip * 300 * 8)
         reports = []
         found.append(solve(tmp_path / "A.npy", b, refine=refine, options=options,
                            report=reports.append))  # fmt: skip
@@ -278,7 +281,7 @@ def test_columns_are_read_by_strips(tmp_path, monkeypatch, order, refine):
 
 
 def test_columns_are_factored_before_all_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", 64 * 300 * 4)
+    monkeypatch.setattr("hdgemm.linalg.slabs.slab.BLOCK_BYTES", 64 * 300 * 4)
     a, b = saved_system(tmp_path, 300, "C")
     factored, panel, load = threading.Event(), lu_elimination.factor_panel, SlabPipeline._load
 
@@ -291,7 +294,7 @@ def test_columns_are_factored_before_all_are_read(tmp_path, monkeypatch):
             assert factored.wait(120)
         return load(pipeline, walk, strip, after)
 
-    monkeypatch.setattr("hdgemm.linalg.elimination.cores", lambda: 2)  # chunks of 80 columns
+    monkeypatch.setattr("hdgemm.linalg.slabs.elimination.cores", lambda: 2)  # chunks of 80 columns
     monkeypatch.setattr(lu_elimination, "factor_panel", observed)
     monkeypatch.setattr(SlabPipeline, "_load", wait_at_last)
     x = solve(tmp_path / "A.npy", b, refine="float32", options=hdgemm.Options(devices="host"))
@@ -299,7 +302,7 @@ def test_columns_are_factored_before_all_are_read(tmp_path, monkeypatch):
 
 
 def test_a_strip_that_cannot_be_used_ends_the_factorisation(tmp_path, monkeypatch):
-    monkeypatch.setattr("hdgemm.linalg.slab.BLOCK_BYTES", 64 * 300 * 4)
+    monkeypatch.setattr("hdgemm.linalg.slabs.slab.BLOCK_BYTES", 64 * 300 * 4)
     options = hdgemm.Options(devices="host")
     a, b = saved_system(tmp_path, 300, "F")
     a[17, 200] = np.nan

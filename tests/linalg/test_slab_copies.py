@@ -10,9 +10,10 @@ import pytest
 
 import hdgemm
 from hdgemm.errors import MatrixIOError
-from hdgemm.linalg import factor_plan, lu_factor, qr
-from hdgemm.linalg.planning import Storage, plan_slabs
-from hdgemm.linalg.slab_copies import SlabCopies
+from hdgemm.linalg import lu_factor, qr
+from hdgemm.linalg.planning import factors as factor_plan
+from hdgemm.linalg.planning.search import Storage, plan_slabs
+from hdgemm.linalg.slabs.copies import SlabCopies
 from hdgemm.machine.rates import Machine
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import random_matrix

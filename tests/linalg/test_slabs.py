@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.linalg import cholesky, cholesky_elimination, lu_elimination, lu_factor, qr, slab, solve
+from hdgemm.linalg import cholesky, lu_factor, qr, solve
+from hdgemm.linalg.slabs import cholesky as cholesky_elimination
+from hdgemm.linalg.slabs import lu as lu_elimination
+from hdgemm.linalg.slabs import slab
 from tests.linalg.matrices import SOUND, positive_definite, random_matrix
 from tests.linalg.test_tournament import ratio_of
 
@@ -56,7 +59,7 @@ def test_the_first_nan_of_a_later_slab_is_named(tmp_path, monkeypatch, strip_byt
 
 def test_columns_are_stored_while_later_ones_are_factored(tmp_path, monkeypatch):
     monkeypatch.setattr(slab, "BLOCK_BYTES", 1)
-    monkeypatch.setattr("hdgemm.linalg.elimination.cores", lambda: 2)  # chunks of 80 columns
+    monkeypatch.setattr("hdgemm.linalg.slabs.elimination.cores", lambda: 2)  # chunks of 80 columns
     np.save(tmp_path / "A.npy", np.asfortranarray(positive_definite(300, "float64")))
     stored, factor = threading.Event(), cholesky_elimination.factor_panel
 
@@ -86,8 +89,8 @@ def test_rows_of_l_keep_their_order_while_columns_right_of_the_last_pivot_are_up
     tmp_path, monkeypatch
 ):
     """The first slab has two chunks left of the last pivot, and one right of it."""
-    monkeypatch.setattr("hdgemm.linalg.elimination._WIDEST", 8)
-    monkeypatch.setattr("hdgemm.linalg.elimination._NARROWEST", 8)
+    monkeypatch.setattr("hdgemm.linalg.slabs.elimination._WIDEST", 8)
+    monkeypatch.setattr("hdgemm.linalg.slabs.elimination._NARROWEST", 8)
     m, update = 16, lu_elimination._ByColumns.update
 
     def update_late(self, chunk, *others):

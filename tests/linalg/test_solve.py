@@ -15,9 +15,9 @@ from hdgemm.linalg import (
     lu_factor,
     lu_solve,
     solve,
-    solve_plan,
     solve_triangular,
 )
+from hdgemm.linalg.planning import solve as solve_plan
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from tests.linalg.matrices import (
     DTYPES,
@@ -156,9 +156,19 @@ def test_a_file_of_one_dimension_is_a_vector(tmp_path, dtype):
     x = solve(tmp_path / "a.npy", tmp_path / "b.npy", options=SLABS)
     assert x.shape == (23,)
     assert_solved(a, x, b, dtype)
-    stored = solve(tmp_path / "a.npy", tmp_path / "b.npy", out=tmp_path / "x.npy", options=SLABS)
-    assert stored.shape == (23, 1)
-    np.testing.assert_array_equal(stored[:, 0], x)
+    for name in ("x.npy", f"x.bin::23x1:{dtype}", "x.h5::X", "x.zarr"):
+        place = tmp_path / name
+        stored = solve(tmp_path / "a.npy", tmp_path / "b.npy", out=place, options=SLABS)
+        assert stored.shape == (23,)
+        assert isinstance(stored, np.memmap) == (name == "x.npy")
+        np.testing.assert_array_equal(stored, x)
+        fitted = linalg.lstsq(a[:, :5], b, out=tmp_path / name.replace("23x1", "5x1"))
+        assert fitted[0].shape == (5,)
+        assert linalg.lu_solve(lu_factor(a), b, out=place).shape == (23,)
+        assert linalg.cho_solve((np.eye(23, dtype=dtype), True), b, out=place).shape == (23,)
+        assert linalg.solve_triangular(np.eye(23, dtype=dtype), b, out=place).shape == (23,)
+    given = np.zeros((23, 1), dtype)
+    assert solve(a, b, out=given) is given
     fitted = linalg.lstsq(a[:, :5], tmp_path / "b.npy")[0]
     np.testing.assert_allclose(fitted, scipy.linalg.lstsq(a[:, :5], b)[0], rtol=1e3 * eps_of(dtype))
 
@@ -201,7 +211,10 @@ def test_scipys_names_of_structures():
         assert_solved(a, solve(a, b, assume_a=name), b, np.dtype("float64"))
     with pytest.raises(scipy.linalg.LinAlgError, match="order 1 "):  # Cholesky's error
         solve(-a, b, assume_a="positive definite")
-    for name in ("diagonal", "tridiagonal", "banded", ["gen"]):
+    bands = np.diag(np.arange(1.0, 10)) + np.diag(np.ones(8), 1)
+    for name in ("diagonal", "tridiagonal", "banded"):
+        assert_solved(bands, solve(bands, b, assume_a=name), b, np.dtype("float64"))
+    for name in ("band", ["gen"]):
         for call in (solve, lambda a, b, **how: linalg.plan("solve", a, columns=b, **how)):
             with pytest.raises(hdgemm.InputError, match=r"of None, 'gen'.*'lower triangular'"):
                 call(a, b, assume_a=name)
@@ -251,7 +264,7 @@ def test_wrong_arguments_are_refused():
     a, b = np.eye(5), np.ones(5)
     cases = (
         lambda: solve(a, np.ones(4)),
-        lambda: solve(a, b, assume_a="banded"),
+        lambda: solve(a, b, assume_a="bandage"),
         lambda: solve(a + 1j * a, b, assume_a="pos", transposed=True),
         lambda: solve(a, np.array([1, np.nan, 1, 1, 1])),
         lambda: solve_triangular(a, b, trans=3),
@@ -279,7 +292,7 @@ def test_parts_of_the_second_triangle_are_read_with_the_first_one(
         starts, _ = found(*arguments, lower=lower)
         return starts[:kept], found(*arguments[:3], 1 << 40, lower=lower)[1] if kept else 0
 
-    for module in ("solve_plan", "triangle_solver"):
+    for module in ("planning.solve", "solving.triangles"):
         monkeypatch.setattr(f"hdgemm.linalg.{module}.kept_blocks", some)
     a, b = random_matrix(n, n, dtype.name, seed=1), random_matrix(n, columns, dtype.name, seed=2)
     lu, pivots = scipy.linalg.lu_factor(a)

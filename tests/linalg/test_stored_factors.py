@@ -63,3 +63,90 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
         (tmp_path / "B.factor.json").write_text(text)
         with pytest.raises(hdgemm.InputError, match="describes no factorisation"):
             linalg.open(tmp_path / "B.npy")
+
+
+def names(folder):
+    """Names of the files that are no journals."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda a, f: hdgemm.matmul(a, a, out=f),
+        lambda a, f: hdgemm.matmul(a, a, out=f, checkpoint=True),
+        lambda a, f: linalg.solve(a, a, out=f, options=SLABS),
+        lambda a, f: linalg.solve(a, a, out=f, options=SLABS, checkpoint=True),
+    ],
+)
+def test_another_result_leaves_no_files_of_a_factorisation(tmp_path, replace):
+    a, factors = positive_definite(N, "float64"), tmp_path / "F.npy"
+    linalg.lu_factor(a, out=factors, options=SLABS)
+    np.save(tmp_path / "F.tau.npy", a)  # belongs to nothing
+    replace(a, factors)
+    assert names(tmp_path) == ["F.npy", "F.tau.npy"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_factorisation_of_another_kind_replaces_the_files_beside_it(
+    tmp_path, in_place, checkpoint
+):
+    a, factors = positive_definite(N, "float64"), tmp_path / "F.npy"
+    linalg.lu_factor(a, out=factors, options=SLABS)
+    if in_place:
+        stored = np.lib.format.open_memmap(factors, "r+")
+        stored[...] = a
+        linalg.cholesky(factors, overwrite_a=True, options=SLABS, checkpoint=checkpoint)
+    else:
+        linalg.cholesky(a, out=factors, options=SLABS, checkpoint=checkpoint)
+    assert names(tmp_path) == ["F.factor.json", "F.npy"]
+    x = linalg.cho_solve(linalg.open(factors), np.ones(N))
+    np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)
+
+
+def test_a_matrix_that_took_the_name_of_the_pivots_is_kept(tmp_path):
+    a = positive_definite(N, "float64")
+    linalg.lu_factor(a, out=tmp_path / "F.npy", options=SLABS)
+    hdgemm.matmul(a, a, out=tmp_path / "F.piv.npy")
+    hdgemm.matmul(a, a, out=tmp_path / "F.npy")
+    assert names(tmp_path) == ["F.npy", "F.piv.npy"]
+
+
+def test_factors_of_other_formats_share_no_pivots(tmp_path):
+    b = np.ones(N)
+    places = [f"{tmp_path}/LU{end}" for end in (".npy", ".bin::30x30:float64", "", ".NPY")]
+    matrices = {place: random_matrix(N, N, "float64", seed=len(place)) for place in places}
+    for place, a in matrices.items():
+        linalg.lu_factor(a, out=place, options=SLABS)
+    for place, a in matrices.items():
+        np.testing.assert_allclose(a @ linalg.lu_solve(linalg.open(place), b), b, atol=1e-9)
+    assert (tmp_path / "LU.bin-piv.npy").exists()
+
+
+def test_pivots_of_an_earlier_version_beside_a_raw_file_are_read(tmp_path):
+    a, b = random_matrix(N, N, "float64"), np.ones(N)
+    linalg.lu_factor(a, out=f"{tmp_path}/LU.bin::30x30:float64", options=SLABS)
+    for end in ("piv.npy", "factor.json"):
+        (tmp_path / f"LU.bin-{end}").rename(tmp_path / f"LU.{end}")
+    x = linalg.lu_solve(linalg.open(f"{tmp_path}/LU.bin::30x30:float64"), b)
+    np.testing.assert_allclose(a @ x, b, atol=1e-9)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_r_is_not_stored_where_tau_goes(tmp_path, checkpoint):
+    a = random_matrix(N, N, "float64")
+    out = (tmp_path / "F.npy", tmp_path / "F.tau.npy")
+    with pytest.raises(hdgemm.InputError, match=r"F\.tau\.npy is another result"):
+        linalg.qr(a, mode="raw", out=out, options=SLABS, checkpoint=checkpoint)
+    assert names(tmp_path) == []
+
+
+def test_a_damaged_description_claims_nothing(tmp_path):
+    a, description = positive_definite(N, "float64"), tmp_path / "F.factor.json"
+    np.save(tmp_path / "F.piv.npy", a)
+    for text in ("{", "[]", "null", '{"arrays": 7}', '{"arrays": ["piv"]}', "[" * 100_000):
+        description.write_text(text)
+        hdgemm.matmul(a, a, out=tmp_path / "F.npy")
+        assert description.read_text() == text
+    np.testing.assert_array_equal(np.load(tmp_path / "F.piv.npy"), a)

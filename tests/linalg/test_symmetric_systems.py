@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
+from hdgemm.call.run import folder_of
 from hdgemm.linalg import plan, solve
-from hdgemm.linalg.run import folder_of
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 

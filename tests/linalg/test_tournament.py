@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import laswp
 from hdgemm.linalg import lu_factor
-from hdgemm.linalg.planning import slabs_fit
-from hdgemm.linalg.row_blocks import plan_blocks
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.tasks.tournament import choose_pivots, factor_tournament
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
@@ -118,95 +116,17 @@ def test_stored_factors_are_scipys(tmp_path):
     np.testing.assert_allclose(x, np.ones(40), rtol=1e-10)
 
 
-def tall(tmp_path, dtype="float64", rows=9000, cols=7):
-    """A matrix of which one column does not fit the memory that `small` leaves."""
-    a = random_matrix(rows, cols, dtype)
+def test_too_little_memory_is_an_error_with_the_numbers(tmp_path):
+    a = random_matrix(9000, 7, "float64")
     np.save(tmp_path / "A.npy", a)
-    return a, tmp_path / "A.npy", tmp_path / "LU.npy"
-
-
-def small(rows=9000, itemsize=8, tile=(700, 8, 3)):
-    memory = BOUNCE_BYTES + 2 * rows * itemsize
-    options = hdgemm.Options(host_memory=memory, devices="host", tile=tile)
-    assert not slabs_fit((rows, 7), f"float{8 * itemsize}", memory, tile)
-    return options
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_panels_taller_than_memory(tmp_path, dtype, in_place):
-    a, source, out = tall(tmp_path, dtype)
-    reports = []
-    options = hdgemm.Options(host_memory=BOUNCE_BYTES + 180_000, devices="host", tile=(700, 8, 3))
-    where = {"overwrite_a": True} if in_place else {"out": out}
-    _, pivots = lu_factor(
-        source, pivoting="tournament", options=options, report=reports.append, **where
-    )
-    lu = np.load(source if in_place else out)
-    assert residual_ratio(error_of(lu, pivots, a), a) < SOUND
-    assert reports[0].plan["kind"] == "lu by blocks of rows"
-    stages = reports[0].stages
-    assert stages["load1"].nbytes == stages["load1"].planned_bytes > 2 * a.nbytes
-
-
-def test_wide_and_singular_matrices_by_blocks_of_rows(tmp_path):
-    a = random_matrix(50, 80, "float64")
-    a[:, 4] = 0
-    np.save(tmp_path / "A.npy", a)
-    from hdgemm.linalg.recorder import Recorder
-    from hdgemm.linalg.row_blocks import RowBlocks
-    from hdgemm.progress import Watch
-
-    source = hdgemm.open(tmp_path / "A.npy", "r+")
-    plan = plan_blocks(a.shape, "float64", 1 << 30, rows=11, panel=6)
-    pivots, zero = RowBlocks(source, source, plan, Recorder(Watch(), 0), None).factor()
-    assert residual_ratio(error_of(np.load(tmp_path / "A.npy"), pivots, a), a) < SOUND
-    assert zero == 5
-
-
-def test_blocks_of_rows_say_where_a_nan_is(tmp_path):
-    a, source, out = tall(tmp_path)
-    a[8123, 5] = np.nan
-    np.save(source, a)
-    with pytest.raises(InputError, match="row 8123, column 5") as caught:
-        lu_factor(source, pivoting="tournament", out=out, options=small())
-    assert (caught.value.row, caught.value.col) == (8123, 5)
-    assert not out.exists()
-
-
-def test_blocks_of_rows_take_no_checkpoint(tmp_path):
-    _, source, out = tall(tmp_path)
-    with pytest.raises(InputError, match="takes no checkpoint"):
-        lu_factor(source, pivoting="tournament", out=out, options=small(), checkpoint=True)
-
-
-def test_blocks_of_rows_can_be_cancelled(tmp_path):
-    import threading
-
-    _, source, _ = tall(tmp_path)
-    cancel, seen = threading.Event(), []
-
-    def observe(event):
-        seen.append(event)
-        if len(seen) == 40:
-            cancel.set()
-
-    with pytest.raises(CancelledRunError, match="partly overwritten"):
+    memory = BOUNCE_BYTES + a.nbytes // 7
+    with pytest.raises(DoesNotFitError, match="9000×7") as caught:
         lu_factor(
-            source, overwrite_a=True, pivoting="tournament", options=small(), cancel=cancel,
-            observer=observe,
+            tmp_path / "A.npy", pivoting="tournament", out=tmp_path / "LU.npy",
+            options=hdgemm.Options(host_memory=memory, devices="host"),
         )  # fmt: skip
-    assert len(seen) < 80
-
-
-def test_too_little_memory_is_an_error_with_the_numbers():
-    with pytest.raises(DoesNotFitError, match="blocks of 64 rows") as caught:
-        plan_blocks((10**8, 1000), "float64", BOUNCE_BYTES)
-    needed = caught.value.requested
-    assert caught.value.missing == needed - BOUNCE_BYTES
-    plan = plan_blocks((10**8, 1000), "float64", needed)
-    assert plan.bytes_held <= needed
-    assert plan.rows == 64
+    assert caught.value.missing == caught.value.requested - memory > 0
+    assert not (tmp_path / "LU.npy").exists()
 
 
 def test_a_durable_run_by_slabs(tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hdgemm import linalg
+from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
-from hdgemm.linalg.portions import Portions
 from hdgemm.options import Options
 from hdgemm.progress import Progress, Watch
 
@@ -24,7 +24,7 @@ STORED = {"out", "checkpoint", "restart"}
 #: Calls that return numbers, which no file stores.
 NUMBERS = {"cond", "det", "slogdet"}
 #: Calls that compute nothing: they plan, or open what is stored.
-IDLE = {"open", "plan", "plan_slabs"}
+IDLE = {"open", "plan"}
 
 
 def test_the_calls_are_known():
@@ -50,7 +50,7 @@ def test_a_factorisation_shows_its_progress(capsys):
 
 def test_the_speed_of_several_runs_counts_the_work_of_all():
     shown = []
-    portions = Portions(Watch(shown.append), 300)
+    portions = RunSequence(Watch(shown.append), 300)
     for flops, percent, gflops, elapsed in ((200, 100.0, 2.0, 3.0), (100, 50.0, 1.0, 4.0)):
         watch = portions.next(flops)
         watch.progress(Progress(percent, gflops, elapsed, None, None, 0, 0))

@@ -18,7 +18,8 @@ from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
 from hdgemm.pipeline.slots import pieces
 from hdgemm.planning.shapes import Shape, Shapes
-from hdgemm.planning.storage_chunks import aligned, chunk_along, decoded, decoded_area
+from hdgemm.planning.storage_chunks import aligned, chunk_along, decoded_area
+from hdgemm.planning.tile_costs import decoded_ratio
 from hdgemm.run import engine, session
 
 
@@ -178,6 +179,18 @@ def test_a_compressed_c_is_written_once_a_chunk(tmp_path, plans):
     assert_close(c[:], a, b)
 
 
+@pytest.mark.parametrize("layout", [{"shards": (20, 20), "chunks": (10, 10)}, {"chunks": (20, 20)}])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_an_emptied_chunk_or_shard_is_an_error(tmp_path, layout, compressed):
+    how = {} if compressed else {"compressors": None}
+    array = zarr.create_array(tmp_path / "E.zarr", shape=(40, 40), dtype="f8", **layout, **how)
+    array[:] = 1
+    (tmp_path / "E.zarr" / "c" / "1" / "1").write_bytes(b"")
+    with pytest.raises(hdgemm.MatrixIOError, match=r"E\.zarr/c/1/1"):
+        np.asarray(hdgemm.open(tmp_path / "E.zarr"))
+    np.asarray(hdgemm.open(tmp_path / "E.zarr")[:20, :20])
+
+
 def test_a_shard_is_read_by_its_chunks(tmp_path):
     x = np.random.default_rng(4).standard_normal((64, 64))
     array = zarr.create_array(
@@ -236,10 +249,10 @@ def test_the_price_counts_whole_chunks(chunk, tile, trans):
     whole = sum(decoded_area(problem, "A", rect) for rect in rects)
     assert whole >= m * k
     # The closed form is an average; the matrix's end may cut its last chunks.
-    assert decoded(problem, shape, "A")[0] * m * k >= whole * 0.999
+    assert decoded_ratio(problem, shape, "A")[0] * m * k >= whole * 0.999
     # Where chunks end with the matrix, it is exact.
     if m % chunk[0] == k % chunk[1] == 0 and m > tile[0] and k > tile[1]:
-        np.testing.assert_allclose(decoded(problem, shape, "A")[0] * m * k, whole)
+        np.testing.assert_allclose(decoded_ratio(problem, shape, "A")[0] * m * k, whole)
 
 
 def test_chunks_that_do_not_go_together_leave_the_input_s():

@@ -43,6 +43,19 @@ def replace(path):
     other.replace(path)
 
 
+def behind_its_time(act):
+    """Do something to a file or folder, and set its times of modification back."""
+
+    def acting(path):
+        files = [path, *path.rglob("*")]
+        times = [(file, file.stat()) for file in files]
+        act(path)
+        for file, status in times:
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    return acting
+
+
 def rewrite_chunk(folder):
     for chunk in (path for path in folder.rglob("c/0/*") if path.is_file()):
         # Without cutting it short first: a reader that met an empty file would say that instead.
@@ -52,15 +65,25 @@ def rewrite_chunk(folder):
 
 CHANGES = {
     "modified": ("a.npy", "a.npy", rewrite, "was modified"),
+    "time set back": ("a.npy", "a.npy", behind_its_time(rewrite), "was modified, and its time"),
     "longer": ("a.npy", "a.npy", lambda path: os.truncate(path, 99_999), "changed its size"),
     "hdf5": ("a.h5::A", "a.h5", os.utime, "was modified"),
     "zarr": ("a.zarr", "a.zarr", rewrite_chunk, "was modified"),
     "zarr, compressed": ("b.zarr", "b.zarr", rewrite_chunk, "was modified"),
+    "zarr, time set back": ("b.zarr", "b.zarr", behind_its_time(rewrite_chunk), "its time"),
 }
 
 
-@pytest.mark.parametrize("act", [replace, os.unlink])
-def test_a_file_that_loses_its_name_is_read_to_the_end(inputs, act):
+def rename(path):
+    path.rename(path.with_name("other.npy"))
+
+
+def link(path):
+    path.with_name("other.npy").hardlink_to(path)
+
+
+@pytest.mark.parametrize("act", [replace, os.unlink, rename, link, lambda path: path.chmod(0o640)])
+def test_a_file_with_other_names_or_modes_is_read_to_the_end(inputs, act):
     x, done = numbers(), []
 
     def observer(event):

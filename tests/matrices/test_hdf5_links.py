@@ -182,3 +182,54 @@ def test_files_of_other_drivers(folder):
         np.testing.assert_allclose(
             hdgemm.matmul(file["A"], x.T, options=TILED), x @ x.T, atol=1e-12
         )
+
+
+@pytest.fixture
+def fifo(folder):
+    """Links and virtual datasets that lead to a FIFO, which HDF5 would wait for."""
+    os.mkfifo("fifo.h5")
+
+    def virtual(file, name, source):
+        layout = h5py.VirtualLayout((8, 8), "f8")
+        layout[:] = h5py.VirtualSource(*source, (8, 8))
+        file.create_virtual_dataset(name, layout)
+
+    with h5py.File("one.h5", "w") as file:
+        file["x"] = np.ones((8, 8))
+        file["ext"] = h5py.ExternalLink("fifo.h5", "/x")
+        file.create_group("g")["ext"] = h5py.ExternalLink("fifo.h5", "/x")
+        file["soft"], file["g/up"] = h5py.SoftLink("/ext"), h5py.SoftLink("ext")
+        virtual(file, "virtual", ("fifo.h5", "x"))
+        virtual(file, "own", (".", "ext"))
+    with h5py.File("two.h5", "w") as file:
+        file["ext"] = h5py.ExternalLink("one.h5", "/ext")
+        file["g"] = h5py.ExternalLink("one.h5", "/g")
+        virtual(file, "linked", ("one.h5", "ext"))
+        virtual(file, "nested", ("one.h5", "virtual"))
+        file["round"] = h5py.SoftLink("/round")
+        file["far"] = h5py.ExternalLink("two.h5", "/far")
+    return folder
+
+
+@pytest.mark.parametrize("where", [
+    "one.h5::ext", "one.h5::soft", "one.h5::g/ext", "one.h5::g/up", "one.h5::virtual",
+    "one.h5::own", "two.h5::ext", "two.h5::g/ext", "two.h5::linked", "two.h5::nested",
+])  # fmt: skip
+def test_a_fifo_behind_a_link_is_refused(fifo, where):
+    with pytest.raises(InputError, match="is a FIFO"):
+        hdgemm.open(where)
+    with pytest.raises(InputError, match="is a FIFO"):
+        hdgemm.matmul(np.eye(8), np.eye(8), out=where)
+    with pytest.raises(InputError, match="is a FIFO"):
+        hdgemm.matmul(np.eye(8), np.eye(8), out=f"{where}/below")
+
+
+def test_the_names_in_a_file_are_told_without_opening_links(fifo):
+    with pytest.raises(InputError, match=r"no dataset 'y'; at its top level are: own, virtual, x$"):
+        hdgemm.open("one.h5::y")
+
+
+@pytest.mark.parametrize("where", ["two.h5::round", "two.h5::far"])
+def test_links_in_a_circle_end(fifo, where):
+    with pytest.raises(InputError, match=f"{where.split(':')[-1]}"):
+        hdgemm.open(where)

@@ -1,5 +1,12 @@
 """Zarr arrays in an S3-compatible store on this machine: operands and results by URL."""
 
+import http.server
+import json
+import multiprocessing
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -112,10 +119,136 @@ def test_a_result_is_there_when_it_is_whole(bucket, operands):
     where = f"s3://{name}/c.zarr"
     with create_matrix(where, (90, 70), "f8") as draft:
         draft.matrix.write(0, 0, np.zeros((90, 70)))
-        assert keys(client, name) == {"c.zarr/c/0/0"}
+        assert keys(client, name) == {"c.zarr/c/0/0", "c.zarr/.hdgemm-claim"}
         with pytest.raises(InputError, match="cannot open"):
             hdgemm.verify(*operands, where)
     assert keys(client, name) == set()
+
+
+def gone(bucket_name, item, write):
+    """Begin an array in a process that is killed."""
+    with create_matrix(f"s3://{bucket_name}/{item}", (90, 70), "f8") as draft:
+        draft.matrix.write(0, 0, np.full((90, 70), 3.0))
+        write.send("written")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_one_run_writes_a_new_array_at_a_time(bucket):
+    name, client = bucket
+    where = f"s3://{name}/x.zarr::D"
+    with create_matrix(where, (90, 70), "f8") as first:
+        with pytest.raises(InputError, match=f"is written by another run: process {os.getpid()}"):
+            create_matrix(where, (90, 70), "f8")
+        first.matrix.write(0, 0, np.ones((90, 70)))
+        first.publish()
+    assert np.all(np.asarray(hdgemm.open(where)) == 1)
+    assert keys(client, name) == {"x.zarr/D/zarr.json", "x.zarr/D/c/0/0"}
+
+
+def test_a_cancelled_run_leaves_the_array_of_another_run(bucket):
+    """The other run was begun although this one is alive: its claim was removed by hand."""
+    name, client = bucket
+    where = f"s3://{name}/x.zarr::D"
+    with create_matrix(where, (90, 70), "f8") as cancelled:
+        cancelled.matrix.write(0, 0, np.zeros((90, 70)))
+        for key in keys(client, name):
+            client.delete_object(Bucket=name, Key=key)
+        with create_matrix(where, (90, 70), "f8") as other:
+            other.matrix.write(0, 0, np.ones((90, 70)))
+            with pytest.raises(MatrixIOError, match="its claim was removed during the run"):
+                cancelled.publish()
+            cancelled.discard()
+            other.publish()
+    assert np.all(np.asarray(hdgemm.open(where)) == 1)
+
+
+def test_an_array_that_appears_in_the_run_is_not_replaced(bucket):
+    name, client = bucket
+    where = f"s3://{name}/x.zarr::D"
+    with create_matrix(where, (90, 70), "f8") as draft:
+        draft.matrix.write(0, 0, np.zeros((90, 70)))
+        put(name, "x.zarr", "D", np.ones((50, 40)), chunks=(25, 40))
+        with pytest.raises(MatrixIOError, match="another array has got this name"):
+            draft.publish()
+    assert np.all(np.asarray(hdgemm.open(where)) == 1)
+    assert "x.zarr/D/.hdgemm-claim" not in keys(client, name)
+
+
+def test_chunks_of_a_killed_run_are_replaced(bucket, operands):
+    name, client = bucket
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=gone, args=(name, "x.zarr::D", theirs)
+    )
+    process.start()
+    process.join()
+    assert ours.recv() == "written"
+    assert keys(client, name) == {"x.zarr/D/.hdgemm-claim", "x.zarr/D/c/0/0"}
+    where = f"s3://{name}/x.zarr::D"
+    hdgemm.matmul(*operands, out=where, options=TILED)
+    assert_close(np.asarray(hdgemm.open(where)), *operands)
+    assert keys(client, name) == {"x.zarr/D/zarr.json", "x.zarr/D/c/0/0"}
+
+
+def test_the_claim_of_a_run_elsewhere_is_kept(bucket):
+    name, client = bucket
+    claim = json.dumps({"run": "1", "host": "far", "process": 7, "machine": "x", "started": "1"})
+    client.put_object(Bucket=name, Key="x.zarr/D/.hdgemm-claim", Body=claim)
+    client.put_object(Bucket=name, Key="x.zarr/D/c/0/0", Body=b"theirs")
+    with pytest.raises(InputError, match=r"process 7 on far.*delete the array's objects"):
+        create_matrix(f"s3://{name}/x.zarr::D", (90, 70), "f8")
+    client.delete_object(Bucket=name, Key="x.zarr/D/.hdgemm-claim")
+    with pytest.raises(InputError, match="chunks of an array without metadata"):
+        create_matrix(f"s3://{name}/x.zarr::D", (90, 70), "f8")
+    assert keys(client, name) == {"x.zarr/D/c/0/0"}
+
+
+def test_a_durable_run_inherits_its_claim(bucket, tmp_path):
+    name, client = bucket
+    where = f"s3://{name}/x.zarr::D"
+    draft = create_matrix(where, (90, 70), "f8", tmp_path / "journal")
+    draft.matrix.write(0, 0, np.ones((90, 70)))
+    with pytest.raises(InputError, match=f"go on with its journal {tmp_path}/journal"):
+        create_matrix(where, (90, 70), "f8", tmp_path / "other")
+    with create_matrix(where, (90, 70), "f8", tmp_path / "journal") as resumed:
+        resumed.publish()
+    draft.discard()
+    assert np.all(np.asarray(hdgemm.open(where)) == 1)
+    assert keys(client, name) == {"x.zarr/D/zarr.json", "x.zarr/D/c/0/0"}
+
+
+class Forbidding(http.server.BaseHTTPRequestHandler):
+    """Answers with an array's metadata, and with a status for each of its chunks."""
+
+    def do_GET(self):
+        metadata = self.path.endswith("/zarr.json")
+        body = self.server.metadata if metadata else b""
+        status = self.server.status if "/c/" in self.path else 404
+        self.send_response(200 if metadata else status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_chunk_that_may_not_be_read_is_an_error(bucket, monkeypatch, tmp_path, status):
+    zarr.create_array(tmp_path / "x.zarr", shape=(20, 20), dtype="f8")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as running:
+        running.metadata, running.status = (tmp_path / "x.zarr/zarr.json").read_bytes(), status
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.server_port}")
+            with pytest.raises(MatrixIOError, match="cannot read rows 0:20"):
+                hdgemm.open("s3://b/x.zarr").read()
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 def test_arrays_that_the_caller_has_open(bucket, operands):

@@ -34,6 +34,15 @@ TWO = Timeline(
 )
 
 
+def test_a_bounded_trace_has_the_first_and_the_last_events():
+    trace = chrome_trace(TWO, most=7)
+    starts = [entry["ts"] / 1e6 for entry in slices(trace)]
+    everything = sorted(event.start for event in TWO.events)
+    np.testing.assert_allclose(sorted(starts), [*everything[:4], *everything[-3:]])
+    assert trace["otherData"] == {"events": 30, "left_out": 23}
+    assert chrome_trace(TWO, most=30) == chrome_trace(TWO)
+
+
 def test_a_factorisation_has_a_row_for_each_phase(tmp_path):
     reports = []
     hdgemm.linalg.lu_factor(

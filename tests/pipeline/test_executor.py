@@ -19,8 +19,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.dynamic_schedule import Batch
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan

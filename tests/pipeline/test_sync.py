@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hdgemm.errors import DeviceError, HdgemmError
-from hdgemm.pipeline.sync import Progress, Stopped, Worker, run_all
+from hdgemm.pipeline.sync import StageCounters, Stopped, Worker, run_all
 
 
 def op(stage, number, step=0):
@@ -28,7 +28,7 @@ class Completion:
 
 
 def test_only_unfinished_needs_come_with_completions():
-    progress, completion = Progress(), Completion()
+    progress, completion = StageCounters(), Completion()
     progress.issue(op("load1", 0), None)
     progress.issue(op("load2", 0), completion)
     assert progress.wait([("load1", 1), ("load2", 1)]) == [completion]
@@ -37,7 +37,7 @@ def test_only_unfinished_needs_come_with_completions():
 
 
 def test_confirm_waits_for_all_operations_up_to_a_step():
-    progress = Progress()
+    progress = StageCounters()
     done, failed, later = Completion(), Completion(DeviceError("lost")), Completion()
     for number, completion in enumerate((done, failed, later)):
         progress.issue(op("mult1", number, step=number), completion)
@@ -49,7 +49,7 @@ def test_confirm_waits_for_all_operations_up_to_a_step():
 
 
 def test_the_first_error_is_kept_and_wakes_every_lane():
-    progress, first = Progress(), DeviceError("first")
+    progress, first = StageCounters(), DeviceError("first")
     ended = []
 
     def wait():
@@ -72,7 +72,7 @@ def test_the_first_error_is_kept_and_wakes_every_lane():
 
 def test_no_wake_up_is_lost():
     # Two lanes alternate: each operation needs the other's last one. A lost wake-up would block.
-    progress, rounds = Progress(), 3000
+    progress, rounds = StageCounters(), 3000
 
     def alternate(own, other, ahead):
         for number in range(rounds):

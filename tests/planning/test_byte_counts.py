@@ -7,14 +7,13 @@ import pytest
 
 from hdgemm.machine.rates import Machine
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem, planned_bytes
 from hdgemm.pipeline.slots import PHASE_BYTES
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.byte_counts import least_need, slot_bytes, staging
+from hdgemm.planning.byte_counts import slot_bytes, staging
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.planner import plan_for
-from hdgemm.planning.shapes import Shape, Shapes
+from hdgemm.planning.shapes import Shape, Shapes, least_need
 
 M, N, K = 101, 103, 107
 MB, NB, KB = 13, 17, 19

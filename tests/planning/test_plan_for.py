@@ -7,8 +7,7 @@ import pytest
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
-from hdgemm.pipeline.plan_summary import Plans
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plans, Problem
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.case import case_for
 from hdgemm.planning.planner import plan_for

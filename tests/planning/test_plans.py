@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.rates import HOST
 from hdgemm.options import STRATEGIES, Options
-from hdgemm.pipeline.plan import STAGES, DeviceSpec, OperandSpec, Problem, Rect
-from hdgemm.pipeline.plan_summary import planned_bytes
-from hdgemm.pipeline.planjson import from_json, to_json
+from hdgemm.pipeline.plan import (
+    STAGES,
+    DeviceSpec,
+    OperandSpec,
+    Problem,
+    Rect,
+    from_json,
+    planned_bytes,
+)
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
 from hdgemm.planning.case import (
@@ -55,7 +61,7 @@ def test_any_plan_is_whole_within_limits_and_moves_what_it_says(problem, device,
         moved = {stage: sum(op.nbytes for op in schedule[stage]) for stage in STAGES}
         assert moved == planned_bytes(plan)
         check_stores(plan, schedule)
-    assert from_json(to_json(plan)) == plan
+    assert from_json(plan.to_json()) == plan
     assert plan_for(problem, options, device, HOST) == plan
 
 
@@ -214,7 +220,7 @@ def test_a_matrix_beyond_every_32_bit_trap_is_planned_and_written_as_json():
     assert sum(unit.rect.rows * unit.rect.cols for unit in plan.units) == n * n > 2**43
     assert planned_bytes(plan)["store2"] == 8 * n * n
     assert all(type(number) is int for unit in plan.units for number in unit.rect)
-    assert from_json(to_json(plan)) == plan
+    assert from_json(plan.to_json()) == plan
 
 
 def a_plan():

@@ -92,6 +92,18 @@ def test_a_circle_is_an_error():
         )
 
 
+def test_a_device_on_the_hosts_cores_takes_them_from_copies():
+    device = DeviceSpec("opencl:0", unified=False)
+    options = Options(strategy="data-placement", tile=(1024, 2048, 1024))
+    plan = plan_for(Problem(4096, 4096, 1024), options, device, HOST)
+    own = simulate(plan, HOST)
+    shared = simulate(plan, replace(HOST, on_host_cores=True))
+    # Every transfer then needs a core, and the kernel uses both.
+    used = own.stages()
+    moving = sum(used[stage].seconds for stage in ("load1", "load2", "store1", "store2"))
+    assert own.seconds < shared.seconds <= own.seconds + moving
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("unified", [True, False])
 def test_the_simulated_timeline_respects_every_need(strategy, unified):

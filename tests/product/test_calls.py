@@ -28,6 +28,24 @@ def test_beta_of_zero_needs_none(beta):
     assert hdgemm.multiply(A, A.T, beta=beta).plan["m"] == 40
 
 
+@pytest.mark.parametrize("n", [2**40, 2**30])
+@pytest.mark.parametrize("call", ["syrk", "syr2k", "multiply", "plan", "linalg.plan"])
+def test_a_result_of_more_bytes_than_offsets_count_is_refused(tmp_path, n, call):
+    # Without columns, A takes no bytes.
+    a = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float64, (n, 0))
+    transposed = tmp_path / "a.npy"
+    calls = {
+        "syrk": lambda: hdgemm.syrk(1.0, transposed, out=tmp_path / "c.npy"),
+        "syr2k": lambda: hdgemm.syr2k(1.0, transposed, a, out=tmp_path / "c.npy"),
+        "multiply": lambda: hdgemm.multiply(a, transposed, trans_b=True, out=tmp_path / "c.npy"),
+        "plan": lambda: hdgemm.plan(a, transposed, trans_b=True, out=tmp_path / "c.npy"),
+        "linalg.plan": lambda: hdgemm.linalg.plan("syrk", a, out=tmp_path / "c.npy"),
+    }
+    with pytest.raises(hdgemm.InputError, match=f"C of {n}×{n} float64 has {n * n * 8} bytes"):
+        calls[call]()
+    assert not (tmp_path / "c.npy").exists()
+
+
 @pytest.mark.parametrize("name", ["t.h5::C", "t.zarr::C"])
 def test_an_item_of_a_store_is_returned_opened(tmp_path, name):
     pytest.importorskip({"h5": "h5py", "zarr": "zarr"}[name[2:].partition("::")[0]])

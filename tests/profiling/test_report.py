@@ -4,12 +4,15 @@ import json
 import re
 
 import pytest
+from typer.testing import CliRunner
 
+from hdgemm.cli.app import app
 from hdgemm.errors import InputError
 from hdgemm.profiling.compare import compare, load_report
 from hdgemm.profiling.contention import Bandwidth
-from hdgemm.profiling.report import save_profile, sections
-from hdgemm.profiling.results import Prediction, Profile, Rate, Reference, Rung, Sample, SizePoint
+from hdgemm.profiling.report import sections
+from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, SizePoint
+from hdgemm.profiling.samples import Sample
 from hdgemm.profiling.verdict import Findings, judge
 
 
@@ -20,7 +23,6 @@ def rung(*gflops):
 
 def made_up(scale=1.0):
     profile = Profile(
-        kind="measured",
         complete=True,
         setting={
             "device": "opencl:0",
@@ -38,7 +40,6 @@ def made_up(scale=1.0):
         matrix={"load1": {"all": Sample((0.5,))}},
         cpu={"alone": 20.0, "within": 15.0},
         imbalance=0.02,
-        paper=(Reference("one chip", 408.0, 500.0),),
     )
     findings = Findings(gains={"device": 0.0, "disk": 0.3})
     return Profile(**{**vars(profile), "verdict": judge(profile, findings)})
@@ -56,26 +57,24 @@ def test_the_report_holds_the_documented_keys():
     assert {"alone", "contended", "unit", "spread"} <= set(values["bandwidth"]["store1"])
     assert values["matrix"]["load1"]["all"]["count"] == 1
     assert {"text", "limit", "gain", "observations"} == set(values["verdict"])
-    assert values["paper"][0]["off"] == pytest.approx(92 / 408)
 
 
 def test_every_column_of_a_table_has_cells_in_every_row():
     sectioned = {each.table.title: each for each in sections(made_up().to_dict())}
     found = {title: section.table for title, section in sectioned.items()}
-    assert len(found) == 6
+    assert len(found) == 5
     for table in found.values():
         assert {len(row) for row in table.rows} == {len(table.heads)}
         assert all(cell for row in table.rows for cell in row)
         assert all(table.heads)
     assert found["Strategies"].rows[1][2].startswith("+49 %")
-    assert found["The paper and its simulation"].rows[0][-1] == "no"
     assert found["Predicted and measured time"].rows[0][-1] == "no"
     assert "15 GFLOP/s within" in sectioned["Scaling"].remarks[0]
     assert "2.0%" in sectioned["Scaling"].remarks[1]
 
 
 def test_the_page_makes_no_request_to_a_network(tmp_path):
-    save_profile(made_up(), tmp_path)
+    made_up().save(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "some &lt;b&gt;CPU&lt;/b&gt;" in page
     outside = re.sub(r'"data:image/png;base64,[^"]*"', '""', page)
@@ -89,8 +88,8 @@ def test_the_page_makes_no_request_to_a_network(tmp_path):
 
 
 def test_an_interrupted_profile_says_so(tmp_path):
-    empty = Profile(kind="measured", complete=False, setting=made_up().setting)
-    save_profile(empty, tmp_path)
+    empty = Profile(complete=False, setting=made_up().setting)
+    empty.save(tmp_path)
     assert "Interrupted" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
@@ -106,6 +105,18 @@ def test_two_reports_are_compared_figure_by_figure():
     assert noisy.words == "too noisy to tell"
     assert found.settings == (("versions, python", "3.11", "3.12"),)
     assert "+20.0 %" in found.text()
+
+
+def test_the_command_writes_a_report_and_compares_reports(tmp_path, monkeypatch):
+    monkeypatch.setattr("hdgemm.profiling.profile", lambda *_, **__: made_up())
+    report = tmp_path / "out" / "report.json"
+    result = CliRunner().invoke(app, ["profile", "--out", str(report.parent)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("The disk limits the run")
+    assert json.loads(report.read_text())["device"] == "opencl:0"
+    again = CliRunner().invoke(app, ["profile", "--compare", str(report), str(report)])
+    assert again.exit_code == 0, again.output
+    assert "0 of" in again.output
 
 
 def test_a_file_that_is_not_a_report_is_refused(tmp_path):

@@ -10,7 +10,8 @@ from hdgemm.pipeline.plan import DeviceSpec, Problem
 from hdgemm.planning.planner import plan_for
 from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.interference import Interference
-from hdgemm.profiling.results import Change, Prediction, Profile, Rate, Rung, Sample
+from hdgemm.profiling.results import Prediction, Profile, Rate, Rung
+from hdgemm.profiling.samples import Change, Sample
 from hdgemm.profiling.verdict import RESOURCE_NAMES, Findings, gains_from_twice, judge
 
 GAINS = {"device": 0.5, "pcie_up": 0.02, "pcie_down": 0.3, "host_memory": 0.01, "disk": 0.0}
@@ -33,7 +34,6 @@ LINKS = {
     "store1": bandwidth((10.0, 10.1), (5.6, 5.7)),
 }
 PROFILE = Profile(
-    kind="measured",
     complete=True,
     setting={},
     ladder={"initial": rung(50.0, 51.0, 49.0), "data-placement": rung(80.0, 81.0, 79.0)},
@@ -140,7 +140,7 @@ def test_load_by_others_is_all_that_is_said():
 
 
 def test_a_profile_without_measurements_has_a_verdict():
-    verdict = judge(Profile(kind="measured", complete=False, setting={}), Findings())
+    verdict = judge(Profile(complete=False, setting={}), Findings())
     assert verdict.limit == "device"
     assert verdict.text == ()
     assert [each.confirmed for each in verdict.observations] == [None, None, None]

@@ -13,14 +13,14 @@ from hdgemm.pipeline.plan import (
     Load,
     Overlap,
     Plan,
+    Plans,
     Problem,
     Rect,
     Slots,
     Step,
     WorkUnit,
+    from_json,
 )
-from hdgemm.pipeline.plan_summary import Plans
-from hdgemm.pipeline.planjson import from_json
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.report import build_report
 from hdgemm.run.split_report import Share, SplitReport

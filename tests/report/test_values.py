@@ -17,8 +17,8 @@ from hdgemm.pipeline.plan import (
     Slots,
     Step,
     WorkUnit,
+    summarize,
 )
-from hdgemm.pipeline.plan_summary import summarize
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.report import build_report, versions
 

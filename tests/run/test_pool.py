@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.pipeline.plan import Rect
-from hdgemm.run.balance import Member, Pool, Wait
+from hdgemm.run.balance import Pool, PoolMember, Wait
 
 names = ("a", "b", "c")
 members = st.builds(
-    Member,
+    PoolMember,
     tile=st.tuples(st.integers(1, 25), st.integers(1, 25)),
     rate=st.floats(0.1, 10.0),
     measured=st.booleans(),
@@ -75,7 +75,7 @@ def test_every_cell_is_stored_once_whatever_the_interleaving(
 def test_a_fixed_split_gives_the_same_pieces_each_time():
     def pieces():
         pool = Pool(
-            40, 30, {"a": Member((8, 8), 1.0), "b": Member((6, 10), 5.0)},
+            40, 30, {"a": PoolMember((8, 8), 1.0), "b": PoolMember((6, 10), 5.0)},
             {"a": Rect(0, 0, 25, 30), "b": Rect(25, 0, 15, 30)},
         )  # fmt: skip
         found = {"a": [], "b": []}
@@ -93,7 +93,9 @@ def test_a_fixed_split_gives_the_same_pieces_each_time():
 
 def test_a_device_is_not_judged_by_its_first_tile():
     pool = Pool(
-        1000, 1000, {"fast": Member((100, 100), 100.0, True), "slow": Member((100, 100), 50.0)}
+        1000,
+        1000,
+        {"fast": PoolMember((100, 100), 100.0, True), "slow": PoolMember((100, 100), 50.0)},
     )
     for seconds in (100.0, 1.0, 1.0):
         tile = pool.draw("slow")
@@ -106,7 +108,9 @@ def test_a_device_is_not_judged_by_its_first_tile():
 
 def test_a_device_that_is_too_slow_says_why():
     pool = Pool(
-        100, 100, {"fast": Member((50, 50), 100.0, True), "slow": Member((80, 80), 0.1, True)}
+        100,
+        100,
+        {"fast": PoolMember((50, 50), 100.0, True), "slow": PoolMember((80, 80), 0.1, True)},
     )
     assert pool.draw("slow") is Wait.FOR_OTHERS
     refusal = pool.refusal("slow")
@@ -117,7 +121,9 @@ def test_a_device_that_is_too_slow_says_why():
 
 
 def test_an_unknown_device_gets_one_small_piece_first():
-    pool = Pool(800, 800, {"x": Member((400, 400), 10.0), "y": Member((400, 400), 10.0, True)})
+    pool = Pool(
+        800, 800, {"x": PoolMember((400, 400), 10.0), "y": PoolMember((400, 400), 10.0, True)}
+    )
     tile = pool.draw("x")
     assert (tile.rows, tile.cols) <= (50, 50)
     assert pool.draw("x") is Wait.FOR_OTHERS

@@ -10,8 +10,7 @@ import pytest
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
-from hdgemm.pipeline.plan_summary import summarize, summarize_all
-from hdgemm.pipeline.planjson import from_json
+from hdgemm.pipeline.plan import from_json, summarize, summarize_all
 
 N = 400
 CASES = {

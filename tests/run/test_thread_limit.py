@@ -1,8 +1,11 @@
 """A system that refuses a thread: a clear error or a correct result, and everything is freed."""
 
+import multiprocessing
+import resource
 import threading
 
 import numpy as np
+import psutil
 import pytest
 
 import hdgemm
@@ -88,3 +91,26 @@ def test_a_check_of_files_needs_a_thread(files, refuse):
     refuse(0)
     with pytest.raises(HdgemmError, match="refused to start a thread"):
         hdgemm.verify(a, a, a)
+
+
+def limited(folder, message):
+    """Multiply in a process whose memory addresses take few more threads."""
+    hdgemm.matmul(np.ones((300, 300)), np.ones((300, 300)), options=OPTIONS)
+    held = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (held + (40 << 20),) * 2)
+    try:
+        hdgemm.multiply(folder / "a.npy", folder / "b.npy", out=folder / "d.npy", options=OPTIONS)
+    except HdgemmError as error:
+        message.send(str(error))
+
+
+def test_a_limit_of_addresses_is_told_as_such(files):
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=limited, args=(files, theirs))
+    process.start()
+    theirs.close()
+    told = ours.recv()
+    process.join()
+    assert "ulimit -v" in told
+    assert "ulimit -u" not in told

@@ -29,8 +29,11 @@ DELAY = "HDGEMM_TEST_DELAY"
 MODE = "HDGEMM_TEST_MODE"
 #: Names a file: while it exists, jobs stop after their third step.
 HOLD = "HDGEMM_TEST_HOLD"
+#: Bytes that are added to each trace.
+TRACE_BYTES = "HDGEMM_TEST_TRACE_BYTES"
 STEPS = 10
-_VERIFIED = {"passed": True, "summary": "C is the product"}
+#: The check of a product with this alpha fails.
+WRONG_ALPHA = -99.0
 
 
 class NumpyLibrary:
@@ -62,7 +65,7 @@ class NumpyLibrary:
         for step in range(STEPS):
             self._step(step + 1, watch, began)
         if call.process == "profile":
-            report = {"device": call.parameters["device"], "kind": "measured"}
+            report = {"device": call.parameters["device"]}
             return Outcome(report, _draw_profile)
         if call.process == "linpack":
             return Outcome({"n": call.parameters["n"], "nb": call.parameters["nb"], "passed": True})
@@ -94,8 +97,9 @@ class NumpyLibrary:
             np.save(stream, out)
         if options.checks_product:
             watch.progress({"percent": 100.0, "phase": "verifying"})
+        checked = _verification(passed=wanted["alpha"] != WRONG_ALPHA)
         report = {"seconds": time.monotonic() - began, "gflops": 1.0, "stages": {},
-                  "verification": _VERIFIED if options.checks_product else None}  # fmt: skip
+                  "verification": checked if options.checks_product else None}  # fmt: skip
         return Outcome(report, _draw)
 
     def _step(
@@ -129,7 +133,11 @@ def _verify(call: Call) -> Outcome:
     time.sleep(STEPS * float(os.environ.get(DELAY, "0")))
     a, b, c = (np.load(call.operands[name]) for name in "abc")
     passed = bool(np.allclose(call.parameters["alpha"] * (a @ b), c))
-    return Outcome({"passed": passed, "summary": f"C is {'' if passed else 'not '}the product"})
+    return Outcome(_verification(passed=passed))
+
+
+def _verification(*, passed: bool) -> dict[str, Any]:
+    return {"passed": passed, "summary": f"C is {'' if passed else 'not '}the product"}
 
 
 def _operand(path: Path | None) -> NDArray[np.float64]:
@@ -150,5 +158,6 @@ def _draw_profile(folder: Path) -> None:
 
 
 def _draw(folder: Path) -> None:
-    (folder / "trace.json").write_text(json.dumps({"traceEvents": []}), encoding="utf-8")
+    trace = {"traceEvents": [], "otherData": "x" * int(os.environ.get(TRACE_BYTES, "0"))}
+    (folder / "trace.json").write_text(json.dumps(trace), encoding="utf-8")
     (folder / "gantt.png").write_bytes(b"\x89PNG\r\n\x1a\n")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import socket
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 
 from hdgemm.errors import InputError
-from hdgemm.server import tokens
+from hdgemm.server import access_log, tokens
 from hdgemm.server.http_server import check_may_serve
 from tests.server.harness import (
     LIMIT,
@@ -29,6 +32,7 @@ from tests.server.harness import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from fastapi import FastAPI
 
@@ -123,11 +127,75 @@ def test_other_sites_pages_can_do_nothing(settings: Settings) -> None:
         client = InProcess(app)
         body = {"inputs": {"a": A, "b": A}}
         at = "/v1/processes/gemm/execution"
-        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        for headers in (
+            {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "file://"},
+            {"Origin": ""}, {"Origin": "http://127.0.0.1.evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):  # fmt: skip
             assert client.post(at, json=body, headers=headers).status_code == 403
         own = {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
         assert client.post(at, json=body, headers=own).status_code == 201
         assert client.get("/v1/jobs", headers={"Host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Server",
+     "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"],
+)  # fmt: skip
+def test_a_proxy_does_not_open_a_server_without_tokens(app: FastAPI, name: str) -> None:
+    client = InProcess(app)
+    refused = client.get("/v1/jobs", headers={name: "203.0.113.7"})
+    assert (refused.status_code, "--public-url" in refused.text) == (421, True)
+    secret = token(app, "me")
+    app.state.service._accounts.clear()
+    answer = InProcess(app, secret).get("/v1/jobs", headers={name: "203.0.113.7"})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("public_url", ["", "https://example.org:8443/some/path"])
+def test_redirects_keep_prefix_and_port(tmp_path: Path, public_url: str) -> None:
+    prefix = "/some/path" if public_url else ""
+    with application(make_settings(tmp_path, public_url=public_url)) as app:
+        client = InProcess(app)
+        answer = client.post("/v1/matrices/?x=%20y", json={"shape": [2, 2]})
+        assert answer.status_code == 307
+        assert answer.headers["location"] == f"{prefix}/v1/matrices?x=%20y"
+        assert client.get("/v1/").headers["location"] == f"{prefix}/v1"
+        for nothing in ("/v2/", "http://127.0.0.1//example.org/v1/"):
+            assert client.get(nothing).status_code == 404
+
+
+def test_requests_are_logged_with_their_address(
+    app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hdgemm.server.access_log")
+    secret = token(app, "me")
+    InProcess(app).get("/v1/jobs", headers={"X-Forwarded-For": "203.0.113.7"})
+    InProcess(app, secret).get("/v1/jobs?name=a%20b")
+    InProcess(app).get("/healthz")
+    refused, answered = caplog.records
+    assert (refused.levelname, answered.levelname) == ("WARNING", "INFO")
+    assert refused.getMessage().startswith("127.0.0.1 for 203.0.113.7 - GET /v1/jobs: 401 in ")
+    assert answered.getMessage().startswith("127.0.0.1 me GET /v1/jobs?name=a%20b: 200 in ")
+    assert secret not in caplog.text
+
+
+def test_a_client_cannot_forge_a_line_of_the_log() -> None:
+    scope = {
+        "type": "http", "method": "GET", "path": "/a\nb", "raw_path": b"/a\nb\x1b", "client": None,
+        "query_string": b"", "headers": [(b"x-forwarded-for", b"1.2.3.4\r\nme")],
+    }  # fmt: skip
+    lines: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = lines.append  # type: ignore[method-assign]
+    access_log.log.addHandler(handler)
+    try:
+        send = access_log.logged(scope, AsyncMock())
+        asyncio.run(send({"type": "http.response.start", "status": 401}))
+    finally:
+        access_log.log.removeHandler(handler)
+    assert lines[0].getMessage().isprintable()
 
 
 def test_the_page_may_load_nothing_from_elsewhere(app: FastAPI) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -17,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
+from hdgemm.child_process import child_command
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
 from hdgemm.server import paths
@@ -30,6 +30,7 @@ from tests.server.harness import (
     live,
     make_settings,
     served,
+    token,
     wait_until,
 )  # fmt: skip
 
@@ -84,6 +85,37 @@ def test_blocked_threads_hold_neither_requests_nor_shutdown_up(tmp_path: Path) -
         assert server.process.returncode == 0
 
 
+def test_one_tokens_plans_leave_slots_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path, library="tests.server.blocked_library:HeldLibrary")
+    mark = tmp_path / "mark"
+    monkeypatch.setenv(MARK, str(mark))
+    mark.touch()
+    for name, order in (("slow", 3), ("quick", 5)):
+        np.save(settings.roots[0] / f"{name}.npy", np.eye(order))
+
+    def ask(owner: str, name: str) -> int:
+        operand = {"path": f"{name}.npy"}
+        body = {"inputs": {"a": operand, "b": operand}, "dry_run": True}
+        headers = {"Authorization": f"Bearer {owner}"}
+        return httpx.post(server.url + GEMM, json=body, headers=headers, timeout=LIMIT).status_code
+
+    with served(settings) as server, ThreadPoolExecutor(8) as pool:
+        one, other = token(server.app, "one"), token(server.app, "other")
+        slots = server.app.state.service.plans
+        monkeypatch.setattr(slots, "_wait_seconds", LIMIT)
+        slow = [pool.submit(ask, one, "slow") for _ in range(8)]
+        try:
+            wait_until(lambda: any(share.users == 8 for share in slots._shares.values()))
+            assert ask(other, "quick") == 200
+            assert not any(each.done() for each in slow)
+        finally:
+            mark.unlink()
+        assert {each.result() for each in slow} == {200}
+        wait_until(lambda: not slots._shares)
+
+
 def test_planning_is_cancelled_when_the_client_disconnects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,16 +164,8 @@ def test_a_plan_ends_when_its_client_disconnects_or_it_takes_too_much() -> None:
 
 def test_a_planner_ends_with_its_parent() -> None:
     ours, theirs = Pipe()
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "hdgemm.server.child",
-            "hdgemm.server.planner",
-            str(theirs.fileno()),
-        ],
-        pass_fds=(theirs.fileno(),),
-    ) as child:
+    command = child_command("hdgemm.server.planner", str(theirs.fileno()))
+    with subprocess.Popen(command, pass_fds=(theirs.fileno(),)) as child:
         theirs.close()
         ours.close()
         assert child.wait(LIMIT) == 0

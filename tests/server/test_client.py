@@ -18,7 +18,7 @@ from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.options import Options
 from tests.ports import reserved_port
-from tests.server.harness import LIMIT, Live, Threaded, make_settings, served
+from tests.server.harness import LIMIT, Live, Threaded, make_settings, served, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +206,12 @@ def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) 
     np.testing.assert_allclose(np.load(root / "kept.npy"), A @ B)
     again = run("submit", f"job:{job}", files[1], "--trans-b", "--priority", "-1")
     assert again in run("jobs")
+    np.save(root / "square.npy", 2 * np.eye(3))
+    square = {"path": "square.npy"}
+    wrong = submit(server.http, "verify", a=square, b=square, c=square)
+    watched = CliRunner().invoke(app, ["watch", wrong, *at])
+    assert watched.exit_code == 1
+    assert "C is not the product" in watched.output
     at = ["--url", idle.url]
     waiting = run("submit", *files)
     assert "cancelled" in run("cancel", waiting)

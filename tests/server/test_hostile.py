@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, leases, paths
-from hdgemm.server.leases import Capacity, Held
+from hdgemm.server.capacity import Capacity
+from hdgemm.server.leases import Held
 from hdgemm.server.tables import WorkerRow
 from tests.server.harness import (
     InProcess,
@@ -189,11 +190,11 @@ def test_room_that_jobs_were_promised_is_not_given_to_uploads(
 
 
 def test_results_count_against_the_quota_wherever_they_lie(app: FastAPI) -> None:
-    client = InProcess(app, token(app, "me", max_bytes=6000))
+    client = InProcess(app, token(app, "me", max_bytes=15_000))
     refused_body = {"inputs": {"a": A, "b": A, "output": {"path": "d.npy"}}}
     first = submit(client, a=A, b=A, output={"path": "c.npy"})
     told = refused(client.post(GEMM, json=refused_body), 507)
-    assert (told["type"], told["limit"]) == ("/problems/quota-exceeded", 6000)
+    assert (told["type"], told["limit"]) == ("/problems/quota-exceeded", 15_000)
     client.post(f"/v1/jobs/{first}/cancel")
     assert client.post(GEMM, json=refused_body).status_code == 201
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,15 +12,17 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.server import jobs, leases
+from hdgemm.server import fair_share, jobs, leases, tables
+from hdgemm.server.capacity import Capacity, free_on_machines
 from hdgemm.server.database import open_database
-from hdgemm.server.leases import Capacity, Held, LeaseObserver
-from hdgemm.server.publication import Publication, publish
+from hdgemm.server.leases import Held, LeaseObserver
+from hdgemm.server.outputs import writer_of
+from hdgemm.server.publication import Publication, described, open_finished, publish
+from hdgemm.server.tables import WorkerRow
 from tests.server.harness import make_settings, postgres_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from hdgemm.server.database import Database
     from hdgemm.server.tables import Job
@@ -124,8 +129,8 @@ def test_reservations_are_added_up_by_the_database(database: Database) -> None:
     )
     with database.read() as conn:
         held = jobs.reserved(conn)
-        assert jobs.writer_of(conn, "/x/7.npy") is not None
-        assert jobs.writer_of(conn, "/x/8.npy") is None
+        assert writer_of(conn, "gemm", {}, Path("/x/7.npy")) is not None
+        assert writer_of(conn, "gemm", {}, Path("/x/8.npy")) is None
     assert held.jobs == {"a": 150, "b": 150}
     assert held.disk_bytes == {None: 1500, "/x": 1500}
     assert sum("SELECT" in text for text in statements) == 3
@@ -141,6 +146,41 @@ def test_a_busy_device_is_passed_over_and_short_memory_is_waited_for(database: D
     assert taken.id == on_gpu
     order = [job.id if (job := claim(database)) else None for _ in range(2)]
     assert order == [big, small]
+
+
+def register(database: Database, name: str, host: str, memory: int) -> None:
+    with database.write() as conn:
+        now = database.now(conn)
+        conn.execute(
+            sa.insert(WorkerRow).values(
+                id=name, host=host, pid=1, memory=memory, devices=["host"], started=now, seen=now
+            )
+        )
+
+
+def test_workers_of_one_machine_share_its_memory(database: Database) -> None:
+    for name, host, memory in (("one", "m", 1000), ("two", "m", 800), ("far", "n", 800)):
+        register(database, name, host, memory)
+    first, second, third = (add(database, host_bytes=700) for _ in range(3))
+    small = add(database, host_bytes=200)
+
+    def take(worker: str, memory: int) -> str | None:
+        with database.queue() as conn:
+            own = Capacity(worker, memory, memory, frozenset({"host"}), frozenset({"host"}))
+            job = leases.claim(conn, own, 10.0, database.now(conn))
+        return None if job is None else job.id
+
+    assert take("one", 1000) == first
+    assert take("two", 800) is None  # 300 bytes of the machine are free
+    assert take("far", 800) == second
+    with database.read() as conn:
+        assert free_on_machines(conn) == {"one": 300, "two": 300, "far": 100}
+    with database.write() as conn:
+        conn.execute(sa.update(tables.Job).where(tables.Job.id == third).values(priority=-1))
+    assert take("two", 800) == small
+    with database.write() as conn:
+        assert Held(first, 1).finish(conn, database.now(conn), "successful", "")
+    assert take("two", 800) == third
 
 
 def test_auto_waits_for_all_devices_and_what_fits_no_worker_blocks_nobody(
@@ -166,6 +206,41 @@ def test_a_job_waits_for_its_inputs_and_fails_with_them(database: Database) -> N
     assert claim(database) is None
     lost = look(database, second)
     assert (lost.status, (lost.error or {})["origin"]) == ("failed", "user")
+
+
+def run_for(database: Database, job_id: str, seconds: float) -> None:
+    """Let a job have run for so long, and end it now."""
+    with database.write() as conn:
+        now = database.now(conn)
+        times = {"status": "successful", "started": now - seconds, "finished": now}
+        conn.execute(sa.update(tables.Job).where(tables.Job.id == job_id).values(**times))
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+def test_seconds_of_deleted_jobs_count_for_the_fair_share(database: Database, how: str) -> None:
+    done = add(database, owner="busy")
+    run_for(database, done, 100.0)
+    with database.queue() as conn:
+        if how == "deleted":
+            jobs.delete(conn, done, "busy", database.now(conn))
+        else:
+            assert jobs.expire(conn, 0.0, 10, database.now(conn) + 1) == [done]
+    add(database, owner="busy")
+    other = add(database, owner="other")
+    claimed = claim(database)
+    assert claimed is not None
+    assert claimed.id == other
+
+
+def test_times_of_deleted_jobs_are_kept_for_an_hour(database: Database) -> None:
+    done = add(database, owner="busy")
+    run_for(database, done, 7200.0)
+    with database.queue() as conn:
+        now = database.now(conn)
+        jobs.delete(conn, done, "busy", now)
+        assert 3500 < fair_share.used_seconds(conn, now)["busy"] <= 3600
+        fair_share.keep_times(conn, [], now + 7200)
+        assert fair_share.used_seconds(conn, now) == {}
 
 
 def test_an_expired_lease_is_taken_over_and_the_old_holder_can_write_nothing(
@@ -311,3 +386,42 @@ def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="appeared"):
         publish(made, (folder,))
     assert (folder / "c.npy").read_bytes() == b"someone's"
+
+
+def factorisation(folder: Path, *, overwrite: bool) -> Publication:
+    """A finished factorisation with one file beside it."""
+    made = publication(folder, overwrite=overwrite)
+    pivots = folder / ".c.hdgemm-x-1.piv.npy"
+    pivots.write_bytes(b"pivots")
+    with open_finished(pivots) as stream:
+        return replace(made, beside=[described(stream, pivots, folder / "c.piv.npy")])
+
+
+def test_pivots_that_appeared_meanwhile_are_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    made = factorisation(folder, overwrite=False)
+    (folder / "c.piv.npy").write_bytes(b"someone's")
+    with pytest.raises(InputError, match=r"c\.piv\.npy appeared"):
+        publish(made, (folder,))
+    assert (folder / "c.piv.npy").read_bytes() == b"someone's"
+    assert not (folder / "c.npy").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_publishing_pivots_again_changes_nothing(tmp_path: Path, overwrite: bool) -> None:
+    folder = tmp_path.resolve()
+    made = factorisation(folder, overwrite=overwrite)
+    for _ in range(2):
+        assert publish(Publication(**json.loads(json.dumps(asdict(made)))), (folder,))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "c.npy": b"result", "c.piv.npy": b"pivots",
+    }  # fmt: skip
+
+
+def test_a_late_publisher_leaves_the_pivots_of_another_job(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    made = factorisation(folder, overwrite=True)
+    (folder / ".c.hdgemm-x-1.npy").unlink()
+    (folder / "c.piv.npy").write_bytes(b"another job's")
+    assert not publish(made, (folder,))
+    assert (folder / "c.piv.npy").read_bytes() == b"another job's"

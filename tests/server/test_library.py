@@ -49,7 +49,10 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None
     checked = submit(real.http, "verify", a=A, b=B, c={"job": job_id}, alpha=-2.0)
     assert finished(real.http, checked)["report"]["passed"] is True
     checked = submit(real.http, "verify", a=A, b=B, c={"job": job_id})
-    assert finished(real.http, checked)["verification"]["passed"] is False
+    wrong = finished(real.http, checked)
+    assert (wrong["status"], wrong["error"]["origin"]) == ("failed", "user")
+    assert wrong["verification"]["passed"] is False
+    assert wrong["error"]["detail"] == wrong["report"]["summary"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_a_system_larger_than_every_worker_is_refused_with_the_missing_bytes(rea
 
 @pytest.mark.campaign
 def test_a_profile_is_a_job_with_a_report_to_look_at(real: Live) -> None:
-    job_id = submit(real.http, "profile", simulate="hd5970", name="the paper's machine")
+    job_id = submit(real.http, "profile", name="the host")
     with real.http.stream("GET", f"/v1/jobs/{job_id}/events", timeout=LIMIT) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         told = [json.loads(line[6:]) for line in lines]
@@ -156,14 +159,14 @@ def test_a_profile_tells_its_progress_and_can_be_cancelled(
     seen: list[Mapping[str, Any]] = []
     watch = Watch(seen.append, threading.Event())
 
-    def simulate(name: str, *, progress: Callable[[float, str], None]) -> Profile:
+    def profile(*, device: str, progress: Callable[[float, str], None], **_: object) -> Profile:
         progress(0.5, "ladder")
-        return Profile(kind=f"simulated {name}", complete=True, setting={})
+        return Profile(complete=True, setting={"device": device})
 
-    monkeypatch.setattr("hdgemm.profiling.simulate_profile", simulate, raising=False)
-    call = Call(process="profile", parameters={"simulate": "hd5970"})
+    monkeypatch.setattr("hdgemm.profiling.profile", profile)
+    call = Call(process="profile", parameters={"device": "host", "quick": True})
     outcome = HdgemmLibrary().run(call, Options(), watch)
-    assert outcome.report["kind"] == "simulated hd5970"
+    assert outcome.report["device"] == "host"
     assert seen == [{"percent": 50.0, "doing": "ladder"}]
     watch.cancel.set()
     with pytest.raises(CancelledRunError):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import hdgemm.server
-from hdgemm.server import tokens
+from hdgemm.server import tokens, validation
 from hdgemm.server.tokens import Account
-from tests.server.harness import REPOSITORY, InProcess, make_settings, submit
+from tests.server.harness import REPOSITORY, InProcess, application, make_settings, submit
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -84,6 +84,40 @@ def test_priority_is_capped_by_token(app: FastAPI) -> None:
     assert (refused.json()["type"], refused.json()["limit"]) == ("/problems/priority-too-high", 5)
 
 
+def test_priority_above_the_default_needs_a_token_that_allows_it(app: FastAPI) -> None:
+    a = {"path": "mine/a.npy"}
+    local = InProcess(app)
+    assert submit(local, a=a, b=a, priority=100)
+    client = client_of(app, Account(name="me"))
+    assert client.get("/v1/system").json()["account"]["max_priority"] == 0
+    assert submit(client, a=a, b=a, priority=0)
+    refused = client.post(GEMM, json={"inputs": {"a": a, "b": a, "priority": 1}})
+    assert (refused.status_code, refused.json()["limit"]) == (403, 0)
+
+
+def test_one_token_does_not_fill_the_queue(tmp_path: Path) -> None:
+    a = {"path": "a.npy"}
+    body = {"inputs": {"a": a, "b": a}}
+    chosen = make_settings(tmp_path, max_queue=5, max_queue_per_token=2)
+    np.save(chosen.roots[0] / "a.npy", np.eye(3))
+    with application(chosen) as app:
+        local = InProcess(app)
+        assert [local.post(GEMM, json=body).status_code for _ in range(3)] == [201] * 3
+        greedy = client_of(app, Account(name="greedy"))
+        assert greedy.post(GEMM, json=body).status_code == 201
+        assert greedy.get("/v1/system").json()["account"]["max_jobs"] == 2
+        assert greedy.post(GEMM, json=body).status_code == 201
+        refused = greedy.post(GEMM, json=body)
+        assert (refused.status_code, refused.json()["limit"]) == (429, 5)
+    with application(chosen.model_copy(update={"max_queue": 10})) as app:
+        again = InProcess(app)
+        assert again.get("/v1/jobs").status_code == 401
+        third = client_of(app, Account(name="third"))
+        assert [third.post(GEMM, json=body).status_code for _ in range(3)] == [201, 201, 429]
+        larger = client_of(app, Account(name="larger", max_jobs=3))
+        assert [larger.post(GEMM, json=body).status_code for _ in range(3)] == [201] * 3
+
+
 def test_every_error_kind_is_documented() -> None:
     sources = Path(hdgemm.server.__file__).parent.rglob("*.py")
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
@@ -117,6 +151,36 @@ def test_deep_json_that_can_be_read_is_invalid(app: FastAPI) -> None:
         deep = json.loads("[" * depth + "]" * depth)
         answer = InProcess(app).post(GEMM, json={"inputs": {"a": deep, "b": {"value": deep}}})
         assert answer.status_code in {400, 422}
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"a": dict.fromkeys(map(str, range(2000)))}, {"a": [[]] * 2000}]
+)
+def test_a_body_of_many_values_is_refused_before_it_is_validated(
+    app: FastAPI, inputs: dict[str, Any]
+) -> None:
+    answer = InProcess(app).post(GEMM, json={"inputs": inputs})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-many-values")
+
+
+def test_many_errors_of_one_field_are_described_once(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = []
+    by_schema = validation._by_schema
+
+    def counting(field: str, *others: Any) -> str:
+        described.append(field)
+        return by_schema(field, *others)
+
+    monkeypatch.setattr(validation, "_by_schema", counting)
+    many = dict.fromkeys(map(str, range(900)), "x" * 100)
+    answer = InProcess(app).post(GEMM, json={"inputs": {"a": many, "b": {"path": "a.npy"}}})
+    assert (answer.status_code, len(answer.json()["errors"]), described) == (422, 1, ["a"])
+    described.clear()
+    answer = InProcess(app).post(GEMM, json={"inputs": {"c" * 5000 + str(i): 1 for i in range(90)}})
+    assert (answer.status_code, len(described)) == (422, 20)
+    assert len(answer.content) < 20_000
 
 
 def test_headers_are_limited_as_written(app: FastAPI) -> None:

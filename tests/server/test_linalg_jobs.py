@@ -13,7 +13,8 @@ from hdgemm.client import Client
 from hdgemm.linalg import routines
 from hdgemm.options import Options
 from hdgemm.server.backend import ROUTINES, Call, Problem, Source, Watch
-from hdgemm.server.hdgemm_backend import HdgemmLibrary, plan_problem
+from hdgemm.server.hdgemm_backend import HdgemmLibrary
+from hdgemm.server.plans import plan_problem
 from hdgemm.server.runner import describe
 from tests.server.harness import (
     LIMIT,
@@ -48,6 +49,21 @@ def folder(real: Live) -> Path:
     made.mkdir()
     matrices(made)
     return made
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_square_of_a_matrix_without_columns_may_be_too_large(
+    real: Live, folder: Path, dry_run: bool
+) -> None:
+    with (folder / "wide.npy").open("wb") as stream:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (2**40, 0)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    inputs = {"a": {"path": "linalg/wide.npy"}}
+    refused = real.http.post(
+        "/v1/processes/syrk/execution", json={"inputs": inputs, "dry_run": dry_run}
+    )
+    assert refused.status_code == 422, refused.text
+    assert "bytes" in refused.json()["detail"]
 
 
 @pytest.fixture
@@ -168,3 +184,65 @@ def test_processes_are_described(client: InProcess) -> None:
         assert set(described["outputs"]) == {"c", "report"}
     at = "/v1/processes/solve"
     assert "refine" in client.get(at).json()["inputs"]
+
+
+def lu_files(folder: Path) -> set[str]:
+    """Names of the files of a factorisation F.npy that lie in a folder."""
+    return {path.name for path in folder.iterdir()} & {"F.npy", "F.piv.npy", "F.factor.json"}
+
+
+@pytest.mark.parametrize("first", ["lu", "gemm"])
+def test_no_two_jobs_write_the_pivots(client: InProcess, first: str) -> None:
+    a = {"path": "a.npy"}
+    jobs = [("lu", {"a": a, "output": {"path": "F.npy"}})]
+    jobs.append(("gemm", {"a": a, "b": a, "output": {"path": "F.piv.npy"}}))
+    for process, inputs in sorted(jobs, key=lambda each: each[0] != first):
+        answer = execute(client, process, inputs=inputs)
+        assert answer.status_code == (201 if process == first else 409), answer.text
+    assert "will write" in answer.json()["detail"]
+    assert "F.piv.npy" in answer.json()["detail"]
+    others = {"a": a, "b": a, "output": {"path": "F.tau.npy"}}
+    assert execute(client, "gemm", inputs=others).status_code == 201
+
+
+def test_a_job_does_not_replace_its_input_by_pivots(client: InProcess) -> None:
+    root = client.app.state.service.settings.roots[0]
+    (root / "a.npy").rename(root / "F.piv.npy")
+    output = {"path": "F.npy", "overwrite": True}
+    answer = execute(client, "lu", inputs={"a": {"path": "F.piv.npy"}, "output": output})
+    assert answer.status_code == 422
+    assert "is an input of the same job" in answer.json()["detail"]
+
+
+def test_files_beside_a_result_are_outputs(real: Live, tmp_path: Path) -> None:
+    folder = real.settings.roots[0] / "beside"
+    folder.mkdir()
+    matrices(folder)
+    body: dict[str, Any] = {"a": {"path": "beside/a.npy"}, "options": SMALL}
+    taken = {**body, "output": {"path": "beside/F.npy"}}
+    np.save(folder / "F.piv.npy", np.zeros(3))
+    assert execute(real.http, "lu", inputs=taken).status_code == 409
+    assert execute(real.http, "cholesky", inputs=taken, dry_run=True).status_code == 200
+    (folder / "F.piv.npy").unlink()
+
+    job = finished(real.http, submit(real.http, "lu", **taken))
+    pivots = f"/v1/jobs/{job['jobID']}/results/piv"
+    assert real.http.get(pivots).status_code == 200
+    (folder / "F.npy").rename(folder / "G.npy")
+    product = {"a": body["a"], "b": body["a"], "output": {"path": "beside/F.npy"}}
+    refused = execute(real.http, "gemm", inputs=product)
+    assert refused.status_code == 409
+    assert "F.piv.npy exists" in refused.json()["detail"]
+
+    product["output"]["overwrite"] = True
+    assert real.http.get(pivots).status_code == 409
+    done = finished(real.http, submit(real.http, "gemm", **product))
+    assert done["status"] == "successful", done["error"]
+    assert lu_files(folder) == {"F.npy"}
+    assert real.http.get(f"/v1/jobs/{done['jobID']}/results/piv").status_code == 404
+    again = {**taken, "output": product["output"]}
+    assert finished(real.http, submit(real.http, "lu", **again))["status"] == "successful"
+    assert lu_files(folder) == {"F.npy", "F.piv.npy", "F.factor.json"}
+    linalg.open(folder / "F.npy")
+    np.save(folder / "F.piv.npy", np.zeros(3))
+    assert real.http.get(pivots).status_code == 409

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from email import message_from_bytes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hdgemm.server.execution import PROCESSES
 from tests.server.harness import (
     InProcess,
     finished,
+    npy,
     submit,
 )
 
@@ -44,14 +47,63 @@ def test_owslib_lists_describes_and_executes(server: Live) -> None:
     assert list(results) == ["c"]
     data = server.http.get(results["c"]["href"]).content
     assert data.endswith((2.0 * np.eye(3)).tobytes())
-    raw = server.http.post(
-        GEMM, json={"inputs": {"a": square, "b": square}, "response": "raw"}
-    ).json()["jobID"]  # fmt: skip
-    finished(server.http, raw)
-    answer = server.http.get(f"/v1/jobs/{raw}/results")
-    assert (answer.status_code, answer.content) == (204, b"")
-    assert f"</v1/jobs/{raw}/results/c>; rel=c" in answer.headers["link"]
-    assert server.http.get(f"/v1/jobs/{raw}/results/report").json()["gflops"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("outputs", "status", "media_type"),
+    [
+        ({"c": {}}, 200, "application/octet-stream"),
+        ({"c": {"transmissionMode": "value"}}, 200, "application/octet-stream"),
+        ({"report": {}}, 200, "application/json"),
+        ({"c": {"transmissionMode": "reference"}}, 204, None),
+        ({}, 200, "multipart/related"),
+        ({"c": {}, "report": {"transmissionMode": "value"}}, 200, "multipart/related"),
+    ],
+)
+def test_raw_results(
+    server: Live, outputs: dict[str, Any], status: int, media_type: str | None
+) -> None:
+    np.save(server.settings.roots[0] / "square.npy", np.eye(3))
+    square = {"path": "square.npy"}
+    body = {"inputs": {"a": square, "b": square}, "response": "raw", "outputs": outputs}
+    job = server.http.post(GEMM, json=body).json()["jobID"]
+    finished(server.http, job)
+    answer = server.http.get(f"/v1/jobs/{job}/results")
+    assert answer.status_code == status
+    if media_type is None or media_type.startswith("multipart"):
+        assert f"</v1/jobs/{job}/results/c>; rel=c" in answer.headers["link"]
+    if media_type is None:
+        assert answer.content == b""
+        return
+    assert answer.headers["content-type"].startswith(media_type)
+    if media_type == "application/json":
+        assert answer.json()["gflops"] == 1.0
+    elif media_type == "application/octet-stream":
+        assert answer.content == npy(np.eye(3))
+    else:
+        head = f"Content-Type: {answer.headers['content-type']}\r\n\r\n".encode()
+        report, c = message_from_bytes(head + answer.content).get_payload()
+        assert json.loads(report.get_payload())["gflops"] == 1.0
+        assert server.http.get(c["Content-Location"]).content == npy(np.eye(3))
+
+
+def test_a_document_has_no_null_where_ogc_has_none(client: InProcess) -> None:
+    job = client.get(f"/v1/jobs/{submit(client, a=A, b=A)}").json()
+    assert not {"started", "finished"} & job.keys()
+    assert all(isinstance(value, str) for link in job["links"] for value in link.values())
+
+
+def test_processes_are_listed_by_pages(client: InProcess) -> None:
+    found, at = [], "/v1/processes?limit=1"
+    while at:
+        page = client.get(at).json()
+        assert len(page["processes"]) == 1
+        found += [one["id"] for one in page["processes"]]
+        at = next((link["href"] for link in page["links"] if link["rel"] == "next"), "")
+    assert found == list(PROCESSES)
+    assert len(client.get("/v1/processes?limit=100000").json()["processes"]) == len(PROCESSES)
+    for query in ("limit=0", "limit=x", "cursor=x"):
+        assert client.get(f"/v1/processes?{query}").status_code == 422
 
 
 @pytest.mark.parametrize(

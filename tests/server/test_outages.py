@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -21,22 +22,26 @@ from hdgemm.cli.app import main
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
 from hdgemm.server.database import Database, open_database
+from hdgemm.server.http_server import make_service
 from hdgemm.server.migrations import versions
+from hdgemm.server.outputs import writer_of
 from tests.ports import reserved_port
 from tests.server import postgres
 from tests.server.harness import (
     REPOSITORY,
     InProcess,
+    Live,
     application,
     finished,
     live,
     make_settings,
+    newest_runner,
     postgres_url,
     submit,
     upload,
     wait_until,
 )
-from tests.server.numpy_library import DELAY
+from tests.server.numpy_library import DELAY, HOLD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +99,59 @@ def test_a_database_that_crashes_is_waited_for(tmp_path: Path) -> None:
         for job_id in ids:
             wait_until(lambda: server.http.get("/readyz").status_code == 200)
             assert finished(server.http, job_id)["status"] == "successful"
+
+
+def held_job(server: Live, hold: Path) -> tuple[str, psutil.Process]:
+    """Submit a job that computes while `hold` exists; return its id and its process."""
+    hold.touch()
+    job_id = submit(server.http, a=A, b=A, output={"path": "c.npy"})
+
+    def look() -> psutil.Process | None:
+        job = server.http.get(f"/v1/jobs/{job_id}").json()
+        return newest_runner(server.settings) if job["phase"] == "multiplying" else None
+
+    process: psutil.Process = wait_until(look)
+    return job_id, process
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_database_that_is_away_for_a_lease_is_no_crash_of_the_job(tmp_path: Path) -> None:
+    settings = make_settings(
+        tmp_path, database_url=postgres_url(), lease_seconds=4.0, max_crashes=1
+    )
+    np.save(settings.roots[0] / "a.npy", np.eye(30))
+    hold = tmp_path / "hold"
+    with live(settings, **{HOLD: str(hold)}) as server:
+        job_id, process = held_job(server, hold)
+        with postgres.outage():
+            wait_until(lambda: has_ended(process))
+        hold.unlink()
+        job = finished(server.http, job_id)
+        assert (job["status"], job["attempt"] >= 2) == ("successful", True), job
+        told = server.http.get(f"/v1/jobs/{job_id}/events").text
+        assert "database" in told
+        assert "its process died" not in told
+
+
+def test_a_result_waits_for_a_database_that_comes_back(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, database_url=postgres_url())
+    np.save(settings.roots[0] / "a.npy", np.eye(30))
+    hold = tmp_path / "hold"
+    with live(settings, **{HOLD: str(hold)}) as server:
+        job_id, process = held_job(server, hold)
+        log = settings.job_dir(job_id) / "log.txt"
+        with postgres.outage():
+            hold.unlink()
+            # The job has computed, and cannot say so: the phase after that is drawn in the folder.
+            wait_until(lambda: "cannot reach the database" in log.read_text())
+            wait_until(lambda: list(settings.roots[0].glob(".c.hdgemm-*")))
+            assert not has_ended(process)
+        job = finished(server.http, job_id)
+        assert (job["status"], job["attempt"]) == ("successful", 1), job
+        np.testing.assert_array_equal(np.load(settings.roots[0] / "c.npy"), np.eye(30))
 
 
 @pytest.mark.campaign
@@ -244,6 +302,19 @@ def test_a_start_without_its_database_ends_with_a_sentence(tmp_path: Path) -> No
     assert "alembic" not in done.stderr
 
 
+def test_a_second_server_on_an_sqlite_database_is_refused(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, database_url="")
+    first = make_service(settings, "127.0.0.1")
+    open_database(settings).close()  # a worker, or `hdgemm token`
+    # Named by another folder, too.
+    other = make_settings(tmp_path, data_dir=tmp_path / "other", database_url=settings.url)
+    for second in (settings, other):
+        with pytest.raises(InputError, match=f"process {os.getpid()}, has the database"):
+            make_service(second, "127.0.0.1")
+    first.database.close()
+    make_service(settings, "127.0.0.1").database.close()
+
+
 def test_a_data_folder_that_is_a_file_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,11 +324,12 @@ def test_a_data_folder_that_is_a_file_is_a_sentence(
 
 
 def make_first_schema(database: Database) -> None:
-    """Make the tables as they were before versions 2 and 3 of the schema."""
+    """Make the tables as they were before versions 2 to 4 of the schema."""
     with database.write() as conn:
         tables.Table.metadata.create_all(conn)
         for statement in (
             "DROP TABLE load_samples",
+            "DROP TABLE past_runs",
             *(f"DROP INDEX jobs_{name}" for name in ("queue", "reserved", "output", "finished")),
             *(f"ALTER TABLE jobs DROP COLUMN {name}"
               for name in ("response", "output_path", "volume")),
@@ -278,7 +350,7 @@ def test_a_new_database_has_the_tables_of_an_upgraded_one(tmp_path: Path, kind: 
     with database.write() as conn:
         context = MigrationContext.configure(conn)
         assert compare_metadata(context, tables.Table.metadata) == []
-        assert context.get_current_revision() == "0003"
+        assert context.get_current_revision() == "0004"
     database.close()
 
 
@@ -305,10 +377,10 @@ def test_a_database_of_the_first_schema_is_migrated(
     with database.write() as conn:
         assert compare_metadata(MigrationContext.configure(conn), tables.Table.metadata) == []
         assert jobs.get(conn, "a" * 32, "o").disk_bytes == 7
-        assert jobs.writer_of(conn, output["path"]) == "a" * 32
+        assert writer_of(conn, "gemm", {}, Path(output["path"])) == ("a" * 32, output["path"])
         held = jobs.reserved(conn)
     assert (held.jobs, sum(held.disk_bytes.values())) == ({"o": 1}, 7)
     assert None not in held.disk_bytes
-    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 3
+    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 4
     assert not caplog.records
     database.close()

@@ -277,6 +277,8 @@ def test_a_failed_job_says_why(server: Live, ended: tuple[str, str], browser: An
     visit(browser, server, f"job/{ended[1]}")
     see(browser, "cannot open")
     see(browser, "The inputs or options are the cause")
+    assert find(browser, ".phases li.failed").text.startswith("Opening files")
+    assert not browser.find_elements("css selector", ".phases li.failed ~ li")
     picture(browser, "failed")
     for unknown in ("0" * 32, "nonsense"):
         visit(browser, server, f"job/{unknown}")

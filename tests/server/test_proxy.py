@@ -85,6 +85,8 @@ def test_the_documented_proxy_serves_below_a_path(proxied: tuple[Live, str, str]
     with httpx.Client(headers={"Authorization": f"Bearer {secret}"}, timeout=LIMIT) as http:
         assert httpx.get(f"{public}/v1").status_code == 401
         assert httpx.get(public).headers["location"].endswith("/hdgemm/")
+        assert httpx.get(public).headers["location"] == "/hdgemm/"
+        assert http.get(f"{public}/v1/").headers["location"] == "/hdgemm/v1"
         page = http.get(f"{public}/").text
         assert all(at in page for at in ('src="static/app.js"', 'href="static/style.css"'))
         assert http.get(f"{public}/static/app.js").status_code == 200

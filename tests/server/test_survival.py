@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from tests.server.harness import (
     upload,
     wait_until,
 )
-from tests.server.numpy_library import DELAY, HOLD, MODE
+from tests.server.numpy_library import DELAY, HOLD, MODE, WRONG_ALPHA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,6 +257,19 @@ def test_a_fault_of_the_library_is_the_systems_and_its_trace_is_in_the_log(slow:
     assert "RuntimeError" in slow.http.get(f"/v1/jobs/{job_id}/log").text
 
 
+def test_a_product_that_its_check_finds_wrong_is_not_published(server: Live) -> None:
+    root = server.settings.roots[0]
+    np.save(root / "checked.npy", np.eye(3))
+    a, output = {"path": "checked.npy"}, {"path": "wrong.npy"}
+    options = {"verify": True}
+    job_id = submit(server.http, a=a, b=a, alpha=WRONG_ALPHA, output=output, options=options)
+    job = finished(server.http, job_id)
+    assert (job["status"], job["error"]["origin"]) == ("failed", "system")
+    assert "C is not the product; the result is not published" in job["error"]["detail"]
+    assert job["verification"]["passed"] is False
+    assert not [path.name for path in root.iterdir() if "wrong" in path.name]
+
+
 def test_a_job_has_one_log_line_at_its_start_and_one_at_its_end(server: Live) -> None:
     np.save(server.settings.roots[0] / "logged.npy", np.eye(3))
     logged_matrix = {"path": "logged.npy"}
@@ -316,6 +331,26 @@ def test_two_workers_share_the_queue_and_never_a_job(own: Live) -> None:
     finally:
         other.terminate()
         assert other.wait(LIMIT) == 0
+
+
+def test_a_restored_backup_has_all_results_and_uploads(settings: Settings, tmp_path: Path) -> None:
+    # The commands of docs/how-to/service.md.
+    with live(settings) as server:
+        matrix = upload(server.http, np.eye(30) * 2)
+        job_id = submit(server.http, a=A, b=B)
+        assert finished(server.http, job_id)["status"] == "successful"
+        wanted = result(server, job_id)
+    backup, restored = tmp_path / "backup.tar", tmp_path / "restored"
+    restored.mkdir()
+    subprocess.run(["tar", "-C", tmp_path, "--format=posix", "-cpf", backup, "data"], check=True)
+    shutil.rmtree(settings.data_dir)
+    subprocess.run(["tar", "-C", restored, "-xpf", backup], check=True)
+    changed: dict[str, object] = {"data_dir": restored / "data"}
+    with live(settings.model_copy(update=changed)) as server:
+        np.testing.assert_array_equal(result(server, job_id), wanted)
+        reader = submit(server.http, a={"job": job_id}, b={"matrix": matrix})
+        assert finished(server.http, reader)["status"] == "successful"
+        np.testing.assert_allclose(result(server, reader), 2 * wanted)
 
 
 def test_events_resume_where_they_broke_off(slow: Live) -> None:

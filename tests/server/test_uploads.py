@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
@@ -12,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
+from starlette.requests import Request
 
+from hdgemm.server import content, uploads
 from hdgemm.server.parts import PartWriter
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.tables import StoredMatrix
+from hdgemm.server.routes import matrices
+from hdgemm.server.tables import Part, StoredMatrix
 from tests.server.harness import (
     InProcess,
     live,
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from hdgemm.server.settings import Settings
 
 MATRIX: NDArray[np.float64] = np.random.default_rng(7).standard_normal((40, 30))
 DATA = MATRIX.tobytes()
@@ -89,6 +97,100 @@ def test_acknowledged_bytes_are_never_changed(client: InProcess) -> None:
     assert client.post(f"{at}/complete").status_code == 200
     assert put(client, at, 0, 10).status_code == 409
     assert client.get(f"{at}/content").content.endswith(DATA)
+
+
+def test_a_part_that_meets_the_completion_changes_nothing(
+    client: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = new(client)
+    put(client, at, 0, len(DATA))
+
+    def completed_first(*arguments: Any) -> PartWriter:
+        """The completion comes between the first look at the matrix and the lock."""
+        assert client.post(f"{at}/complete").status_code == 200
+        return PartWriter(*arguments)
+
+    monkeypatch.setattr(matrices, "PartWriter", completed_first)
+    late = put(client, at, 8, 4000, bytes(len(DATA)))
+    assert (late.status_code, late.json()["type"]) == (409, "/problems/complete")
+    whole = client.get(f"{at}/content")
+    assert whole.content.endswith(DATA)
+    assert whole.headers["etag"] == f'"{hashlib.sha256(whole.content).hexdigest()}"'
+
+
+def test_a_completion_and_a_part_exclude_each_other(
+    client: InProcess, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = new(client)
+    put(client, at, 0, len(DATA))
+    path = settings.matrices_dir / f"{at.rpartition('/')[2]}.npy"
+    with client.app.state.service.database.read() as conn:
+        matrix = uploads.get(conn, path.stem, "")
+    writer = PartWriter(path, matrix, 10, 20)
+    refused = client.post(f"{at}/complete")
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/part-in-flight")
+    assert "retry-after" in refused.headers
+    writer.close()
+    check, during = uploads.check_content, []
+
+    def checking(*arguments: Any) -> str:
+        during.append(put(client, at, 0, len(DATA), bytes(len(DATA))).json()["type"])
+        return check(*arguments)
+
+    monkeypatch.setattr(uploads, "check_content", checking)
+    assert client.post(f"{at}/complete").status_code == 200
+    assert during == ["/problems/part-in-flight"]
+    assert client.get(f"{at}/content").content.endswith(DATA)
+
+
+def test_a_matrix_that_is_deleted_while_it_is_checked_is_not_there(
+    client: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = new(client)
+    put(client, at, 0, len(DATA))
+    check = uploads.check_content
+
+    def deleted_before(*arguments: Any) -> str:
+        assert client.delete(at).status_code == 204
+        return check(*arguments)
+
+    monkeypatch.setattr(uploads, "check_content", deleted_before)
+    assert client.post(f"{at}/complete").status_code == 404
+
+
+@pytest.mark.parametrize("method", ["put", "get", "post"])
+def test_a_matrix_that_is_deleted_meanwhile_is_not_there(
+    client: InProcess, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = f"/v1/matrices/{upload(client, MATRIX)}" if method == "get" else new(client)
+    load = matrices._load
+
+    def deleted_afterwards(*arguments: Any) -> Any:
+        found = load(*arguments)
+        client.delete(at)
+        return found
+
+    monkeypatch.setattr(matrices, "_load", deleted_afterwards)
+    ask = {
+        "put": lambda: put(client, at, 0, len(DATA)),
+        "get": lambda: client.get(f"{at}/content"),
+        "post": lambda: client.post(f"{at}/complete"),
+    }
+    assert ask[method]().status_code == 404
+
+
+def test_parts_that_touch_are_one_range(client: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = new(client)
+    for start, stop in [(0, 10), (20, 30), (0, 10), (5, 25), (5, 25), (30, 40)]:
+        assert put(client, at, start, stop).status_code == 200
+    with client.app.state.service.database.read() as conn:
+        assert conn.execute(sa.select(Part.start, Part.stop)).all() == [(0, 40)]
+    monkeypatch.setattr(uploads, "MOST_RANGES", 2)
+    assert put(client, at, 50, 60).status_code == 200
+    refused = put(client, at, 70, 80)
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/too-many-ranges")
+    assert put(client, at, 40, 50).json()["received"] == [[0, 60]]
+    assert put(client, at, 70, 80).status_code == 200
 
 
 def test_a_wrong_digest_acknowledges_nothing(client: InProcess) -> None:
@@ -187,6 +289,51 @@ def test_pieces(client: InProcess) -> None:
     assert client.get(at, params={"rows": "-1:2"}).status_code == 422
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    ("shape", "rows", "cols"),
+    [
+        ((700, 500), "3:690", "7:493"),  # small gaps: read with the lines
+        ((300, 3000), "5:299", "2990:3000"),  # large gaps: a request for each line
+        ((3000, 300), "2990:3000", "5:299"),
+        ((3, 90_000), "1:3", "100:89999"),  # lines longer than a chunk
+        ((90_000, 3), "100:89999", "1:3"),
+        ((700, 500), "0:700", None),
+        ((700, 500), None, "499:500"),
+        ((700, 500), "20:20", None),
+    ],
+)
+def test_pieces_are_read_from_the_file_as_they_are_sent(
+    client: InProcess, order: Any, shape: tuple[int, int], rows: str | None, cols: str | None
+) -> None:
+    array = np.asarray(np.random.default_rng(3).standard_normal(shape), order=order)
+    at = new(client, shape=list(shape), order=order)
+    client.put(f"{at}/content", content=array.tobytes("A"))
+    client.post(f"{at}/complete")
+    wanted = {name: span for name, span in (("rows", rows), ("cols", cols)) if span is not None}
+    answer = client.get(f"{at}/content", params=wanted)
+    chosen = tuple(slice(*map(int, t.split(":"))) if t else slice(None) for t in (rows, cols))
+    np.testing.assert_array_equal(np.load(io.BytesIO(answer.content)), array[chosen])
+    head = client.request("HEAD", f"{at}/content", params=wanted)
+    assert head.headers["content-length"] == str(len(answer.content))
+
+
+def test_an_answer_holds_a_chunk_at_a_time(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((2000, 2000)))
+    request = Request({"type": "http", "method": "GET", "headers": []})
+
+    async def lengths(answer: Any) -> list[int]:
+        return [len(chunk) async for chunk in answer.body_iterator]
+
+    for answer in (
+        content.rectangle(request, io.FileIO(tmp_path / "a.npy"), "0:2000", "3:1990"),
+        content.stream_bytes(io.FileIO(tmp_path / "a.npy"), 0, 32_000_000, "text/plain"),
+    ):
+        found = asyncio.run(lengths(answer))
+        assert sum(found) == int(answer.headers["content-length"])
+        assert max(found) <= 256 << 10
+
+
 def test_matrices_are_reserved_listed_and_deleted(client: InProcess, tmp_path: Path) -> None:
     ids = [new(client, name=str(i)).rpartition("/")[2] for i in range(3)]
     file = tmp_path / "data" / "matrices" / f"{ids[0]}.npy"
@@ -215,7 +362,7 @@ def test_two_writers_never_share_bytes(tmp_path: Path) -> None:
     PartWriter(path, matrix, 49, 60).close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=8))
 def test_whatever_came_before_only_the_rest_is_written(
     tmp_path: Path, parts: list[tuple[int, int]]

@@ -90,7 +90,7 @@ def test_errors_of_files_and_devices_name_their_field(client: InProcess, tmp_pat
 
 
 def test_unknown_fields(client: InProcess) -> None:
-    known = "name, priority, device, simulate, quick"
+    known = "name, priority, device, quick"
     assert errors(client, {"gamma": 1}, "profile") == {
         "gamma": f"gamma is not known here; known are: {known}"
     }

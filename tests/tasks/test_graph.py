@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.tasks.graph import Graph
-from hdgemm.tasks.task import Kernel, Tile
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tiles import TaskTile
 
-TILES = [Tile(name, 8) for name in "abcd"]
+TILES = [TaskTile(name, 8) for name in "abcd"]
 some = st.lists(st.sampled_from(TILES), max_size=3, unique=True)
 programs = st.lists(st.tuples(some, some), min_size=1, max_size=14)
 
@@ -67,7 +68,7 @@ def test_tasks_that_finish_between_insertions_leave_no_dependency(program, rng):
 def test_memory_is_bounded_by_the_unfinished_tasks():
     graph, rng = Graph(), random.Random(0)
     for _ in range(2000):
-        tiles = [Tile("t", 8) for _ in range(3)]
+        tiles = [TaskTile("t", 8) for _ in range(3)]
         task = graph.insert(Kernel("k"), reads=tiles[:2], writes=[rng.choice(tiles)])
         graph.finish(task)
     assert graph._accesses == {}

@@ -9,7 +9,8 @@ import scipy.linalg
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.tasks.runtime import Runtime
-from hdgemm.tasks.task import Kernel, Tile
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tiles import TaskTile
 from tests.tasks.factorisations import NAMES, factor, host, matrix_for, ratio
 
 SHAPES = {"cholesky": [(40, 40)], "lu": [(40, 40), (40, 25), (25, 40)],
@@ -91,7 +92,7 @@ def failing(number, calls, lock=threading.Lock()):  # noqa: B008
 
 
 def test_the_first_error_stops_the_run_and_is_raised_once():
-    calls, tile = [], Tile("x", 8)
+    calls, tile = [], TaskTile("x", 8)
 
     def insert_many(runtime):
         for number in range(1000):
@@ -104,7 +105,7 @@ def test_the_first_error_stops_the_run_and_is_raised_once():
 
 
 def test_an_error_of_the_caller_stops_the_run():
-    tile, running = Tile("x", 8), threading.Event()
+    tile, running = TaskTile("x", 8), threading.Event()
 
     def interrupted():
         with Runtime([host()]) as runtime:
@@ -118,7 +119,7 @@ def test_an_error_of_the_caller_stops_the_run():
 
 
 def test_cancelling_stops_a_run_that_waits():
-    cancel, tile = threading.Event(), Tile("x", 8)
+    cancel, tile = threading.Event(), TaskTile("x", 8)
 
     def cancelled():
         with Runtime([host()], cancel=cancel) as runtime:
@@ -131,7 +132,7 @@ def test_cancelling_stops_a_run_that_waits():
 
 
 def test_the_window_bounds_the_unfinished_tasks():
-    gate, tile, most = threading.Event(), Tile("x", 8), []
+    gate, tile, most = threading.Event(), TaskTile("x", 8), []
     with Runtime([host()], window=7) as runtime:
         runtime.insert(Kernel("gemm", host=lambda: gate.wait(240)), writes=[tile])
         opener = threading.Timer(0.05, gate.set)

@@ -6,7 +6,8 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns, deal, even_widths, update_weights
 from hdgemm.tasks.panel_widths import panel_widths
-from hdgemm.tasks.task import Kernel, Tile
+from hdgemm.tasks.task import Kernel
+from hdgemm.tasks.tiles import TaskTile
 from hdgemm.tasks.virtual_time import VirtualRun
 from tests.tasks.factorisations import device, host
 
@@ -23,7 +24,7 @@ def run(name, capabilities, weights=None, *, lookahead=True, **how):
 
 
 def test_a_chain_on_one_lane_takes_the_sum_of_its_tasks():
-    virtual, tile = VirtualRun([host(rate=100.0)]), Tile("x", 8)
+    virtual, tile = VirtualRun([host(rate=100.0)]), TaskTile("x", 8)
     for _ in range(5):
         virtual.insert(Kernel("gemm", 200), reads=[tile], writes=[tile])
     assert virtual.finish().seconds == pytest.approx(10.0)
@@ -32,7 +33,7 @@ def test_a_chain_on_one_lane_takes_the_sum_of_its_tasks():
 def test_independent_tasks_fill_the_lanes():
     virtual = VirtualRun([host(lanes=3, rate=100.0)])
     for _ in range(6):
-        virtual.insert(Kernel("gemm", 200), writes=[Tile("x", 8)])
+        virtual.insert(Kernel("gemm", 200), writes=[TaskTile("x", 8)])
     assert virtual.finish().seconds == pytest.approx(4.0)
 
 
@@ -40,7 +41,7 @@ def test_transfers_overlap_the_running_task_and_results_come_back():
     gpu = device("gpu", 100.0, up=10.0, down=20.0)
     virtual = VirtualRun([gpu])
     for _ in range(2):
-        tile = Tile("x", 40)
+        tile = TaskTile("x", 40)
         virtual.insert(Kernel("gemm", 1000), reads=[tile], writes=[tile])
     timeline = virtual.finish()
     # 4 s up; 10 s, 10 s of work, the second upload beside the first task; 2 s down, twice.
@@ -50,10 +51,10 @@ def test_transfers_overlap_the_running_task_and_results_come_back():
 
 def test_a_task_runs_where_its_data_is_unless_another_device_is_sooner():
     slow, fast = device("slow", 100.0, up=1.0), device("fast", 300.0, up=1.0)
-    virtual, tile = VirtualRun([slow, fast]), Tile("x", 50)
+    virtual, tile = VirtualRun([slow, fast]), TaskTile("x", 50)
     virtual.insert(Kernel("gemm", 100), reads=[tile], writes=[tile], where="slow")
     virtual.insert(Kernel("gemm", 100), reads=[tile], writes=[tile])
-    virtual.insert(Kernel("gemm", 100), writes=[Tile("y", 50)])
+    virtual.insert(Kernel("gemm", 100), writes=[TaskTile("y", 50)])
     events = [event for event in virtual.finish().events if event.stage == "mult1"]
     assert {event.number: event.device for event in events} == {0: "slow", 1: "slow", 2: "fast"}
 
@@ -72,7 +73,7 @@ def test_a_device_smaller_than_the_matrix_evicts_and_writes_back():
 def test_a_device_that_cannot_hold_one_task_says_so():
     virtual = VirtualRun([device("gpu", memory_bytes=100)])
     with pytest.raises(DoesNotFitError, match="choose narrower panels") as error:
-        virtual.insert(Kernel("gemm"), reads=[Tile("a", 80)], writes=[Tile("b", 80)])
+        virtual.insert(Kernel("gemm"), reads=[TaskTile("a", 80)], writes=[TaskTile("b", 80)])
     assert error.value.requested == 80
 
 

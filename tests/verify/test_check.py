@@ -1,11 +1,13 @@
 """The check of a product: correct ones pass, wrong ones do not, and the stated odds hold."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.product import check_product
 from hdgemm.verify import verify
@@ -324,3 +326,10 @@ class TestRemembering:
         check = self.prepared(a, b, c)
         c[3, 6] = 1.0
         assert not conclude(check).passed
+
+
+def test_a_check_is_cancelled():
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(CancelledRunError, match="the check was cancelled"):
+        verify(np.eye(2), np.eye(2), np.eye(2), cancel=cancel)

@@ -130,9 +130,7 @@ class DeviceCheckedStages(CheckedStages):
             left, right = self._upload("A", a, taken), self._upload("B", b, taken)
             beta = 0.0 if first else 1.0
             with self._multiplying:
-                done = self._device.gemm(
-                    self._alpha, left, right, beta, self._c_whole(unit), ()
-                )  # fmt: skip
+                done = self._device.gemm(self._alpha, left, right, beta, self._c_whole(unit), ())
             done.wait()
         finally:
             for buffer in taken:

@@ -100,13 +100,21 @@ class CheckedStages(Stages, ABC):
     ) -> float:
         """Compare with lower bounds of the bounds, which cost little; NaN if one side is NaN."""
         sides = zip((sums.rows, sums.cols), found, self._lengths(unit), strict=True)
-        return float(np.max([
-            self._rounding.worst(
-                self._off(values, side.sums, side.old), side.sums, side.least, side.old_sizes,
-                length, _steps(unit),
+        return float(
+            np.max(
+                [
+                    self._rounding.worst(
+                        self._off(values, side.sums, side.old),
+                        side.sums,
+                        side.least,
+                        side.old_sizes,
+                        length,
+                        _steps(unit),
+                    )
+                    for side, values, length in sides
+                ]
             )
-            for side, values, length in sides
-        ]))  # fmt: skip
+        )
 
     def _lengths(self, unit: WorkUnit) -> tuple[int, int]:
         """Return how many elements the checksum of a row, and of a column, adds up."""
@@ -139,14 +147,20 @@ class CheckedStages(Stages, ABC):
             self._checks.count(recomputed=1)
         rows, cols = judged
         self._checks.count(
-            tiles=1, worst=max(rows.worst, cols.worst),
-            unchecked_rows=int(rows.unchecked.sum()), unchecked_cols=int(cols.unchecked.sum()),
-        )  # fmt: skip
+            tiles=1,
+            worst=max(rows.worst, cols.worst),
+            unchecked_rows=int(rows.unchecked.sum()),
+            unchecked_cols=int(cols.unchecked.sum()),
+        )
 
     def _judge(
-        self, unit: WorkUnit, sums: UnitSums, inputs: InputSums,
-        found: tuple[NDArray[Any], NDArray[Any]] | None, chunks: int,
-    ) -> tuple[Deviations, Deviations]:  # fmt: skip
+        self,
+        unit: WorkUnit,
+        sums: UnitSums,
+        inputs: InputSums,
+        found: tuple[NDArray[Any], NDArray[Any]] | None,
+        chunks: int,
+    ) -> tuple[Deviations, Deviations]:
         """Compare with the exact bounds, and NaN and Inf with the places where they must be.
 
         `found` are checksums of the tile; None sums it again, without NaN and Inf of the inputs.
@@ -192,8 +206,9 @@ class CheckedStages(Stages, ABC):
             f", columns {rect.col} to {rect.col + rect.cols - 1}; the sum of {along} "
             f"{row if col is None else col} is off by {off:.3g}, rounding explains {bound:.3g}; "
             f"{then}. Test that device's memory before it computes more",
-            **numbers, device=device,
-        )  # fmt: skip
+            **numbers,
+            device=device,
+        )
 
 
 def _steps(unit: WorkUnit) -> int:

@@ -10,8 +10,7 @@ import numpy as np
 
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
-from hdgemm.pipeline.devices.host_queue import GemmQueue
-from hdgemm.pipeline.devices.host_tuning import draws_blocks
+from hdgemm.pipeline.devices.host_queue import GemmQueue, draws_blocks
 from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
 from hdgemm.pipeline.plan import DeviceSpec
@@ -191,10 +190,20 @@ def _wait_for(after: After) -> None:
 def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:
     dtype = c.tile.dtype
     return Gemm(
-        routine_for(dtype), np.array([alpha, beta]).astype(dtype), a.tile.trans, b.tile.trans,
-        c.rows, c.cols, a.rows if a.tile.trans else a.cols,
-        _address(a), a.tile.ld, _address(b), b.tile.ld, _address(c), c.tile.ld,
-    )  # fmt: skip
+        routine_for(dtype),
+        np.array([alpha, beta]).astype(dtype),
+        a.tile.trans,
+        b.tile.trans,
+        c.rows,
+        c.cols,
+        a.rows if a.tile.trans else a.cols,
+        _address(a),
+        a.tile.ld,
+        _address(b),
+        b.tile.ld,
+        _address(c),
+        c.tile.ld,
+    )
 
 
 def _address(block: Block) -> int:

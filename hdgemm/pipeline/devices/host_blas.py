@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from threadpoolctl import ThreadpoolController
 
+from hdgemm.dtypes import LETTERS
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 #: Parts of NumPy and of SciPy that are linked to their BLAS.
 _NUMPY: Final = "numpy.linalg._umath_linalg"
 _SCIPY: Final = "scipy.linalg.cython_blas"
-_NAMES: Final = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 #: Prefix and suffix of a routine's name, and the largest integer that it takes: NumPy's wheels,
 #: BLAS with 64-bit integers, and any other.
 _SPELLINGS: Final = (
@@ -116,8 +116,8 @@ def _integer(value: int) -> Any:
 
 @cache
 def routine_for(dtype: np.dtype[Any]) -> Routine:
-    """Return gemm for one of float32, float64, complex64 and complex128."""
-    name = _NAMES[dtype.char]
+    """Return gemm for a supported dtype."""
+    name = LETTERS[dtype.char] + "gemm"
     return _from_numpy(name) or _from_scipy(name)
 
 

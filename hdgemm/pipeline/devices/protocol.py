@@ -140,8 +140,10 @@ def extents_of(a: Block, b: Block, c: Block) -> tuple[int, int, int]:
             f"blocks of a product do not fit: A {m}×{k}, B {k_b}×{n}, C {c.rows}×{c.cols}"
             f"{' stored transposed' if c.tile.trans else ''} "
             f"of {', '.join(sorted(dtype.name for dtype in dtypes))}",
-            m=m, n=n, k=k,
-        )  # fmt: skip
+            m=m,
+            n=n,
+            k=k,
+        )
     return m, n, k
 
 

@@ -85,9 +85,15 @@ class Workspace:
         return copied
 
     def _block(
-        self, name: str, operand: Operand, rows: int, cols: int, dtype: np.dtype[np.generic],
-        *, trans: bool = False,
-    ) -> Block:  # fmt: skip
+        self,
+        name: str,
+        operand: Operand,
+        rows: int,
+        cols: int,
+        dtype: np.dtype[np.generic],
+        *,
+        trans: bool = False,
+    ) -> Block:
         needed = self.device.slot_bytes(operand, rows, cols, dtype)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.nbytes < needed:

@@ -214,9 +214,10 @@ async def _stop(
 
     def stop() -> tuple[Job, bool]:
         with service.database.queue() as conn:
+            now = service.database.now(conn)
             if delete_finished and jobs.get(conn, job_id, account.id).status in FINISHED:
-                return jobs.delete(conn, job_id, account.id), True
-            return jobs.cancel(conn, job_id, account.id, service.database.now(conn)), False
+                return jobs.delete(conn, job_id, account.id, now), True
+            return jobs.cancel(conn, job_id, account.id, now), False
 
     job, deleted = await to_thread.run_sync(service.database.with_reserve, stop)
     service.statuses.forget((account.id, job_id))

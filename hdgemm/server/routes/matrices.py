@@ -15,7 +15,7 @@ from hdgemm.server import jobs, quotas, uploads
 from hdgemm.server.content import rectangle, stream_file
 from hdgemm.server.documents import MatrixInfo, MatrixList
 from hdgemm.server.models import NewMatrix  # noqa: TC001 - FastAPI reads it
-from hdgemm.server.parts import PartWriter, announced_digest, part_range
+from hdgemm.server.parts import PartWriter, announced_digest, no_writers, open_content, part_range
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import MOST_LISTED, Cursor, Limit, make_cursor, read_cursor
 from hdgemm.server.routes.results import STREAMED, Span
@@ -41,10 +41,9 @@ _BUFFER: Final = 1 << 22
 def create_matrix(new: NewMatrix, service: TheService, account: TheAccount) -> JSONResponse:
     """Reserve the disk for a matrix that will be uploaded."""
     settings = service.settings
-    size = uploads.content_size(new)
+    size = uploads.content_size(new) + ALIGNMENT
     with service.database.queue() as conn:
-        needed = size + ALIGNMENT
-        quotas.check_disk(jobs.reserved(conn), settings.matrices_dir, needed, settings)
+        quotas.check_disk(jobs.reserved(conn), settings.matrices_dir, size, settings)
         quotas.check_quota(conn, account, size)
         matrix = uploads.insert(conn, new, account.id, service.database.now(conn))
         # Within the transaction: a row never stands for a file that is not there.
@@ -82,6 +81,15 @@ def _load(
         return matrix, uploads.ranges(conn, matrix_id)
 
 
+def _load_unfinished(
+    service: Service, matrix_id: str, account: Account
+) -> tuple[StoredMatrix, list[tuple[int, int]]]:
+    matrix, received = _load(service, matrix_id, account)
+    if matrix.completed is not None:
+        raise ProblemError(409, "complete", f"matrix {matrix_id} is complete and never changes")
+    return matrix, received
+
+
 @router.get("/matrices/{matrix_id}", responses=responses(404, model=MatrixInfo))
 def get_matrix(matrix_id: MatrixId, service: TheService, account: TheAccount) -> JSONResponse:
     """Describe a matrix, and say which ranges of it are there."""
@@ -106,15 +114,14 @@ async def put_content(
     request: Request, matrix_id: MatrixId, service: TheService, account: TheAccount
 ) -> JSONResponse:
     """Take a part of the content, in any order; it is durable once this is answered."""
-    matrix, _ = await to_thread.run_sync(_load, service, matrix_id, account)
-    if matrix.completed is not None:
-        raise ProblemError(409, "complete", f"matrix {matrix_id} is complete and never changes")
+    matrix, _ = await to_thread.run_sync(_load_unfinished, service, matrix_id, account)
     start, stop = part_range(request.headers, matrix.size)
     digest = announced_digest(request.headers)
     path = uploads.content_path(matrix_id, service.settings)
     writer = await to_thread.run_sync(PartWriter, path, matrix, start, stop)
     try:
-        _, durable = await to_thread.run_sync(_load, service, matrix_id, account)
+        # Again under the writer's lock, which excludes the check of a completion.
+        _, durable = await to_thread.run_sync(_load_unfinished, service, matrix_id, account)
         whole = await _receive(request, writer.knows(durable))
         if whole or digest is not None:
             writer.check(digest)
@@ -159,21 +166,25 @@ async def complete_matrix(
     """Check that the content is complete and as announced; from then on it never changes."""
     matrix, received = await to_thread.run_sync(_load, service, matrix_id, account)
     if matrix.completed is None:
+        await service.hashes.run(_complete, service, matrix_id, account)
+        matrix, received = await to_thread.run_sync(_load, service, matrix_id, account)
+    return JSONResponse(service.documents.matrix(matrix, received))
+
+
+def _complete(service: Service, matrix_id: str, account: Account) -> None:
+    """Check the content and mark it complete, both while no part can be written."""
+    with no_writers(uploads.content_path(matrix_id, service.settings)) as path:
+        matrix, received = _load(service, matrix_id, account)
+        if matrix.completed is not None:
+            return
         if matrix.size and received != [(0, matrix.size)]:
             raise ProblemError(
                 409, "incomplete", "not all of the content is there", received=received,
                 size=matrix.size,
             )  # fmt: skip
-        path = uploads.content_path(matrix_id, service.settings)
-        etag = await service.hashes.run(uploads.check_content, matrix, path)
-        await to_thread.run_sync(_complete, service, matrix_id, etag)
-        matrix, received = await to_thread.run_sync(_load, service, matrix_id, account)
-    return JSONResponse(service.documents.matrix(matrix, received))
-
-
-def _complete(service: Service, matrix_id: str, etag: str) -> None:
-    with service.database.write() as conn:
-        uploads.complete(conn, matrix_id, etag, service.database.now(conn))
+        etag = uploads.check_content(matrix, path)
+        with service.database.write() as conn:
+            uploads.complete(conn, matrix_id, etag, service.database.now(conn))
 
 
 @router.head("/matrices/{matrix_id}/content", include_in_schema=False)
@@ -191,11 +202,10 @@ async def get_content(
     """Return a matrix as .npy: all of it, a byte range, or the rectangle `rows`, `cols`."""
     matrix, _ = await to_thread.run_sync(_load, service, matrix_id, account)
     uploads.refuse_incomplete(matrix)
-    path = uploads.content_path(matrix_id, service.settings)
-    file = io.FileIO(path)
+    file = io.FileIO(open_content(uploads.content_path(matrix_id, service.settings)))
     if rows is None and cols is None:
         return stream_file(request, file, matrix.etag or "", f"{matrix_id}.npy")
-    return await to_thread.run_sync(rectangle, file, rows, cols)
+    return await to_thread.run_sync(rectangle, request, file, rows, cols)
 
 
 @router.delete("/matrices/{matrix_id}", status_code=204, responses=responses(404, 409, 507))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from anyio import to_thread
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse
 
 from hdgemm.server import jobs, uploads
@@ -18,6 +18,7 @@ from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
 from hdgemm.server.problems import ProblemError, responses
+from hdgemm.server.routes.jobs import MOST_LISTED, Limit
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ Key = Annotated[
         description="The same key and body again answer with the same job.",
     ),
 ]
+ProcessCursor = Annotated[
+    str | None, Query(pattern=r"^[a-z]{1,16}$", description='From a "next" link; opaque.')
+]
 _EXECUTED: Final = {
     201: {
         "model": StatusInfo,
@@ -69,12 +73,20 @@ def _summary(service: Service, process_id: Process) -> dict[str, Any]:
 
 
 @router.get("", responses=responses())
-async def list_processes(service: TheService) -> dict[str, Any]:
+async def list_processes(
+    service: TheService, limit: Limit = MOST_LISTED, cursor: ProcessCursor = None
+) -> dict[str, Any]:
     """List the processes."""
-    return {
-        "processes": [_summary(service, process_id) for process_id in PROCESSES],
-        "links": [service.documents.link("/v1/processes", "self")],
-    }
+    names = list(PROCESSES)
+    if cursor is not None and cursor not in PROCESSES:
+        raise ProblemError(422, "bad-cursor", "the cursor is not from a link of this server")
+    start = 0 if cursor is None else names.index(cast("Process", cursor))
+    stop = start + min(limit, MOST_LISTED)
+    link = service.documents.link
+    links = [link("/v1/processes", "self")]
+    if stop < len(names):
+        links.append(link(f"/v1/processes?limit={limit}&cursor={names[stop]}", "next"))
+    return {"processes": [_summary(service, name) for name in names[start:stop]], "links": links}
 
 
 @router.get("/{process_id}", responses=responses(404))
@@ -105,7 +117,9 @@ def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
         submission = Submission(
             owner=account.id, name=inputs.name, priority=inputs.priority,
             request_digest=digest.hexdigest(), idempotency_key=idempotency_key,
-            response={"mode": body.response, "outputs": body.chosen_outputs},
+            response={
+                "mode": body.response, "outputs": body.chosen_outputs, "links": body.linked_outputs,
+            },
         )  # fmt: skip
         job = await to_thread.run_sync(_replayed, service, submission)
         if job is None:
@@ -149,14 +163,14 @@ async def _admit(
         cancel = threading.Event()
         watch = asyncio.create_task(_cancel_on_disconnect(request, cancel))
         try:
-            admission = await service.plans.run(examiner.plan, candidate, cancel)
+            admission = await service.plans.run(examiner.plan, candidate, cancel, owner=account.id)
         finally:
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-    if account.max_priority is not None and inputs.priority > account.max_priority:
-        asked, limit = inputs.priority, account.max_priority
-        what = f"priority {asked} is above {limit}, the highest for this token"
+    asked, limit = inputs.priority, account.highest_priority
+    if limit is not None and asked > limit:
+        what = f"priority {asked} is above {limit}, the highest for this token (--max-priority)"
         raise ProblemError(403, "priority-too-high", what, requested=asked, limit=limit)
     return admission
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from hdgemm.server import leases
+from hdgemm.server.capacity import Capacity, Waiting, free_on_machines
 from hdgemm.server.documents import StatusInfo, iso
-from hdgemm.server.leases import Capacity
 from hdgemm.server.problems import responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 from hdgemm.server.tables import UNFINISHED, Job, Token, Use, WorkerRow
@@ -22,7 +22,6 @@ from hdgemm.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.server.leases import Waiting
     from hdgemm.server.service import Service
     from hdgemm.server.tokens import Account
 
@@ -167,11 +166,13 @@ def _capacities(conn: sa.Connection, now: float) -> list[Capacity]:
     query = sa.select(Job.worker, Job.host_bytes, Job.devices).where(Job.status == "running")
     for row in conn.execute(query):
         held.setdefault(row.worker, []).append(row)
+    free = free_on_machines(conn)
     query = sa.select(WorkerRow.id, WorkerRow.memory, WorkerRow.devices)
     found = []
     for worker in conn.execute(query.where(WorkerRow.seen > now - _SILENT_SECONDS)):
         running = held.get(worker.id, [])
-        found.append(Capacity.of(worker.id, worker.memory, worker.devices, running))
+        capacity = Capacity.of(worker.id, worker.memory, worker.devices, running)
+        found.append(capacity.beside(free[worker.id]))
     return found
 
 
@@ -191,9 +192,7 @@ def _place(
     estimates: Sequence[float | None],
 ) -> Place:
     wanted = (job.inputs.get("options") or {}).get("host_memory")
-    waiting = leases.Waiting(
-        job.id, job.fence, job.host_bytes, job.devices, job.started, wanted is None
-    )
+    waiting = Waiting(job.id, job.fence, job.host_bytes, job.devices, job.started, wanted is None)
     unfinished = (
         sa.select(Job.id, Job.status)
         .join(Use, Use.target == Job.id)

@@ -13,9 +13,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.factor_files import FactorFiles
 from hdgemm.server import paths, references
-from hdgemm.server.content import rectangle, stream_file
+from hdgemm.server.content import rectangle, stream_bytes, stream_file
 from hdgemm.server.heartbeat import HISTORY, OPERATIONS
+from hdgemm.server.outputs import arrays_of
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import JobId  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -34,6 +36,8 @@ STREAMED: dict[int | str, dict[str, Any]] = {
     206: {"description": "A range of it", "content": BYTES},
     304: {"description": "It is what the client has"},
 }
+#: The answers to ranges and conditions.
+STREAMED_PARTS = {status: answer for status, answer in STREAMED.items() if status != 200}
 #: The most of a log that is answered, in bytes: its end.
 _LOG_BYTES = 4 << 20
 #: A report contains its style and pictures.
@@ -57,31 +61,63 @@ def _successful(service: Service, job_id: str, owner: str) -> Job:
 @router.get(
     "/{job_id}/results",
     responses={
-        200: {"description": "OGC's results document"},
-        204: {"description": 'Links alone, where the request said "response": "raw"'},
-        **responses(404),
+        200: {
+            "description": "OGC's results document; the value of one raw output",
+            "content": {"application/json": {}, **BYTES, "multipart/related": {}},
+        },
+        204: {"description": "Links alone, to raw outputs by reference"},
+        **STREAMED_PARTS, **responses(404, 409, 416),
     },
-)
-def get_results(job_id: JobId, service: TheService, account: TheAccount) -> Response:
-    """Return the results as the request asked for them: a document, or Link headers."""
-    job = _successful(service, job_id, account.id)
-    asked, at, link = job.response or {}, f"/v1/jobs/{job_id}/results", service.documents.link
-    links = {"report": link(f"{at}/report", "report")}
-    if job.output is not None:
-        links["c"] = link(f"{at}/c", "c", "application/octet-stream")
-    chosen = [name for name in links if name in (asked.get("outputs") or links)]
+)  # fmt: skip
+async def get_results(
+    request: Request, job_id: JobId, service: TheService, account: TheAccount
+) -> Response:
+    """Return the results as the request asked for them: a document, values, or Link headers."""
+    job = await to_thread.run_sync(_successful, service, job_id, account.id)
+    asked = job.response or {}
+    names = ["report", "c"] if job.output is not None else ["report"]
+    chosen = [name for name in names if name in (asked.get("outputs") or names)]
     if asked.get("mode") == "raw":
-        texts = (f"<{links[name]['href']}>; rel={name}" for name in chosen)
-        return Response(status_code=204, headers={"Link": ", ".join(texts)})
+        return await _raw(request, service, job, chosen)
+    at, link = f"/v1/jobs/{job_id}/results", service.documents.link
     described = ("path", "shape", "dtype", "size", "sha256")
     values = {
         "report": {"value": job.report, "mediaType": "application/json"},
         "c": {
-            **links.get("c", {}), "rel": "item",
+            **link(f"{at}/c", "c", "application/octet-stream"), "rel": "item",
             **{key: (job.output or {}).get(key) for key in described},
         },
     }  # fmt: skip
     return JSONResponse({name: values[name] for name in chosen})
+
+
+async def _raw(request: Request, service: Service, job: Job, chosen: list[str]) -> Response:
+    """Return one output's value; links to outputs by reference; several as parts.
+
+    The matrix is a value where it is the one output and no reference is asked for.
+    """
+    linked = set((job.response or {}).get("links") or ())
+    if len(chosen) > 1:
+        linked |= {"c"} & set(chosen)
+    at = f"{service.documents.prefix}/v1/jobs/{job.id}/results"
+    headers = {"Link": ", ".join(f"<{at}/{name}>; rel={name}" for name in chosen)}
+    if linked >= set(chosen):
+        return Response(status_code=204, headers=headers)
+    if chosen == ["c"]:
+        return await _stream_file(request, service, job)
+    report = JSONResponse(job.report)
+    if chosen == ["report"]:
+        return report
+    boundary = f"hdgemm-{job.id}"
+    parts = (
+        (b"Content-ID: <report>\r\nContent-Type: application/json", bytes(report.body)),
+        (f"Content-ID: <c>\r\nContent-Location: {at}/c".encode(), b""),
+    )
+    body = b"".join(
+        b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary.encode(), head, value) for head, value in parts
+    )
+    media_type = f'multipart/related; boundary="{boundary}"'
+    return Response(body + b"--%b--\r\n" % boundary.encode(), 200, headers, media_type)
 
 
 @router.get("/{job_id}/results/report", responses=responses(404))
@@ -107,11 +143,17 @@ async def get_result(
     job = await to_thread.run_sync(_successful, service, job_id, account.id)
     if job.output is None:
         raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")
-    file = await service.files.run(_open_result, service, job)
     if rows is None and cols is None:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.") or "c"
-        return stream_file(request, file, job.output["sha256"], f"{name}.npy")
-    return await service.files.run(rectangle, file, rows, cols)
+        return await _stream_file(request, service, job)
+    file = await service.files.run(_open_result, service, job)
+    return await service.files.run(rectangle, request, file, rows, cols)
+
+
+async def _stream_file(request: Request, service: Service, job: Job) -> Response:
+    """Return the product's file, or a range of it."""
+    file = await service.files.run(_open_result, service, job)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.") or "c"
+    return stream_file(request, file, (job.output or {})["sha256"], f"{name}.npy")
 
 
 @router.get(
@@ -131,15 +173,22 @@ async def get_array(
 
 def _array_of(service: Service, job: Job, array: str) -> Response:
     """Read an array beside a result, unless the result was changed."""
+    output = job.output or {}
+    if array not in arrays_of(job.process, job.inputs):
+        raise ProblemError(404, "not-there", f"{job.process} job {job.id} stores no {array}")
     _open_result(service, job).close()
-    path = references.result_path(job.id, job.output or {}, service.settings)
-    path = path.with_suffix(f".{array}.npy")
+    path = FactorFiles.of(references.result_path(job.id, output, service.settings)).array(array)
+    published = [each for each in output.get("beside", ()) if each["path"] == str(path)]
+    if "beside" in output and not published:
+        raise ProblemError(404, "not-there", f"job {job.id} stored no {array}")
     try:
         with paths.opened(path, (*service.settings.roots, service.settings.job_dir(job.id))) as fd:
-            data = os.pread(fd, os.fstat(fd).st_size, 0)
+            if published and not references.is_result(fd, published[0]):
+                raise ProblemError(409, "changed", f"{path} was changed since the job wrote it")
+            file = io.FileIO(os.dup(fd))
     except InputError as error:
-        raise ProblemError(404, "not-there", f"job {job.id} stored no {array}") from error
-    return Response(data, media_type="application/octet-stream")
+        raise ProblemError(409, "changed", f"{array} is gone: {error}") from error
+    return _stream(file, "application/octet-stream")
 
 
 def _open_result(service: Service, job: Job) -> io.FileIO:
@@ -167,13 +216,12 @@ def _open_result(service: Service, job: Job) -> io.FileIO:
 def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the end of a job's log."""
     service.job(job_id, account.id)
-    text = b""
-    path = service.settings.job_dir(job_id) / "log.txt"
-    if path.exists():
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
-            text = stream.read()
-    return Response(text, media_type="text/plain; charset=utf-8")
+    media_type = "text/plain; charset=utf-8"
+    try:
+        file = io.FileIO(service.settings.job_dir(job_id) / "log.txt")
+    except FileNotFoundError:
+        return Response(media_type=media_type)
+    return _stream(file, media_type, _LOG_BYTES)
 
 
 @router.get("/{job_id}/trace", **_file("application/json", "Chrome's trace format"))
@@ -224,7 +272,14 @@ def get_report(job_id: JobId, service: TheService, account: TheAccount) -> Respo
 
 def _file_of(service: Service, job_id: str, owner: str, name: str, media_type: str) -> Response:
     service.job(job_id, owner)
-    path = service.settings.job_dir(job_id) / name
-    if not path.is_file():
-        raise ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet")
-    return Response(path.read_bytes(), media_type=media_type)
+    try:
+        file = io.FileIO(service.settings.job_dir(job_id) / name)
+    except FileNotFoundError:
+        raise ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet") from None
+    return _stream(file, media_type)
+
+
+def _stream(file: io.FileIO, media_type: str, most: int | None = None) -> Response:
+    """Answer with a file, or with its last `most` bytes."""
+    size = os.fstat(file.fileno()).st_size
+    return stream_bytes(file, 0 if most is None else max(0, size - most), size, media_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ _CONFORMANCE: Final = [
     f"http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/{part}"
     for part in ("core", "ogc-process-description", "json", "job-list", "dismiss")
 ]
+#: A worker notes that it lives every two seconds; one silent for so long takes no jobs.
+_SILENT_SECONDS: Final = 15.0
 #: How long a readiness check may take.
 _READY_SECONDS: Final = 5.0
 _FOLDER: Final = Path(__file__).parent.parent / "static"
@@ -96,9 +99,9 @@ def describe_system(service: TheService, account: TheAccount) -> dict[str, Any]:
             for row in found
         ],
         "disk": {"total": disk.total, "used": disk.used, "free": disk.free},
-        "account": {"name": account.name, "max_jobs": account.max_jobs,
+        "account": {"name": account.name, "max_jobs": account.most_jobs(service.settings),
                     "max_bytes": account.max_bytes, "rate": account.rate,
-                    "max_priority": account.max_priority,
+                    "max_priority": account.highest_priority,
                     "unfinished_jobs": unfinished},
     }  # fmt: skip
 
@@ -118,7 +121,10 @@ async def healthy() -> dict[str, str]:
 
 @router.get("/readyz", responses={200: {}, **responses(507)})
 async def ready(service: TheService) -> Response:
-    """Say whether the database and the data folder take writes; and how many workers there are."""
+    """Say whether the database and the data folder take writes, and a worker can take jobs.
+
+    Without a worker, the server still accepts jobs: the answer is 200, its status "no-worker".
+    """
     with anyio.move_on_after(_READY_SECONDS):
         body = await service.readiness.get("ready", lambda: _check(service))
         return Response(body, media_type="application/json")
@@ -132,12 +138,16 @@ def _check(service: Service) -> bytes:
     with service.database.write() as conn:
         # A read-only or full database refuses this, although no row has such a name.
         conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == ""))
-        count = conn.execute(sa.select(sa.func.count()).select_from(WorkerRow)).scalar_one()
+        alive = WorkerRow.seen > service.database.now(conn) - _SILENT_SECONDS
+        count = conn.execute(sa.select(sa.func.count()).where(alive)).scalar_one()
     with tempfile.TemporaryFile(dir=service.settings.data_dir) as probe:
         probe.write(bytes(1 << 16))
         probe.flush()
         os.fsync(probe.fileno())
-    return b'{"status":"ok","workers":%d}' % count
+    found: dict[str, Any] = {"status": "ok" if count else "no-worker", "workers": count}
+    if not count:
+        found["detail"] = "jobs are accepted, and none starts: no worker is alive"
+    return json.dumps(found).encode()
 
 
 @router.get("/metrics", response_class=Response, responses={

@@ -29,8 +29,9 @@ export function phaseList(info) {
   const library = info.report?.phases ?? {};
   const all = entered(info);
   const rows = all.filter((one) => !OVER.has(one.phase)).map((one, number) => {
-    const next = all[number + 1]?.at;
-    return { ...one, took: (next ?? Date.now() / 1000) - one.at, over: next !== undefined };
+    const next = all[number + 1];
+    const state = next === undefined ? "now" : OVER.has(next.phase) && next.phase !== "successful" ? next.phase : "over";
+    return { ...one, took: (next?.at ?? Date.now() / 1000) - one.at, over: next !== undefined, state };
   });
   const pending = (EXPECTED[info.processID] ?? FACTORISATION).slice();
   if (info.inputs.options?.verify === true && info.processID === "gemm") pending.splice(4, 0, "verifying");
@@ -41,7 +42,7 @@ export function phaseList(info) {
     .filter(([name, took]) => name !== "multiplying" && took > 0)
     .map(([name, took]) => `${(NAMES[name] ?? name).toLowerCase()} ${seconds(took)}`).join(", "));
   return el("ol", { class: "phases" },
-    ...rows.map((row) => el("li", { class: row.over ? "over" : "now" },
+    ...rows.map((row) => el("li", { class: row.state },
       el("span", {}, NAMES[row.phase] ?? row.phase),
       !row.over && part(row.phase) !== null && part(row.phase) !== undefined
         && bar(part(row.phase), `${NAMES[row.phase] ?? row.phase}: ${Math.floor(part(row.phase))} percent`),

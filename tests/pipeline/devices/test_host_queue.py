@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdgemm
-from hdgemm.pipeline.devices import host, host_blas, host_tuning
+from hdgemm.machine.benchmarks import measure_drawing
+from hdgemm.pipeline.devices import host, host_blas
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
-from hdgemm.pipeline.devices.host_queue import cut
+from hdgemm.pipeline.devices.host_queue import cut, remember_drawing
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.reference import DTYPES, assert_close_in_eps
 
@@ -167,8 +168,8 @@ def test_the_machines_calibration_decides(ratio, draws, tmp_path, monkeypatch):
     monkeypatch.setenv("HDGEMM_CACHE", str(tmp_path))
     x = np.ones((400, 400))
     if ratio == 0.5:
-        assert host_tuning.measure_drawing(2, 0.0) > 0
-    host_tuning.remember_drawing(2, ratio)
+        assert measure_drawing(2, 0.0) > 0
+    remember_drawing(2, ratio)
     device = HostDevice(threads=2)
     completion = device.gemm(1.0, whole(x), whole(x), 0.0, whole(np.empty_like(x)), ())
     completion.wait()

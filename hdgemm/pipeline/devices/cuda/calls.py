@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hdgemm.dtypes import LETTERS, listed
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.pipeline.devices.protocol import extents_of
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 #: `cudaDevAttrMaxPitch` of every GPU so far, in bytes.
 MAX_PITCH: Final = 2**31 - 1
-_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 #: The largest extent of cuBLAS's 32-bit interface.
 INT32_MAX: Final = 2**31 - 1
 
@@ -96,9 +96,21 @@ def gemm_call(
     m, n, k = extents_of(a, b, c)
     (alpha, beta), (at_a, at_b, at_c) = scalars, addresses
     call = GemmCall(
-        routine(c.tile.dtype), int(b.tile.trans), int(a.tile.trans), n, m, k, alpha, at_b, _ld(b),
-        at_a, _ld(a), beta, at_c, _ld(c),
-    )  # fmt: skip
+        routine(c.tile.dtype),
+        int(b.tile.trans),
+        int(a.tile.trans),
+        n,
+        m,
+        k,
+        alpha,
+        at_b,
+        _ld(b),
+        at_a,
+        _ld(a),
+        beta,
+        at_c,
+        _ld(c),
+    )
     _check_extents(call, ("m", "n", "k", "lda", "ldb", "ldc"))
     return call
 
@@ -133,10 +145,19 @@ def trsm_call(one: int, a: Block, b: Block, form: Triangle, addresses: tuple[int
             f"cannot solve with {a.rows}×{a.cols} for {b.rows}×{b.cols} on side {form.side}"
         )
     call = TrsmCall(
-        routine(b.tile.dtype, "trsm"), int(form.side == "L"), int(form.lower),
-        "NTC".index(form.trans), int(form.unit), b.cols, b.rows, one, addresses[0], _ld(a),
-        addresses[1], _ld(b),
-    )  # fmt: skip
+        routine(b.tile.dtype, "trsm"),
+        int(form.side == "L"),
+        int(form.lower),
+        "NTC".index(form.trans),
+        int(form.unit),
+        b.cols,
+        b.rows,
+        one,
+        addresses[0],
+        _ld(a),
+        addresses[1],
+        _ld(b),
+    )
     _check_extents(call, ("m", "n", "lda", "ldb"))
     return call
 
@@ -156,11 +177,9 @@ def _check_extents(call: GemmCall | TrsmCall, names: tuple[str, ...]) -> None:
 def routine(dtype: np.dtype[Any], kind: str = "gemm") -> str:
     """Return cuBLAS's name of an operation of this dtype."""
     try:
-        return _LETTERS[dtype.char] + kind
+        return LETTERS[dtype.char] + kind
     except KeyError:
-        raise InputTypeError(
-            f"cuBLAS multiplies float32, float64, complex64 and complex128, got {dtype}"
-        ) from None
+        raise InputTypeError(f"cuBLAS multiplies {listed('and')}, got {dtype}") from None
 
 
 def _ld(block: Block) -> int:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 #: cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, CUBLAS_STATUS_ALLOC_FAILED and
 #: CUSOLVER_STATUS_ALLOC_FAILED.
 _OUT_OF_MEMORY: Final = {
-    "CUDARuntimeError": 2, "CUDADriverError": 2, "CUBLASError": 3, "CUSOLVERError": 2,
-}  # fmt: skip
+    "CUDARuntimeError": 2,
+    "CUDADriverError": 2,
+    "CUBLASError": 3,
+    "CUSOLVERError": 2,
+}
 #: Errors of `cudaError_t` after which every call fails until the process ends: ECC, NVLink,
 #: contained error, illegal address, launch timeout, assertion, hardware stack, illegal
 #: instruction, misaligned address, address space, program counter, launch failure, tensor memory
@@ -47,7 +50,7 @@ class Contexts(Protocol):
 
 
 class CudaApi(NamedTuple):
-    """The functions used of CuPy and of the CUDA driver; `StandIn` offers the same without a GPU.
+    """The functions used of CuPy and of the CUDA driver.
 
     `runtime` and `blas` are `cupy.cuda.runtime` and `cupy.cuda.cublas`; `solver` returns
     `cupy.cuda.cusolver`, which need not be installed. `stream` makes a
@@ -88,8 +91,9 @@ class Context:
             self.lost = DeviceError(
                 f"cuda:{self.index} was opened by process {self._process}, and this is its fork "
                 f"{os.getpid()}: {AFTER_FORK}",
-                opened_by=self._process, process=os.getpid(),
-            )  # fmt: skip
+                opened_by=self._process,
+                process=os.getpid(),
+            )
             raise self.lost
         self.checked("cuCtxPushCurrent", self.api.contexts.push, self.index)
         try:

@@ -73,17 +73,24 @@ class CudaDevice:
         if memory_bytes is not None:
             room = min(room, memory_bytes)
         self.spec = DeviceSpec(
-            f"cuda:{driver.index}", False, room, room, GRANULARITY, ALLOCATION_BYTES,
+            f"cuda:{driver.index}",
+            False,
+            room,
+            room,
+            GRANULARITY,
+            ALLOCATION_BYTES,
             self.facts.fp64_ratio,
-        )  # fmt: skip
+        )
 
     def _warm_up(self) -> None:
         """Multiply once: cuBLAS takes its workspace and loads its kernels at the first product."""
         n, dtype = _WARM_UP, np.dtype(np.float64)
         memory = DeviceBuffer(self.driver, 2 * n * n * dtype.itemsize)
         try:
-            tiles = [Tile("C", memory, n, n, n, dtype, origin=part * n * n * dtype.itemsize)
-                     for part in range(2)]  # fmt: skip
+            tiles = [
+                Tile("C", memory, n, n, n, dtype, origin=part * n * n * dtype.itemsize)
+                for part in range(2)
+            ]
             a, c = (Block(tile, 0, 0, n, n) for tile in tiles)
             self.gemm(1.0, a, a, 0.0, c, ()).wait()
         finally:

@@ -217,9 +217,13 @@ class Driver(Context):
             return kernel
 
     def launch(
-        self, kernel: Any, grid: tuple[int, int], threads: int, arguments: Sequence[int],
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        threads: int,
+        arguments: Sequence[int],
         stream: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Enqueue a kernel; CuPy passes each number as 64 bits, on the thread's current stream."""
         with stream:
             self.checked("launchKernel", kernel, grid, (threads, 1), tuple(arguments))

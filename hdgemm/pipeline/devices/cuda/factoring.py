@@ -214,9 +214,13 @@ class CudaNativeDevice(CudaDevice):
         return np.frombuffer(self._results.array, results, count, _RESULTS).copy()
 
     def _transpose(
-        self, scalars: NDArray[Any], shape: tuple[int, int], source: tuple[int, int],
-        target: tuple[int, int], stream: Any,
-    ) -> None:  # fmt: skip
+        self,
+        scalars: NDArray[Any],
+        shape: tuple[int, int],
+        source: tuple[int, int],
+        target: tuple[int, int],
+        stream: Any,
+    ) -> None:
         """Enqueue a transposition, column-major, into a target of m×n; both are (address, ld)."""
         one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
         arguments = (_TRANSPOSE, _NO_TRANSPOSE, *shape, one, *source, zero, *target, *target)

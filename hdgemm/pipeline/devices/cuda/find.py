@@ -9,7 +9,7 @@ import importlib.util
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.errors import DeviceError, DeviceUnavailableError
+from hdgemm.errors import DeviceError, DeviceUnavailableError, installation
 from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda.context import AFTER_FORK, CudaApi, is_after_fork
 from hdgemm.pipeline.devices.cuda.driver import DeviceFacts, Driver
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INSTALL: Final = (
-    "install hdgemm[cuda13] (or hdgemm[cuda12] for a driver older than 580 or a GPU before Turing)"
+    f"{installation('cuda13')} (cuda12 for a driver older than 580 or a GPU before Turing)"
 )
 #: CUDA 13 has no kernels for GPUs before Turing (compute capability 7.5), whatever the driver.
 _CUDA13: Final = 13000
@@ -117,7 +117,7 @@ def _api() -> CudaApi:
 
 @contextlib.contextmanager
 def driven_by(api: CudaApi) -> Iterator[None]:
-    """Within a ``with`` block let every CUDA device be driven by `api`: a stand-in, for tests."""
+    """Within a ``with`` block drive every CUDA device by `api`, in place of CuPy and the driver."""
     _LOADED.append(api)
     try:
         yield

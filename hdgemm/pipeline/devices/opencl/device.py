@@ -129,8 +129,12 @@ class OpenCLDevice:
             shape = shape.with_panels(*widths, dtype)
         call = GemmCall(
             (m, n, 0 if alpha == 0 else k),
-            alpha, source_of(a, shape), source_of(b, shape), beta, rows_of(c),
-        )  # fmt: skip
+            alpha,
+            source_of(a, shape),
+            source_of(b, shape),
+            beta,
+            rows_of(c),
+        )
         kernel = self._programs.gemm(dtype, shape)
         buffer = c.tile.buffer
 
@@ -154,9 +158,11 @@ class OpenCLDevice:
             return DONE
         rows = rows_of(source)
         return self._download.enqueue(
-            "download", lambda queue, events: [read_block(queue, rows, target, events)],
-            after, (target, rows),
-        )  # fmt: skip
+            "download",
+            lambda queue, events: [read_block(queue, rows, target, events)],
+            after,
+            (target, rows),
+        )
 
     def synchronize(self) -> None:
         """Wait for all three queues."""

@@ -59,8 +59,9 @@ class OwnerProcess:
                 f"{self._name} was opened by process {self._pid}, and this is its fork "
                 f"{os.getpid()}: an OpenCL device cannot be used after fork(). Start worker "
                 "processes with the 'spawn' method, and open the device in each of them",
-                opened_by=self._pid, process=os.getpid(),
-            )  # fmt: skip
+                opened_by=self._pid,
+                process=os.getpid(),
+            )
 
     def protect(self, holder: object) -> None:
         """Never release `holder`, and the driver's objects in it, in a forked child."""

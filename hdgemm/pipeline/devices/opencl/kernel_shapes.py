@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-#: The dtypes that the kernel multiplies, by name.
-DTYPES: Final = ("float32", "float64", "complex64", "complex128")
 SQUARE: Final = "square"
 #: m, n and k of each class's tuning product, as fractions of the tuning extent.
 CLASSES: Final[Mapping[str, tuple[float, float, float]]] = {

@@ -82,9 +82,14 @@ class Memory:
     """The buffers of one device: at most `limit` bytes in all, and `max_buffer` in one."""
 
     def __init__(
-        self, context: cl.Context, owner: OwnerProcess, limit: int, max_buffer: int, *,
+        self,
+        context: cl.Context,
+        owner: OwnerProcess,
+        limit: int,
+        max_buffer: int,
+        *,
         zero_copy: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._context, self._owner = context, owner
         self._limit = limit
         self._max_buffer = max_buffer
@@ -104,8 +109,10 @@ class Memory:
                 raise DoesNotFitError(
                     f"{nbytes:,} bytes asked of the OpenCL device, {self._held:,} of "
                     f"{self._limit:,} held, {self._max_buffer:,} at most in one buffer",
-                    requested=nbytes, available=available, missing=nbytes - available,
-                )  # fmt: skip
+                    requested=nbytes,
+                    available=available,
+                    missing=nbytes - available,
+                )
             with driver_errors("allocating device memory", requested=nbytes):
                 memory = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(1, nbytes))
             buffer = DeviceBuffer(nbytes, memory)

@@ -60,8 +60,9 @@ class Panels:
             raise DeviceError(
                 f"a block starts at {self.first}, which is no multiple of the panels' width "
                 f"{self.width}",
-                offset=self.first, granularity=self.width,
-            )  # fmt: skip
+                offset=self.first,
+                granularity=self.width,
+            )
         return self.start + panel * self.stride
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hdgemm.errors import DeviceError, DeviceUnavailableError
+from hdgemm.errors import DeviceError, DeviceUnavailableError, installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.opencl.driver import Facts, OwnerProcess
 
 _LOG: Final = logging.getLogger(__name__)
-_INSTALL: Final = "pip install 'hdgemm[opencl]'"
+_INSTALL: Final = installation("opencl")
 #: Variables by which a user tells an OpenCL loader where to find runtimes.
 _LOADER_SETTINGS: Final = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH")
 _SYSTEM_VENDORS: Final = Path("/etc/OpenCL/vendors")

@@ -15,10 +15,10 @@ import numpy as np
 import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
+from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import DeviceError
 from hdgemm.machine.cache import cache_folder, replace_file
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.kernel_shapes import real_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,9 +60,9 @@ def factor_source(items: int, dtype: np.dtype[Any]) -> str:
 
 
 def _source(name: str, parameters: dict[str, int], dtype: np.dtype[Any]) -> str:
-    double = real_bytes(dtype) == 8
+    real, pair = ELEMENT_TYPES[dtype.name].real, dtype.kind == "c"
+    double = real == "double"
     extension = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if double else ""
-    real, pair = "double" if double else "float", dtype.kind == "c"
     element = real + "2" * pair
     values = {"REAL": real, "ELEMENT": element, "CPLX": int(pair), **parameters}
     definitions = "".join(f"#define {key} {value}\n" for key, value in values.items())
@@ -236,9 +236,21 @@ class GemmCall:
         (m, n, k), a, b, c = self.extents, self.a, self.b, self.c
         alpha, beta = complex(self.alpha), complex(self.beta)
         kernel.set_args(
-            m, n, k, alpha.real, alpha.imag, a.memory, a.start, *a.strides,
-            b.memory, b.start, *b.strides, beta.real, beta.imag, *c,
-        )  # fmt: skip
+            m,
+            n,
+            k,
+            alpha.real,
+            alpha.imag,
+            a.memory,
+            a.start,
+            *a.strides,
+            b.memory,
+            b.start,
+            *b.strides,
+            beta.real,
+            beta.imag,
+            *c,
+        )
         groups_n = -(-n // (shape.block_n(dtype) * shape.walk_n))
         groups_m = -(-m // (shape.block_m() * shape.walk_m))
         grid = (groups_n * shape.dim_n, groups_m * shape.dim_m)

@@ -84,9 +84,15 @@ class Uploads:
 
 
 def pack_block(
-    queue: cl.CommandQueue, programs: Programs, source: Rows, target: Block, width: int,
-    events: list[cl.Event], *, user: str = "upload",
-) -> cl.Event:  # fmt: skip
+    queue: cl.CommandQueue,
+    programs: Programs,
+    source: Rows,
+    target: Block,
+    width: int,
+    events: list[cl.Event],
+    *,
+    user: str = "upload",
+) -> cl.Event:
     """Pack rows into a block of A or B with panels of `width`; `user` names the queue."""
     tile, items, panels = target.tile, programs.pack_items, Panels.of(target, width)
     kernel = programs.pack(tile.dtype, width, rows_are_steps=rows_are_steps(tile), user=user)
@@ -107,9 +113,13 @@ def write_block(
 ) -> cl.Event:
     """Copy a 2-D array to the device."""
     return cl.enqueue_copy(
-        queue, target.memory, bytes_at(source.ctypes.data, span_bytes(source)),
-        is_blocking=False, wait_for=events, **_rectangle(source, target),
-    )  # fmt: skip
+        queue,
+        target.memory,
+        bytes_at(source.ctypes.data, span_bytes(source)),
+        is_blocking=False,
+        wait_for=events,
+        **_rectangle(source, target),
+    )
 
 
 def read_block(
@@ -117,9 +127,13 @@ def read_block(
 ) -> cl.Event:
     """Copy rows of the device to a 2-D array."""
     return cl.enqueue_copy(
-        queue, bytes_at(target.ctypes.data, span_bytes(target)), source.memory,
-        is_blocking=False, wait_for=events, **_rectangle(target, source),
-    )  # fmt: skip
+        queue,
+        bytes_at(target.ctypes.data, span_bytes(target)),
+        source.memory,
+        is_blocking=False,
+        wait_for=events,
+        **_rectangle(target, source),
+    )
 
 
 def _rectangle(host: NDArray[Any], there: Rows) -> dict[str, tuple[int, ...]]:
@@ -135,9 +149,12 @@ def _rectangle(host: NDArray[Any], there: Rows) -> dict[str, tuple[int, ...]]:
 
 
 def copy_rows(
-    queue: cl.CommandQueue, source: Rows, target: Rows, extents: tuple[int, int, int],
+    queue: cl.CommandQueue,
+    source: Rows,
+    target: Rows,
+    extents: tuple[int, int, int],
     events: list[cl.Event],
-) -> cl.Event:  # fmt: skip
+) -> cl.Event:
     """Copy between rows of the device: `extents` are rows, columns and bytes of an element."""
     rows, cols, size = extents
     options: dict[str, Any] = {

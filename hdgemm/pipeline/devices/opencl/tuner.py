@@ -45,7 +45,7 @@ _SLOWEST_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TuningProgress:
     """State of a search: its round, the share of the budget spent, trials, the best so far."""
 
     round: str
@@ -113,7 +113,7 @@ class Tuning:
 class _Search:
     process: TuningProcess
     record: Callable[[Trial], None]
-    progress: Callable[[Progress], None]
+    progress: Callable[[TuningProgress], None]
     budget: float
     known: dict[tuple[KernelShape, int, str], Trial]
     dtype: np.dtype[Any]
@@ -130,7 +130,7 @@ class _Search:
             self.known[shape, n, of] = trial
             self.record(trial)
         best = max((x.gflops for x in self.timed()), default=0.0)
-        self.progress(Progress(stage, min(1.0, self.spent()), len(self.known), best))
+        self.progress(TuningProgress(stage, min(1.0, self.spent()), len(self.known), best))
         return trial
 
     def timed(self, of: str = SQUARE) -> list[Trial]:
@@ -202,7 +202,7 @@ def tune(
     budget_seconds: float,
     *,
     cache: TuningCache | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[TuningProgress], None] = lambda _: None,
 ) -> Tuning:
     """Search for the fastest kernel of a dtype on a device, and keep the winner in the cache.
 
@@ -236,9 +236,18 @@ def tune(
     classes = {} if winner is None else search.classes(winner.shape)
     unkept = "" if winner is None else _keep(cache, facts, dtype, winner, classes)
     return Tuning(
-        device, facts, dtype.name, pruned, tuple(known.values()), winner, last, classes,
-        time.monotonic() - began, interrupted, unkept,
-    )  # fmt: skip
+        device,
+        facts,
+        dtype.name,
+        pruned,
+        tuple(known.values()),
+        winner,
+        last,
+        classes,
+        time.monotonic() - began,
+        interrupted,
+        unkept,
+    )
 
 
 def _keep(

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from hdgemm.dtypes import SUPPORTED
 from hdgemm.errors import DeviceUnavailableError
 from hdgemm.machine.cache import cache_folder, replace_file
 from hdgemm.pipeline.devices.opencl.kernel_shapes import (
     CLASSES,
-    DTYPES,
     SQUARE,
     KernelShape,
     KernelShapes,
@@ -95,10 +95,14 @@ class TuningCache:
     ) -> None:
         """Write the tuned shapes of a device and dtype."""
         entry = {
-            "format": _FORMAT, "platform": facts.platform, "device": facts.device,
-            "driver": facts.driver, "gflops": gflops, "shape": shape.to_json(),
+            "format": _FORMAT,
+            "platform": facts.platform,
+            "device": facts.device,
+            "driver": facts.driver,
+            "gflops": gflops,
+            "shape": shape.to_json(),
             "classes": {name: each.to_json() for name, each in others.items()},
-        }  # fmt: skip
+        }
         replace_file(self.path(facts, dtype), json.dumps(entry, indent=1).encode())
 
     def shapes(self, facts: Facts, dtype: np.dtype[Any]) -> KernelShapes:
@@ -174,7 +178,7 @@ def default_shape(facts: Facts, dtype: np.dtype[Any]) -> KernelShape:
 def shapes_for(facts: Facts, tuned: TuningCache | None = None) -> dict[np.dtype[Any], KernelShapes]:
     """Return the shapes of each dtype that a device multiplies."""
     tuned = tuned or TuningCache()
-    dtypes = [np.dtype(each) for each in DTYPES]
+    dtypes = [np.dtype(each) for each in SUPPORTED]
     usable = [each for each in dtypes if facts.has_double or real_bytes(each) == 4]
     return {dtype: tuned.shapes(facts, dtype) for dtype in usable}
 
@@ -189,5 +193,10 @@ def warn_untuned(name: str, device: str, dtype: str, origin: Origin) -> None:
     if origin in reasons:
         _LOG.warning(
             "%s (%s) multiplies %s %s; `hdgemm tune --device %s --dtype %s` may make it faster",
-            name, device, dtype, reasons[origin], name, dtype,
-        )  # fmt: skip
+            name,
+            device,
+            dtype,
+            reasons[origin],
+            name,
+            dtype,
+        )

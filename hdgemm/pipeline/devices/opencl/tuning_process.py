@@ -1,6 +1,6 @@
 """Trials of kernel shapes in a process of their own, because a compiler may crash its process.
 
-`TuningProcess` starts ``python -m`` this module, sends one JSON request a line and restarts the
+`TuningProcess` starts `main` in a child, sends one JSON request a line and restarts the
 process when it dies or does not answer. `Trials`, in that process, builds a kernel, compares its
 result with BLAS and times it.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import pyopencl as cl
 
+from hdgemm.child_process import child_command
 from hdgemm.errors import HdgemmError
 from hdgemm.pipeline.devices.opencl.driver import driver_errors
 from hdgemm.pipeline.devices.opencl.kernel_shapes import SQUARE, KernelShape, class_extents, reals
@@ -51,7 +52,7 @@ class TuningProcess:
     """The process that tries candidates; a context manager."""
 
     def __init__(self, device: str, dtype: np.dtype[Any], seconds_each: float) -> None:
-        self._command = [sys.executable, "-m", __name__, device, dtype.name]
+        self._command = child_command(__name__, device, dtype.name)
         self._dtype = dtype
         self._seconds = seconds_each
         self._process: subprocess.Popen[str] | None = None
@@ -90,9 +91,14 @@ class TuningProcess:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
-            )  # fmt: skip
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
         return self._process
 
     def _stop(self) -> None:
@@ -206,7 +212,3 @@ def main() -> None:
         except HdgemmError as error:
             answer = {"failed": str(error)}
         answers.write(json.dumps(answer) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -50,9 +50,16 @@ class Fault:
 
 #: What a call asks for; solves, permutations and copies run in gemm's queue.
 Kind: TypeAlias = Literal[
-    "upload", "gemm", "download", "trsm", "permute", "copy", "conjugate", "allocate",
+    "upload",
+    "gemm",
+    "download",
+    "trsm",
+    "permute",
+    "copy",
+    "conjugate",
+    "allocate",
     "allocate_staging",
-]  # fmt: skip
+]
 
 
 class Call(NamedTuple):

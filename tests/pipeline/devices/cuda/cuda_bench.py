@@ -6,8 +6,8 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
-from hdgemm.pipeline.devices.cuda.standin import StandIn
 from hdgemm.pipeline.devices.protocol import Block, Tile
+from tests.pipeline.devices.cuda.standin import StandIn
 
 
 class Bench:

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdgemm.blas import matmul
+from hdgemm.blas.products import matmul
 from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError, InputTypeError
 from hdgemm.matrices import device_arrays
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
-from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
+from tests.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from tests.reference import DTYPES, assert_close_in_eps
 
 

@@ -10,9 +10,9 @@ from hdgemm.matrices.dlpack import LEGACY_STREAM
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
 from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
 from hdgemm.pipeline.devices.cuda.kernels import NAMES, SOURCE
-from hdgemm.pipeline.devices.cuda.standin import StandIn
-from hdgemm.pipeline.devices.cuda.standin.blas import ROUTINES, SOLVES
-from hdgemm.pipeline.devices.cuda.standin.memory import PointerAttributes
+from tests.pipeline.devices.cuda.standin import StandIn
+from tests.pipeline.devices.cuda.standin.blas import ROUTINES, SOLVES
+from tests.pipeline.devices.cuda.standin.memory import PointerAttributes
 from tests.pipeline.devices.device_contract import DeviceContract
 
 #: CuPy's bindings say their own signatures only in the first line of their docstrings.

@@ -12,13 +12,13 @@ from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError, 
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
 from hdgemm.pipeline.devices.cuda.calls import GemmCall
 from hdgemm.pipeline.devices.cuda.kernels import SOURCE
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
-from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
-from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
-from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole
+from tests.pipeline.devices.cuda.standin import Fault, StandIn
+from tests.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
+from tests.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
+from tests.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from tests.pipeline.devices.device_contract import DeviceContract
 from tests.reference import DTYPES, assert_close_in_eps
 

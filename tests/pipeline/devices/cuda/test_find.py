@@ -13,8 +13,8 @@ from hdgemm.machine.rates import H200, assumed
 from hdgemm.matrices.cuda_driver import DriverLibrary
 from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
 from hdgemm.pipeline.devices.cuda.driver import Driver
-from hdgemm.pipeline.devices.cuda.standin import Fault, Properties, StandIn
-from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
+from tests.pipeline.devices.cuda.standin import Fault, Properties, StandIn
+from tests.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
 
 def test_listing_makes_no_context_on_any_gpu():

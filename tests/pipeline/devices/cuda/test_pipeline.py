@@ -13,15 +13,14 @@ from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
 from hdgemm.pipeline.devices.cuda.device import GRANULARITY
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
-from hdgemm.pipeline.plan_summary import planned_bytes
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, planned_bytes
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.shapes import Shape
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
+from tests.pipeline.devices.cuda.standin import Fault, StandIn
 from tests.pipeline.devices.cuda.test_device import OPENED, ORDERS
 from tests.reference import DTYPES, assert_close_in_eps
 

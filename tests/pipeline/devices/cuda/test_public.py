@@ -8,12 +8,12 @@ import pytest
 
 import hdgemm
 from hdgemm import Options
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.options import STRATEGIES
 from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.cuda.standin import Fault, StandIn
 from tests.pipeline.devices.cuda.cuda_bench import own_pages, page_locked, random
+from tests.pipeline.devices.cuda.standin import Fault, StandIn
 from tests.pipeline.devices.cuda.test_arrays import FakeCupy
 from tests.reference import DTYPES, assert_close_in_eps
 

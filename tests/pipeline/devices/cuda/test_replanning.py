@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from hdgemm import Options
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import AllocationError, DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.cuda.standin import StandIn
-from hdgemm.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
-from hdgemm.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES, Fault
 from hdgemm.pipeline.devices.recording import Fault as RecordedFault
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.run.engine import REPLANS
 from tests.pipeline.devices.cuda.cuda_bench import random
+from tests.pipeline.devices.cuda.standin import StandIn
+from tests.pipeline.devices.cuda.standin.blas import WORKSPACE_BYTES
+from tests.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES, Fault
 from tests.reference import assert_close_in_eps
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -51,7 +51,7 @@ def small_pieces(monkeypatch):
     """Hand out memory in small pieces and leave no headroom, so that small products fill a GPU."""
     monkeypatch.setattr("hdgemm.pipeline.devices.cuda.device._HEADROOM", 0)
     monkeypatch.setattr("hdgemm.pipeline.devices.cuda.device.ALLOCATION_BYTES", 1 << 14)
-    monkeypatch.setattr("hdgemm.pipeline.devices.cuda.standin.memory.PIECE", 1 << 14)
+    monkeypatch.setattr("tests.pipeline.devices.cuda.standin.memory.PIECE", 1 << 14)
 
 
 def run(out=None, **options):

@@ -11,10 +11,10 @@ import pytest
 
 from hdgemm.errors import DeviceError, DoesNotFitError, HdgemmError
 from hdgemm.pipeline.devices.cuda import context
-from hdgemm.pipeline.devices.cuda.standin import Fault
-from hdgemm.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from tests.pipeline.devices.cuda.cuda_bench import Bench
+from tests.pipeline.devices.cuda.standin import Fault
+from tests.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 
 MB = 1 << 20
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm import Options
-from hdgemm.blas import multiply
+from hdgemm.blas.products import multiply
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
 from hdgemm.pipeline.devices.opencl import list_devices, open_device, platforms
 from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShapes

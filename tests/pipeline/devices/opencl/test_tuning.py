@@ -12,11 +12,11 @@ import pytest
 from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError
 from hdgemm.pipeline.devices.opencl.kernel_shapes import (
     CLASSES,
-    DTYPES,
     KernelShape,
     KernelShapes,
     nearest,
 )
+from tests.reference import DTYPES
 
 pytest.importorskip("pyopencl")
 

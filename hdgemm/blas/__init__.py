@@ -1,0 +1,1 @@
+"""Level-3 BLAS for matrices of any size."""

@@ -1,0 +1,241 @@
+"""The public products: matmul, dgemm, multiply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import numpy as np
+
+from hdgemm.call.keywords import Call, ProductKeywords, public_call
+from hdgemm.errors import InputError
+from hdgemm.options import has_set_defaults
+from hdgemm.product.arguments import as_scalar
+from hdgemm.product.product import Product
+from hdgemm.product.stacks import matmul_plain, matmul_stacked
+from hdgemm.product.target import single
+from hdgemm.run.compute import compute
+from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Where, Writable
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.report import Report
+
+#: Multiplications below which a product takes less time than a look at the environment.
+_WORTH_A_LOOK: Final = 10**6
+_PLAIN: Final = Call()
+_T = TypeVar("_T", bound="np.inexact[Any]")
+_Out = TypeVar("_Out", bound="Writable")
+
+
+@overload
+def matmul(
+    a: NDArray[_T], b: NDArray[_T], out: None = None, **run: Unpack[ProductKeywords]
+) -> NDArray[_T]: ...
+@overload
+def matmul(a: Any, b: Any, out: None = None, **run: Unpack[ProductKeywords]) -> NDArray[Any]: ...
+@overload
+def matmul(a: Any, b: Any, out: _Out | tuple[_Out], **run: Unpack[ProductKeywords]) -> _Out: ...
+@overload
+def matmul(
+    a: Any, b: Any, out: Where | tuple[Where], **run: Unpack[ProductKeywords]
+) -> NDArray[Any] | StoredMatrix: ...
+@public_call(ProductKeywords)
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Any:
+    """Return A·B by `numpy.matmul`'s rules, for matrices of any size.
+
+    Parameters
+    ----------
+    a, b
+        Arrays of float32, float64, complex64 or complex128 with any strides, memmaps, stored
+        matrices and views (`hdgemm.open`), or locations of files; 1-D and stacked arrays follow
+        NumPy's rules.
+    out
+        An array, a memmap, a stored matrix or view, a tuple of one of these, or the location of a
+        file, which appears when it is complete.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    array
+        `out` where it is an array or a matrix; for a location, the opened result: a read-only
+        memmap of a .npy file, a stored matrix of any other format; a number for two vectors.
+
+    Raises
+    ------
+    InputError
+        Shapes, dtypes or files that cannot be multiplied; before anything is written.
+    DoesNotFitError
+        No plan fits the limits.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    Examples
+    --------
+    >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=hdgemm.Options(host_memory="1GB"))
+    """
+    call = Call.of(**keywords)
+    out = single(out)
+    if call == _PLAIN and not _wants_pipeline(a, b):
+        plain = matmul_plain(a, b, out)
+        if plain is not None:
+            return plain
+
+    def multiply_two(x: Any, y: Any, target: Any) -> Any:
+        product = Product.of(x, y, out=target)
+        compute(
+            product,
+            call.options,
+            call.watch,
+            session=call.session,
+            checkpoint=call.checkpoint,
+            restart=call.restart,
+        )
+        return product.result()
+
+    return matmul_stacked(a, b, out, multiply_two)
+
+
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: None = None, **run: Unpack[ProductKeywords],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: _Out | tuple[_Out], **run: Unpack[ProductKeywords],
+) -> _Out: ...  # fmt: skip
+@overload
+def dgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
+    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
+    out: Where | tuple[Where], **run: Unpack[ProductKeywords],
+) -> NDArray[Any] | StoredMatrix: ...  # fmt: skip
+@public_call(ProductKeywords)
+def dgemm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Any:
+    """Return C := alpha·op(A)·op(B) + beta·C, argument for argument as SciPy's `dgemm`.
+
+    Parameters
+    ----------
+    alpha, beta
+        Numbers. beta = 0 never reads C; alpha = 0 never reads A or B.
+    a, b, c
+        op(A) is m×k, op(B) k×n and C m×n, as in `matmul`. All four BLAS dtypes work; mixed ones
+        are promoted as NumPy does. Without C, beta multiplies zeros.
+    trans_a, trans_b
+        0: not transposed; 1: transposed; 2: conjugate transposed.
+    overwrite_c
+        C's memory may be used for the result.
+    out
+        Where the result goes: an array, a memmap, a stored matrix, a location, or `c` itself.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    array
+        As `matmul`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        No plan fits the limits.
+    """
+    call = Call.of(**keywords)
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    _compute(product, call)
+    return product.result()
+
+
+@public_call(ProductKeywords)
+def multiply(
+    a: Any,
+    b: Any,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    out: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Report:
+    """Do what `dgemm` does, and return the run's `Report` instead of C.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together, a beta without C among them.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+    """
+    call = Call.of(**keywords)
+    if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:
+        raise InputError(
+            f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
+        )
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+    )
+    return _compute(product, call)
+
+
+def _compute(product: Product, call: Call) -> Report:
+    return compute(
+        product,
+        call.options,
+        call.watch,
+        session=call.session,
+        checkpoint=call.checkpoint,
+        restart=call.restart,
+    )
+
+
+def _wants_pipeline(a: Any, b: Any) -> bool:
+    """Say whether arrays in RAM go to an accelerator, or by the defaults that a user has set.
+
+    Neither drivers nor the environment are asked for products that take microseconds.
+    """
+    size = getattr(a, "size", 0) * (b.shape[-1] if getattr(b, "ndim", 0) > 1 else 1)
+    if has_set_defaults(environment=size >= _WORTH_A_LOOK):
+        return True
+    return 2 * size >= WORTH_AN_ACCELERATOR and best_device() != "host"
+
+
+def result_place(out: Any, c: Any, a: Any, b: Any, *, overwrite_c: int) -> Any:
+    """Return `out`, or without it the array `c` where that may be overwritten and can hold C."""
+    if out is not None or not overwrite_c or not isinstance(c, np.ndarray):
+        return out
+    arrays = all(isinstance(x, np.ndarray) for x in (a, b))
+    fits = arrays and c.dtype == np.result_type(a, b, c) and c.dtype.isnative
+    return c if fits and c.flags.writeable else None

@@ -1,0 +1,250 @@
+"""Rank-k and rank-2k updates of a symmetric or Hermitian C: `syrk`, `herk`, `syr2k`, `her2k`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.blas.blockwise import opened, product_summary
+from hdgemm.blas.products import result_place
+from hdgemm.blas.triangle_update import TriangleUpdate
+from hdgemm.call.input_checks import check_reread
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.plans import JointPlan
+from hdgemm.errors import InputError
+from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.planned import planned_matrix
+from hdgemm.product.arguments import flag, trans_flags
+from hdgemm.product.product import Product
+from hdgemm.run.scaling import run_scaling
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+#: Routines that multiply by conjugate transposes.
+_HERMITIAN: Final = ("herk", "her2k")
+
+
+@public_call(ReportKeywords)
+def syrk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Compute one triangle of C := alpha·A·A^T + beta·C, argument for argument as SciPy's `dsyrk`.
+
+    The work is half of a product's. Where the triangle of C fits `Options.host_memory` as a
+    square, A is read once.
+
+    Parameters
+    ----------
+    alpha, beta
+        Numbers. beta = 0 never reads C; alpha = 0 never reads A.
+    a
+        n×k, as in `hdgemm.matmul`: an array, a stored matrix or a view, the location of a file.
+    c
+        n×n; only the triangle that `lower` names is read.
+    trans
+        0: A·A^T; 1: A^T·A, with A k×n.
+    lower
+        The triangle that is computed: the lower one, or the upper one (the default).
+    overwrite_c
+        C's memory may be used for the result.
+    out
+        As in `hdgemm.dgemm`: an array, a stored matrix or view, the location of a file, or `c`.
+    options
+        As in `hdgemm.matmul`; blocks on the diagonal are computed on the host.
+        ``tile=(mb, nb, kb)`` forces diagonal blocks of order nb at most, and kb columns of op(A)
+        at a time for them.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        As `hdgemm.matmul`. In a new array or file the other triangle is that of `c`, zero without
+        `c`; in an `out` that exists, and in `c` itself, it stays as it is.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    Examples
+    --------
+    >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
+    """
+    call = Call.of(**keywords)
+    run = call
+    return _updated("syrk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
+
+
+@public_call(ReportKeywords)
+def herk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Compute one triangle of C := alpha·A·A^H + beta·C, argument for argument as SciPy's `zherk`.
+
+    alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
+    are those of `syrk`, which this is for real matrices.
+    """
+    call = Call.of(**keywords)
+    run = call
+    return _updated("herk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
+
+
+@public_call(ReportKeywords)
+def syr2k(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Compute one triangle of C := alpha·A·B^T + alpha·B·A^T + beta·C, as SciPy's `dsyr2k`.
+
+    ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
+    results and errors are those of `syrk`.
+    """
+    call = Call.of(**keywords)
+    run = call
+    return _updated("syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
+
+
+@public_call(ReportKeywords)
+def her2k(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Compute one triangle of C := alpha·A·B^H + conj(alpha)·B·A^H + beta·C, as SciPy's `zher2k`.
+
+    beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
+    all other arguments, results and errors are those of `syrk`.
+    """
+    call = Call.of(**keywords)
+    run = call
+    return _updated("her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
+
+
+def _updated(
+    name: str,
+    factors: tuple[Any, Any, Any],
+    old: tuple[Any, Any, int],
+    trans: int,
+    lower: int,
+    out: Any,
+    asked: Call,
+) -> Any:
+    """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C."""
+    (alpha, a, b), (beta, c, overwrite_c) = factors, old
+    below = flag(lower, "lower")
+    out = result_place(out, c, a, b, overwrite_c=overwrite_c)
+    product = Product.of(
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)), trans_b=int(not trans), out=out
+    )
+    product = _checked(name, product, trans)
+    if product.c is not None:
+        check_reread(product.c.matrix.dtype, product.dtype)
+    new = out is None or product.c is None
+    with opened(product, asked.options, asked.session, name) as (stored, held, chosen):
+        summands = _summands(name, _filled(stored, c, asked.watch) if new else stored)
+        update = TriangleUpdate(summands, below, name in _HERMITIAN)
+        portions = update.run(chosen, held, asked.watch)
+        stored.destination.matrix.flush()
+        portions.finish(product_summary(name, stored, chosen))
+    return product.result()
+
+
+def _checked(name: str, product: Product, trans: int) -> Product:
+    """Return the first summand, with the conjugation of a Hermitian update."""
+    trans_flags(trans, "trans")
+    if product.m != product.n:
+        raise InputError(f"op(A) has {product.m} rows and op(B) {product.n}: {name} needs as many")
+    if product.dtype.kind != "c":
+        return product
+    refused, other = (1, 2) if name in _HERMITIAN else (2, 1)
+    if trans == refused:
+        raise InputError(f"{name} of complex matrices takes trans 0 or {other}, got {trans}")
+    if name not in _HERMITIAN:
+        return product
+    for scalar, value in (("alpha", product.alpha), ("beta", product.beta)):
+        if value.imag != 0 and (scalar == "beta" or name == "herk"):
+            raise InputError(f"{name} takes a real {scalar}, got {value}")
+    if trans:
+        return replace(product, a=replace(product.a, conj=True))
+    return replace(product, b=replace(product.b, conj=True))
+
+
+def _summands(name: str, product: Product) -> tuple[Product, ...]:
+    """Return the product, and of rank 2k the one with A and B interchanged."""
+    if not name.endswith("2k"):
+        return (product,)
+    flip = name in _HERMITIAN and product.dtype.kind == "c"
+    a, b = product.b.transposed(), product.a.transposed()
+    second = replace(
+        product, a=replace(a, conj=a.conj != flip), b=replace(b, conj=b.conj != flip),
+        alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
+    )  # fmt: skip
+    return product, second
+
+
+def plan_syrk(
+    a: Any, trans: int, lower: int, out: Any, options: Options, session: Session
+) -> JointPlan:
+    """Return the plans of the parts of ``syrk(1.0, a, trans=trans, lower=lower, out=out)``."""
+    trans_flags(trans, "trans")
+    product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
+    if product.c is None:
+        product = product.stored_in(planned_matrix(product.target, product.shape, product.dtype))
+    update = TriangleUpdate((product,), flag(lower, "lower"), hermitian=False)
+    return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
+
+
+def _filled(product: Product, c: Any, watch: Watch) -> Product:
+    """Fill a new result with C, or with zeros; C is updated in it."""
+    new, old = product.destination, None
+    if c is not None:
+        old = open_operand(c, what="c")
+        run_scaling(1.0, old, new, product.dtype, cancel=watch.cancel)
+    elif new.matrix.array is not None:
+        new.matrix.array[...] = 0
+    return replace(product, old=new if product.old is not None else None)

@@ -1,0 +1,1 @@
+"""One call of linear algebra: operands, options, session, recorder, unchanged inputs."""

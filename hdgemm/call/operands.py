@@ -1,0 +1,107 @@
+"""Operands of the calls, opened as stored matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.planned import PlannedMatrix
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.stores import is_stored
+from hdgemm.product.target import is_location
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
+    """Open an operand for reading; lists and arrays of integers become float64, as in SciPy.
+
+    To close it closes the files that are opened here: of a caller's stored matrix it is a view.
+
+    Raises
+    ------
+    InputError
+        When it is no matrix, or a file that is missing or truncated.
+    """
+    if isinstance(x, StoredMatrix):
+        return x[:, :]
+    if not (is_location(x) or is_stored(x)):
+        x = _as_array(x, what)
+    return StoredMatrix(open_operand(x, what=what), writable=False)
+
+
+def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:
+    """Open a matrix, or a vector as one column; say whether it is a vector."""
+    if is_location(x):
+        place = parse_location(x)
+        return open_matrix(place, what), place.kind.holds_vector(place)
+    if not is_stored(x):
+        x = _as_array(x, what)
+    vector = isinstance(x, np.ndarray) and x.ndim == 1
+    return open_matrix(x[:, np.newaxis] if vector else x, what), vector
+
+
+def _as_array(x: Any, what: str) -> Any:
+    """Return a list or an array as an array of numbers; `x` itself where it is neither."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputTypeError(f"{what} is a masked array: fill it with .filled(value)")
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{what} is a {type(x).__name__} and no matrix: {error}") from error
+    if array.ndim == 0 and array.dtype.kind in "OSU":
+        return x
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
+
+
+def absolute(x: Any) -> Any:
+    """Return a location with its absolute path, anything else as it is: the working directory may
+    change before the matrix is opened.
+    """
+    return parse_location(x) if is_location(x) else x
+
+
+def open_square(x: Any, what: str = "a") -> StoredMatrix:
+    """Open an operand and check that it is square."""
+    matrix = open_matrix(x, what)
+    check_square(matrix.shape, what)
+    return matrix
+
+
+def check_square(shape: tuple[int, int], what: str = "a") -> None:
+    """Raise `InputError` where a matrix has not as many rows as columns."""
+    if shape[0] != shape[1]:
+        raise InputError(f"{what} must be square, it has shape {shape}", shape=shape)
+
+
+def check_tall(shape: tuple[int, int]) -> None:
+    """Raise `InputError` where a matrix has fewer rows than columns."""
+    m, n = shape
+    if m < n:
+        raise InputError(
+            f"a has {m} rows and {n} columns: lstsq takes matrices with at least as many rows as "
+            "columns",
+            shape=shape,
+        )
+
+
+def in_memory(stored: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the column-major array that a matrix is, None where LAPACK cannot work in it."""
+    operand = stored.operand
+    if operand.matrix.array is None or operand.matrix.dtype != dtype:
+        return None
+    array = operand.matrix.array.T if operand.trans else operand.matrix.array
+    return array if array.flags.f_contiguous and array.flags.aligned else None
+
+
+def computes_in_place(stored: StoredMatrix, dtype: np.dtype[Any]) -> bool:
+    """Say whether LAPACK can work in a matrix: a column-major array, also one that is described."""
+    matrix = stored.operand.matrix
+    if isinstance(matrix, PlannedMatrix):
+        return matrix.in_ram and matrix.dtype == dtype and stored.order == "F"
+    return in_memory(stored, dtype) is not None

@@ -1,0 +1,83 @@
+"""One run: its options, its session, and the rates of its machine and disks."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hdgemm.machine.limits import thread_limit
+from hdgemm.matrices.location import is_store
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.run.session import session_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+
+    from hdgemm.call.keywords import Call
+    from hdgemm.machine.rates import Machine
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+    from hdgemm.progress import Watch
+    from hdgemm.run.session import Session
+
+
+class OpenRun(NamedTuple):
+    """A call whose session is open."""
+
+    options: Options
+    session: Session
+    watch: Watch
+
+
+@contextmanager
+def open_run(run: Call | OpenRun) -> Iterator[OpenRun]:
+    """Hold a session for one factorisation or solve, without slots that products have left.
+
+    Devices that the options name update slabs (`hdgemm.linalg.slabs.resident`) and factor arrays
+    (`hdgemm.linalg.devices.run`); all else runs on the host.
+    """
+    with (
+        thread_limit(),
+        session_for(run.session, run.options) as (opened, chosen),
+        opened.running(chosen),
+    ):
+        opened.free_slots()
+        try:
+            yield OpenRun(chosen, opened, run.watch)
+        finally:
+            opened.free_slots()
+
+
+def machine_of(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    folder: Path | None,
+    run: OpenRun,
+    *,
+    depth: int | None = None,
+) -> Machine:
+    """Return the rates of this machine's host, and of the disk of a folder.
+
+    They are measured where products of this shape and depth, None for a factorisation's mean one,
+    are worth it.
+    """
+    m, n = shape
+    staged = OperandSpec(False, "file", "staged", dtype.itemsize)
+    k = min(m, n) // 3 if depth is None else depth
+    problem = Problem(max(1, m), max(1, n), max(1, k), dtype.name, staged, staged, staged)
+    return run.session.machine(DeviceSpec(), problem, folder, run.options.threads, run.watch)
+
+
+def folder_of(*matrices: StoredMatrix) -> Path | None:
+    """Return the folder with the file, or the Zarr store, of the first matrix that lies in one."""
+    for stored in matrices:
+        home = stored.operand.matrix.home
+        if home is not None:
+            folder = home if home.is_dir() else home.parent
+            while is_store(folder):
+                folder = folder.parent
+            return folder
+    return None

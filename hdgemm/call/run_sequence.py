@@ -1,0 +1,141 @@
+"""Several runs in turn as one: their progress, their events and one report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.call.plans import joint_summary
+from hdgemm.energy import Energy
+from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.progress import Watch
+from hdgemm.report import Report, Resumption, sum_stages, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.progress import Progress, ProgressCallback
+
+
+class RunSequence:
+    """Progress, events and reports of several runs in turn, as those of one run.
+
+    Parameters
+    ----------
+    watch
+        Told of the whole.
+    flops
+        Floating-point operations of all runs together.
+    """
+
+    def __init__(self, watch: Watch, flops: int) -> None:
+        self._watch = watch
+        self._flops = max(1, flops)
+        self._done = 0
+        self._earlier = self._present = 0.0  # 10⁹ operations of the runs that ended, of this one
+        self._began = time.perf_counter()
+        self._planned = 0
+        self._reports: list[Report] = []
+
+    def start(self) -> None:
+        """Count the seconds from now on: the first run is planned, and about to be executed."""
+        self._began = time.perf_counter()
+
+    def next(self, flops: int) -> Watch:
+        """Return what the next run, of so many operations, is watched by.
+
+        The first run may be planned, with its watch, before `start`.
+        """
+        progress, observer, cancel = self._watch.progress, self._watch.observer, self._watch.cancel
+        first, share = self._done / self._flops, flops / self._flops
+        began = self._elapsed() if self._planned else 0.0
+        self._planned += 1
+        self._done += flops
+        self._earlier, self._present = self._earlier + self._present, 0.0
+        return Watch(
+            None if progress is None else partial(self._show, progress, first, share),
+            None if observer is None else partial(_shift, observer, began),
+            cancel,
+            None if self._watch.report is None else partial(self.add, began=began),
+        )
+
+    def add(self, report: Report, *, began: float | None = None) -> None:
+        """Take the report of a run that began after some seconds, or that has just ended."""
+        if self._watch.report is None:
+            return
+        first = self._elapsed() - report.seconds if began is None else began
+        events = tuple(
+            event._replace(start=event.start + first, end=event.end + first)
+            for event in report.timeline.events
+        )
+        self._reports.append(replace(report, timeline=Timeline(events, report.seconds)))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Report the end of all runs, where a report is asked for.
+
+        Parameters
+        ----------
+        summary
+            Kind, shape and dtype of the whole; what the plans of the runs hold and expect is added.
+        """
+        if self._watch.report is not None:
+            self._watch.report(joined(self._reports, self._elapsed(), summary))
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _show(self, show: ProgressCallback, first: float, share: float, found: Progress) -> None:
+        part, elapsed = min(1.0, first + share * found.percent / 100), self._elapsed()
+        eta = elapsed * (1 - part) / part if part > 0 else None
+        self._present = found.gflops * found.elapsed
+        gflops = (self._earlier + self._present) / elapsed if elapsed > 0 else 0.0
+        show(replace(found, percent=100 * part, gflops=gflops, elapsed=elapsed, eta=eta))
+
+
+def _shift(observer: Observer, seconds: float, event: Event) -> None:
+    observer(event._replace(start=event.start + seconds, end=event.end + seconds))
+
+
+def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) -> Report:
+    """Return one report of runs that were executed one after the other.
+
+    Parameters
+    ----------
+    seconds
+        Duration of the whole.
+    summary
+        See `RunSequence.finish`.
+    """
+    events = sorted((e for r in reports for e in r.timeline.events), key=lambda e: e.start)
+    flops = sum(report.gflops * report.seconds for report in reports)
+    phases: Counter[str] = Counter()
+    for report in reports:
+        phases.update(report.phases)
+    peaks = [r.peak_memory_bytes for r in reports if r.peak_memory_bytes is not None]
+    return Report(
+        seconds=seconds,
+        gflops=flops / seconds if seconds > 0 else 0.0,
+        stages=sum_stages(report.stages for report in reports),
+        peak_memory_bytes=max(peaks, default=None),
+        plan=joint_summary(summary, (report.plan for report in reports)),
+        devices=tuple(dict.fromkeys(name for r in reports for name in r.devices)) or ("host",),
+        versions=dict(versions()),
+        timeline=Timeline(tuple(events), seconds),
+        resumption=_resumption([r.resumption for r in reports if r.resumption is not None]),
+        phases=dict(phases),
+        energy=Energy.of_runs(r.energy for r in reports if r.energy is not None),
+    )
+
+
+def _resumption(found: list[Resumption]) -> Resumption | None:
+    """Return what durable runs found of earlier ones, as one."""
+    if not found:
+        return None
+    return Resumption(
+        found[-1].journal, sum(each.tiles for each in found), sum(each.kept for each in found),
+        sum(each.damaged for each in found), all(each.finished for each in found),
+    )  # fmt: skip

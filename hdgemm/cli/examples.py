@@ -1,0 +1,94 @@
+"""Examples of each command, shown at the end of its help."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_EXAMPLES: Final[dict[str, tuple[str, str]]] = {
+    "multiply": (
+        "hdgemm multiply A.npy B.npy --out C.npy --host-memory 1.5GB",
+        "hdgemm multiply A.npy F.h5::/g/B --out C.npy --beta 1 --c C.npy",
+    ),
+    "plan": (
+        "hdgemm plan 40000 40000 40000 --host-memory 2GB",
+        "hdgemm plan lu A.npy --host-memory 2GB --json",
+    ),
+    "devices": ("hdgemm devices", "hdgemm devices --check opencl:0"),
+    "verify": (
+        "hdgemm verify A.npy B.npy C.npy --rounds 60",
+        "hdgemm verify A.npy LU.npy --lu",
+    ),
+    "random": (
+        "hdgemm random 10000 10000 --out A.npy",
+        "hdgemm random 20000 500 --out T.npy --dtype float32 --seed 7",
+    ),
+    "demo": (
+        "hdgemm demo --size 300MB --memory 60MB",
+        "hdgemm demo --device opencl:0 --out demo-opencl --keep",
+    ),
+    "tune": (
+        "hdgemm tune --device opencl:0 --budget 5m",
+        "hdgemm tune --dtype float32 --picture speeds.png",
+    ),
+    "profile": (
+        "hdgemm profile --quick",
+        "hdgemm profile --compare old/report.json new/report.json",
+    ),
+    "linpack": (
+        "hdgemm linpack --n 20000",
+        "mpiexec -n 4 hdgemm linpack --n 40000 --nb 192 --grid 2x2",
+    ),
+    "cholesky": (
+        "hdgemm cholesky S.npy --out L.npy --lower --host-memory 2GB",
+        "hdgemm cholesky S.npy --in-place --checkpoint",
+    ),
+    "lu": (
+        "hdgemm lu A.npy --out LU.npy --host-memory 2GB",
+        "hdgemm lu A.npy --out LU.npy --checkpoint --gantt lu.png",
+    ),
+    "qr": (
+        "hdgemm qr T.npy --out R.npy",
+        "hdgemm qr T.npy --out QR.npy --mode raw --host-memory 2GB",
+    ),
+    "solve": (
+        "hdgemm solve A.npy B.npy --out X.npy --host-memory 2GB",
+        "hdgemm solve S.npy B.npy --out X.npy --assume-a pos --refine",
+    ),
+    "lstsq": (
+        "hdgemm lstsq T.npy Y.npy --out X.npy",
+        "hdgemm lstsq T.npy Y.npy --out X.npy --checkpoint --quiet",
+    ),
+    "syrk": (
+        "hdgemm syrk T.npy --out C.npy --trans",
+        "hdgemm syrk A.npy --out C.npy --lower --dry-run",
+    ),
+    "serve": (
+        "hdgemm serve --root /data/matrices --memory 8GB",
+        "hdgemm serve --port 8080 --data-dir jobs --device host --device cuda:0",
+    ),
+    "worker": (
+        "hdgemm worker --data-dir jobs --root /data/matrices",
+        "hdgemm worker --database-url postgresql://hdgemm@db/hdgemm --device opencl:0",
+    ),
+    "token": (
+        "hdgemm token create --name ada --quota 10GB --max-jobs 5",
+        "hdgemm token list --data-dir jobs",
+    ),
+    "job": ("hdgemm job submit A.npy B.npy", "hdgemm job list --status running"),
+    "job submit": (
+        "hdgemm job submit A.npy B.npy --host-memory 2GB --name first",
+        "hdgemm job submit A.npy job:0f3a --alpha -1 --url http://host:8000",
+    ),
+    "job list": (
+        "hdgemm job list --status running --status accepted",
+        "hdgemm job list --name first --limit 10 --json",
+    ),
+    "job watch": ("hdgemm job watch 0f3a", "hdgemm job watch 0f3a --url http://host:8000"),
+    "job cancel": ("hdgemm job cancel 0f3a", "hdgemm job cancel 0f3a --json"),
+    "job fetch": ("hdgemm job fetch 0f3a C.npy", "hdgemm job fetch 0f3a C.npy --no-clobber"),
+}
+
+
+def epilog(command: str) -> str:
+    """Return the last lines of a command's help; the backspace keeps click from wrapping them."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in _EXAMPLES[command])))

@@ -1,0 +1,1 @@
+"""Factorisations of arrays on devices: by tasks, and native on one device."""

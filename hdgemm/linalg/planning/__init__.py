@@ -1,0 +1,1 @@
+"""Plans of factorisations, solves and passes over rows: pure functions of shapes and rates."""

@@ -1,0 +1,1 @@
+"""Passes over blocks of rows of a tall matrix, and their checkpoint."""

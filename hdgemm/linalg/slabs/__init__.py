@@ -1,0 +1,1 @@
+"""Left-looking factorisations: slabs of whole columns that pass through memory."""

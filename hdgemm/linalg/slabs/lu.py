@@ -1,0 +1,163 @@
+"""LU factorisation by slabs: updates, panels and interchanges of rows on chunks of columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hdgemm.fortran import elimination_pairs, laswp, trsm
+from hdgemm.linalg.planning.slab import Columns
+from hdgemm.linalg.slabs.chunk import Chunk, add_product
+from hdgemm.linalg.slabs.elimination import queue_slab
+from hdgemm.pipeline.devices.interchanges import moves_of
+from hdgemm.pipeline.devices.protocol import Triangle
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.recorder import Recorder
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.slabs.pipeline import SlabPipeline
+    from hdgemm.linalg.slabs.resident import ResidentBlock
+    from hdgemm.linalg.slabs.slab import Block, Slab
+
+#: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
+Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
+
+
+def factor_slabs(pipeline: SlabPipeline, eliminate: Elimination) -> tuple[NDArray[np.int64], int]:
+    """Factor all slabs; return the pivots, and the first zero pivot."""
+    method = _ByColumns(pipeline, eliminate)
+    for slab in pipeline.slabs():
+        method.run(slab)
+    return method.pivots, method.zero
+
+
+class _ByColumns:
+    """Elimination with pivoting; `zero` is the index of the first zero pivot.
+
+    Parameters
+    ----------
+    eliminate
+        Factors a chunk of columns.
+    """
+
+    def __init__(self, pipeline: SlabPipeline, eliminate: Elimination) -> None:
+        self._pipeline, self._eliminate = pipeline, eliminate
+        plan = pipeline.plan
+        self._slabs = [plan.eliminated(slab) for slab in plan.slabs]
+        self.pivots = np.zeros(plan.pivots, np.int64)
+        self.zero = 0
+        if pipeline.checkpoint is not None:
+            pivots, self.zero = recorded(pipeline.checkpoint)
+            self.pivots[: len(pivots)] = pivots
+
+    def run(self, slab: Slab) -> None:
+        """Queue the tasks of a slab."""
+        first, last, _ = self._slabs[slab.number]
+        if first < last:  # not right of the last pivot
+            slab.notes.update(pivots=self.pivots[first:last], zero=np.array(self.zero))
+        chunks = queue_slab(self._pipeline, slab, self)
+        own = [chunk for chunk in chunks if chunk.place.first < last]
+        # Updates of chunks right of the last pivot read L in the order of its own chunk.
+        updated = [done for chunk in chunks[len(own) - 1 :] for done in chunk.latest]
+        for chunk in own[:-1]:
+            chunk.then(partial(self._interchange_left, chunk, last), *updated)
+
+    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+        """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
+        their product below.
+        """
+        array, recorder = chunk.array, self._pipeline.recorder
+        first, last, _ = block.place
+        width, place = last - first, (chunk.slab.number, number)
+        start, stop = self._interchanged(block, number)
+        if start < stop:
+            with recorder.operation("mult1", place[0], block=number):
+                laswp(array, self.pivots[start:stop], start)
+        rows = array[first:last]
+        flops = flops_per_multiply_add(rows.dtype.name) * rows.shape[1] * width**2 // 2
+        with recorder.operation("mult1", place[0], flops=flops, block=number):
+            trsm(block.array[:width], rows, unit=True)
+        add_product(recorder, place, -1.0, block.array[width:], rows, array[last:])
+
+    def _interchanged(self, block: Block, number: int) -> tuple[int, int]:
+        """Return the pivots to be applied before a block: those of its slab before its first block.
+
+        Rows of a stored slab are in the order in which the whole slab was factored. A block of the
+        same slab (number 0) has its own pivots.
+        """
+        first, last, _ = self._slabs[block.slab] if number else block.place
+        return first, last if first == block.place.first else first
+
+    def squares(self, _block: Block) -> tuple[()]:
+        """Devices need nothing beside a block."""
+        return ()
+
+    def update_resident(self, block: ResidentBlock, number: int) -> float:
+        """Do on a device what `update` does on the host."""
+        first, last, _ = block.columns.place
+        start, stop = self._interchanged(block.columns, number)
+        for part in self._pipeline.plan.parts(Columns(start, stop, 0)):
+            block.permute(moves_of(self.pivots[part.first : part.last], part.first))
+        rows, below = block.target(first, last), block.source(last)
+        block.solve(block.source(first, last), rows, Triangle("R", lower=False, unit=True))
+        if below.cols:
+            block.multiply(-1.0, rows, below, block.target(last))
+        width = last - first
+        return block.width * (width**2 / 2 + width * below.cols)
+
+    def factor(self, chunk: Chunk) -> None:
+        """Factor the rows of a chunk from its diagonal on."""
+        first, last, _ = chunk.place
+        found, info = factor_panel(
+            chunk.array[first:], chunk.slab.number, self._pipeline.recorder, self._eliminate
+        )
+        self.pivots[first:last] = found + first
+        if self._pipeline.plan.devices:
+            left = chunk.slab.array[:, : first - chunk.slab.place.first]
+            laswp(left, self.pivots[first:last], first)
+        self.zero = self.zero or (info and info + first)
+        chunk.slab.notes["zero"][...] = self.zero
+
+    def _interchange_left(self, chunk: Chunk, last: int) -> None:
+        """Apply the interchanges of the chunks right of one, up to column `last`."""
+        first = chunk.place.last
+        with self._pipeline.recorder.operation("mult1", chunk.slab.number):
+            laswp(chunk.array, self.pivots[first:last], first)
+
+
+def recorded(checkpoint: SlabCheckpoint) -> tuple[NDArray[np.int64], int]:
+    """Return the pivots of the slabs that are finished, and the first zero pivot among them."""
+    notes = [notes for notes in checkpoint.notes() if notes]
+    pivots = [np.empty(0, np.int64), *(note["pivots"] for note in notes)]
+    return np.concatenate(pivots), notes[-1]["zero"].item() if notes else 0
+
+
+def factor_panel(
+    panel: NDArray[Any], slab: int, recorder: Recorder, eliminate: Elimination
+) -> tuple[NDArray[np.int64], int]:
+    """Factor columns; pivots are relative to their first row."""
+    rows, width = panel.shape
+    flops = int(flops_per_multiply_add(panel.dtype.name) * elimination_pairs(rows, width))
+    with recorder.operation("mult1", slab, flops=flops):
+        return eliminate(panel)
+
+
+def interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> None:
+    """Apply the interchanges of later slabs to the rows of L in earlier ones."""
+    pipeline.recorder.phase = "interchange"
+
+    def interchange(chunk: Chunk, last: int) -> None:
+        with pipeline.recorder.operation("mult1", chunk.slab.number):
+            laswp(chunk.array, pivots[last:] - chunk.place.top, last - chunk.place.top)
+
+    for slab in pipeline.below():
+        for columns, _ in slab.loads:
+            chunk = Chunk(pipeline.team, slab, columns.first, columns.last)
+            chunk.then(partial(interchange, chunk, slab.place.last))

@@ -1,0 +1,290 @@
+"""Passage of a matrix through memory by slabs: loaded, updated by earlier columns, stored.
+
+Input and output run in threads of their own. A slab buffer is loaded as soon as the slab that it
+held is stored; a stream block is read while the block before it is multiplied. Contiguous columns
+are loaded and stored by strips: computed as soon as they are loaded, stored as soon as they are
+computed, and read again as soon as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from hdgemm.linalg.slabs.buffers import SlabBuffers
+from hdgemm.linalg.slabs.copies import SlabCopies
+from hdgemm.linalg.slabs.core_team import CoreTeam
+from hdgemm.linalg.slabs.resident import resident_columns
+from hdgemm.linalg.slabs.slab import Block, Slab, operations_on, wait_for
+from hdgemm.matrices.read_ahead import STREAM_BUFFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.recorder import Recorder
+    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg.planning.slab import Columns, SlabPlan
+    from hdgemm.linalg.slabs.resident import ResidentColumns
+    from hdgemm.linalg.slabs.slab import Operations
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.devices.protocol import NativeDevice
+
+#: Strips that are loaded at once, and stored: the disk has requests at the end of one, too.
+_STRIPS: Final = 2
+
+
+class _Pass(NamedTuple):
+    """One walk over slabs: their places, what fills one, and what checks one that is filled.
+
+    They are filled by strips from `source`, where it is a matrix of contiguous columns; without
+    one, each is filled before it is yielded.
+    """
+
+    number: int
+    places: Sequence[Columns]
+    fill: Callable[[Slab], None]
+    source: StoredMatrix | None = None
+    check: Callable[[Slab], None] | None = None
+
+
+class SlabPipeline:
+    """Context in which the slabs of a plan pass through memory once, from left to right.
+
+    Parameters
+    ----------
+    a
+        The matrix to be factored.
+    out
+        Where the factor is stored, and where earlier columns are read from; `a` itself in place.
+    plan
+        Slabs, blocks and buffers.
+    recorder
+        Told of every operation.
+    check
+        Called with each slab that is loaded, in a thread of the pipeline.
+    checkpoint
+        Stores slabs durably; those that it has already are passed over.
+    stream
+        Where blocks are read from; None for `out`.
+    load, store
+        Fill a slab, and store one, in place of reading `a` and writing `out`.
+    devices
+        Hold and update slabs, as the plan names them; () for the host's BLAS.
+    overwrites
+        The output is a matrix that exists: no column of a slab is stored before all are computed,
+        so that a slab that cannot be factored leaves its columns as they were.
+    """
+
+    def __init__(
+        self,
+        a: StoredMatrix,
+        out: StoredMatrix,
+        plan: SlabPlan,
+        recorder: Recorder,
+        check: Callable[[Slab], None] | None = None,
+        checkpoint: SlabCheckpoint | None = None,
+        *,
+        stream: StoredMatrix | None = None,
+        load: Callable[[Slab], None] | None = None,
+        store: Callable[[Slab], None] | None = None,
+        devices: Sequence[NativeDevice] = (),
+        overwrites: bool = False,
+    ) -> None:
+        self._overwrites = overwrites
+        self._a, self._out, self.plan, self.recorder = a, out, plan, recorder
+        self._stream, self._devices = out if stream is None else stream, devices
+        self._fill, self._keep, self._check = load, store, check
+        self._copies: SlabCopies | None = None
+        self.checkpoint, self._pass_number = checkpoint, 0
+        self._stores: dict[int, Operations] = {}
+        #: What each device holds of the slab that is updated.
+        self.resident: Sequence[ResidentColumns] = ()
+        self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
+        self._blocks, self._begun = 0, set[int]()
+        self.team = CoreTeam()
+        # They wait for one another.
+        self._loading = ThreadPoolExecutor(_STRIPS, "hdgemm-slab-load")
+        self._storing = ThreadPoolExecutor(_STRIPS, "hdgemm-slab-store")
+        self._reading = ThreadPoolExecutor(STREAM_BUFFERS, "hdgemm-slab-read")
+
+    def __enter__(self) -> Self:
+        devices, plan = self._devices, self.plan
+        with ExitStack() as stack:
+            stack.enter_context(self.recorder.measuring_memory())
+            self._buffers = SlabBuffers(plan, self._out, devices)
+            stack.callback(self._buffers.free)
+            held = resident_columns(devices, plan, self.recorder, self._done(0))
+            self.resident = stack.enter_context(held)
+            stack.callback(self._end_threads)
+            stack.enter_context(self.team)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._copies is not None:
+            self._copies.stop()
+        self._open.close()
+
+    def _end_threads(self) -> None:
+        for wait in (False, True):
+            for pool in (self._loading, self._storing, self._reading):
+                pool.shutdown(wait=wait, cancel_futures=True)
+
+    def slabs(self) -> Iterator[Slab]:
+        """Yield each slab of A while it is loaded; store it when the caller asks for the next."""
+        plan, done = self.plan, self._done(0)
+        fill, source = self._fill, None
+        if fill is None and plan.copies(done):
+            first = [self._slab(done + number, plan.slabs) for number in range(plan.slab_buffers)]
+            self._copies = SlabCopies(
+                self._a, self._out, plan, self.recorder, first, self._buffers.stream
+            )
+            fill = self._copies.load
+        elif fill is None:
+            fill = partial(self._read_slab, self._a, plan.loaded_bytes)
+            # A matrix that is read from one triangle is loaded by pieces of rows in either order.
+            source = None if plan.row_bytes else self._a
+        return self._pass(_Pass(0, plan.slabs, fill, source, self._check))
+
+    def below(self) -> Iterator[Slab]:
+        """Yield the stored rows below each slab's own ones, and store them again."""
+        fill = partial(self._read_slab, self._out, self.plan.nbytes)
+        return self._pass(_Pass(1, self.plan.interchanged, fill, self._out))
+
+    def _done(self, pass_number: int) -> int:
+        """Return how many slabs of a pass an earlier run has finished."""
+        return 0 if self.checkpoint is None else self.checkpoint.done(pass_number)
+
+    def _pass(self, walk: _Pass) -> Iterator[Slab]:
+        """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
+        start, buffers = self._done(walk.number), self.plan.slab_buffers
+        self._pass_number, self._begun, self._stores = walk.number, set(), {}
+        loading: deque[Slab] = deque()
+        for number in range(start, min(start + buffers, len(walk.places))):
+            self._begin_load(walk, number, loading)
+        for number in range(start, len(walk.places)):
+            slab = loading[0]
+            if walk.source is None:
+                slab.wait_loaded()
+            yield slab
+            self._begin_store(slab)
+            if number + buffers < len(walk.places):
+                self._begin_load(walk, number + buffers, loading)
+            loading.popleft()
+        for stores in self._stores.values():
+            wait_for(store for _, store in stores)
+
+    def _begin_load(self, walk: _Pass, number: int, loading: deque[Slab]) -> None:
+        """Load a slab when its buffer is stored and the slab ahead, the last one, is loaded."""
+        slab = self._slab(number, walk.places)
+        before = self._stores.get(number - self.plan.slab_buffers, [])
+        after = [done for _, done in (*before, *(loading[-1].loads if loading else ()))]
+        for strip in slab.strips(walk.source):
+            load = self._loading.submit(self._load, walk, strip, after)
+            load.add_done_callback(lambda _: self.team.wake())
+            slab.loads.append((strip.place, load))
+        loading.append(slab)
+
+    def _begin_store(self, slab: Slab) -> None:
+        """Store a slab by strips, as soon as they are computed; a durable one as a whole."""
+        if not self.plan.stores:
+            self._stores[slab.number] = slab.tasks
+            return
+        whole = self._keep is not None or self.checkpoint is not None
+        before = [] if self.checkpoint is None else self._stores.get(slab.number - 1, [])
+        stores = self._stores[slab.number] = []
+        computed = slab.loads + slab.tasks
+        for strip in slab.strips(None if whole else self._out):
+            columns = slab.place if self._overwrites else strip.place
+            after = [*operations_on(columns, computed), *(done for _, done in before)]
+            stores.append((strip.place, self._storing.submit(self._store, strip, after)))
+
+    def overwritten(self, axis: str) -> str:
+        """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
+        name, whole = self._out.operand.matrix.name, 0
+        if self.checkpoint is not None:
+            whole = self.checkpoint.done(self._pass_number)
+        while whole in self._begun and all(map(_succeeded, self._stores[whole])):
+            whole += 1
+        begun = max([whole, *(number + 1 for number in self._begun)])
+        last, torn = (self.plan.slabs[count - 1].last if count else 0 for count in (whole, begun))
+        if self._pass_number == 1:
+            return f"{name} is factored, but only {axis} 0:{last} have L's rows in their last order"
+        if torn == 0:
+            return f"{name} is unchanged"
+        partly = f", {axis} {last}:{torn} perhaps in part" if torn > last else ""
+        return f"{axis} 0:{last} of {name} are overwritten{partly}, the others are as they were"
+
+    def earlier(self, slab: Slab) -> Iterator[Block]:
+        """Yield the stored columns left of a slab, from left to right; each until the next one."""
+        reads: deque[Future[Block]] = deque()
+        for number, (earlier, place) in enumerate(self.plan.blocks(slab.number), 1):
+            if len(reads) == STREAM_BUFFERS:
+                yield reads.popleft().result()
+            buffer = self._blocks % STREAM_BUFFERS
+            self._blocks += 1
+            read = place._replace(top=self.plan.read_top(place.top))
+            array = self._buffers.block(buffer, self._stream, read)
+            block = Block(earlier, place, array[place.top - read.top :])
+            stores = operations_on(place, self._stores.get(earlier, []))
+            after = [*self._block_tasks[buffer], *stores]
+            self._block_tasks[buffer] = block.tasks
+            step = slab.number, number
+            reads.append(self._reading.submit(self._read_block, step, block, array, after))
+        while reads:
+            yield reads.popleft().result()
+
+    def _load(self, walk: _Pass, strip: Slab, after: Iterable[Future[None]]) -> None:
+        """Fill a strip of a slab, and check it."""
+        wait_for(after)
+        walk.fill(strip)
+        if walk.check is not None:
+            walk.check(strip)
+
+    def _read_slab(
+        self, source: StoredMatrix, nbytes: Callable[[Columns], int], slab: Slab
+    ) -> None:
+        place = slab.place
+        with self.recorder.operation("load1", slab.number, nbytes=nbytes(place)):
+            source[place.top :, place.first : place.last].read(slab.array)
+
+    def _store(self, slab: Slab, after: Iterable[Future[None]]) -> None:
+        """Store a slab, or a strip of it; a checkpoint records slabs in their order."""
+        place, checkpoint = slab.place, self.checkpoint
+        wait_for(after)
+        self._begun.add(slab.number)
+        if self._keep is not None:
+            self._keep(slab)
+            return
+        with self.recorder.operation("store2", slab.number, nbytes=self.plan.nbytes(place)):
+            if checkpoint is None:
+                self._out[place.top :, place.first : place.last] = slab.array
+            else:
+                checkpoint.store(self._pass_number, slab.number, place, slab.array, slab.notes)
+
+    def _read_block(
+        self,
+        step: tuple[int, int],
+        block: Block,
+        array: NDArray[Any],
+        after: Iterable[Future[None]],
+    ) -> Block:
+        """Read a block when it is stored, and the block that its buffer held has been used."""
+        wait_for(after)
+        first, last, _ = block.place
+        with self.recorder.operation("load1", step[0], nbytes=array.nbytes, block=step[1]):
+            self._stream[self.plan.m - len(array) :, first:last].read(array)
+        return block
+
+    def _slab(self, number: int, places: Sequence[Columns]) -> Slab:
+        return Slab(number, places[number], self._buffers.slab(number, places[number]))
+
+
+def _succeeded(operation: tuple[Columns, Future[None]]) -> bool:
+    done = operation[1]
+    return not done.cancelled() and done.exception() is None

@@ -1,0 +1,1 @@
+"""Solutions with stored triangles, in groups of columns; refinement; whole systems."""

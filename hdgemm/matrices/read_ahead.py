@@ -1,0 +1,65 @@
+"""Blocks of stored matrices read by threads while the block before them is used."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+from hdgemm.matrices.transfer import array_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
+
+#: Blocks of the stream in memory at once: one is multiplied, the next one is read.
+STREAM_BUFFERS: Final = 2
+#: Bytes that are read at once where memory allows them: a few of the largest disk requests.
+BLOCK_BYTES: Final = 32 << 20
+#: Bytes of the buffers of a whole stream, with one more block for what is computed from it.
+STREAM_BYTES: Final = (STREAM_BUFFERS + 1) * BLOCK_BYTES
+_Item = TypeVar("_Item")
+_Block = TypeVar("_Block")
+
+
+class ReadAhead:
+    """Context with threads that read blocks into `STREAM_BUFFERS` buffers in turn."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(STREAM_BUFFERS, "hdgemm-read-ahead")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads, after the reads that have begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def blocks(
+        self, items: Sequence[_Item], read: Callable[[_Item, int], _Block]
+    ) -> Iterator[_Block]:
+        """Yield ``read(item, buffer)`` for each item, in order; `buffer` is a number.
+
+        A block stays as it is until the next one is asked for.
+        """
+        reads: deque[Future[_Block]] = deque()
+        for number, item in enumerate(items):
+            if len(reads) == STREAM_BUFFERS:
+                yield reads.popleft().result()
+            reads.append(self._pool.submit(read, item, number % STREAM_BUFFERS))
+        while reads:
+            yield reads.popleft().result()
+
+
+def array_in(memory: NDArray[np.uint8], part: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Lay out an array for a part of a matrix in a buffer, in the order that the part has."""
+    order: Literal["C", "F"] = "F" if part.order == "F" else "C"
+    return array_at(memory, part.shape, dtype, part.operand.matrix.phase(0, 0), order)

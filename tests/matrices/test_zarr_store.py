@@ -1,0 +1,203 @@
+"""Zarr stores with chunks that exist and cannot be read: errors, never fill values or a wait."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+
+import hdgemm
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+
+LAYOUTS = {
+    "plain": {"compressors": None},
+    "compressed": {},
+    "sharded": {"shards": (20, 20), "chunks": (10, 10)},
+    "format 2": {"zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"}},
+}
+STORES = {
+    "path": str,
+    "file": lambda path: zarr.open_array(f"file://{path}", mode="r"),
+    "fsspec": lambda path: zarr.open_array(
+        zarr.storage.FsspecStore.from_url(f"file://{path}"), mode="r"
+    ),
+    "obstore": lambda path: zarr.open_array(
+        zarr.storage.ObjectStore(
+            pytest.importorskip("obstore").store.LocalStore(prefix=str(path)), read_only=True
+        ),
+        mode="r",
+    ),
+}
+
+
+def make(path, layout):
+    x = np.random.default_rng(0).standard_normal((40, 40))
+    array = zarr.create_array(path, shape=x.shape, dtype=x.dtype,
+                              **({"chunks": (20, 20)} | LAYOUTS[layout]))  # fmt: skip
+    array[:] = x
+    return x, path / array.metadata.encode_chunk_key((1, 1))
+
+
+def as_directory(chunk):
+    chunk.mkdir()
+
+
+def as_dangling_link(chunk):
+    chunk.symlink_to(chunk.with_name("nowhere"))
+
+
+def as_loop(chunk):
+    chunk.symlink_to(chunk)
+
+
+def as_fifo(chunk):
+    os.mkfifo(chunk)
+
+
+def as_device(chunk):
+    chunk.symlink_to("/dev/zero")
+
+
+def below_a_file(chunk):
+    (chunk.parent / "0").unlink()
+    chunk.parent.rmdir()
+    chunk.parent.write_bytes(b"")
+
+
+def below_a_dangling_link(chunk):
+    (chunk.parent / "0").unlink()
+    chunk.parent.rmdir()
+    chunk.parent.symlink_to("nowhere")
+
+
+BROKEN = [as_directory, as_dangling_link, as_loop, as_fifo, as_device, below_a_file,
+          below_a_dangling_link]  # fmt: skip
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_chunk_that_cannot_be_read_is_an_error(tmp_path, broken, layout, store):
+    """Without the check they read as zeros, or wait for ever."""
+    _, chunk = make(tmp_path / "x.zarr", layout)
+    chunk.unlink()
+    broken(chunk)
+    with pytest.raises(MatrixIOError, match=r"x\.zarr"):
+        np.asarray(hdgemm.open(STORES[store](tmp_path / "x.zarr")))
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_chunks_that_were_never_stored_have_the_fill_value(tmp_path, layout, store):
+    x, chunk = make(tmp_path / "x.zarr", layout)
+    x[20:, 20:] = 0
+    chunk.unlink()
+    np.testing.assert_array_equal(hdgemm.open(STORES[store](tmp_path / "x.zarr")).read(), x)
+    (chunk.parent / "0").unlink()
+    chunk.parent.rmdir()
+    x[20:] = 0
+    np.testing.assert_array_equal(hdgemm.open(STORES[store](tmp_path / "x.zarr")).read(), x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_array_that_is_gone_has_no_elements(tmp_path, layout):
+    make(tmp_path / "x.zarr", layout)
+    with hdgemm.open(tmp_path / "x.zarr") as matrix:
+        (tmp_path / "x.zarr").rename(tmp_path / "y.zarr")
+        with pytest.raises(MatrixIOError, match="is missing"):
+            matrix.read()
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "plain"])
+def test_a_chunk_longer_than_any_is_refused_before_it_is_read(tmp_path, layout):
+    _, chunk = make(tmp_path / "x.zarr", layout)
+    os.truncate(chunk, 1 << 42)
+    with pytest.raises(MatrixIOError, match=f"has {1 << 42} bytes, and no chunk of this array"):
+        hdgemm.open(tmp_path / "x.zarr").read()
+
+
+@pytest.mark.parametrize("codec", [zarr.codecs.GzipCodec(), zarr.codecs.ZstdCodec(checksum=True),
+                                   zarr.codecs.BloscCodec(), None])  # fmt: skip
+@pytest.mark.parametrize("shards", [None, (64, 64)])
+def test_the_longest_chunks_are_read(tmp_path, codec, shards):
+    """Random bytes cannot be compressed, and a shard of chunks of one element is mostly index."""
+    x = np.random.default_rng(0).integers(0, 256, (64, 64, 4), np.uint8).view("f4")[..., 0]
+    x = np.nan_to_num(x)
+    array = zarr.create_array(
+        tmp_path / "x.zarr", shape=x.shape, dtype="f4", shards=shards,
+        chunks=(1, 1) if shards else (64, 64), compressors=codec,
+    )  # fmt: skip
+    array[:] = x
+    np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr").read(), x)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "g/zarr.json", "g/C/zarr.json"])
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_a_fifo_as_metadata_of_an_output_is_refused(tmp_path, name, consolidated):
+    make(tmp_path / "x.zarr" / "g" / "C", "plain")
+    zarr.create_group(tmp_path / "x.zarr").require_group("g")
+    if consolidated:
+        with pytest.warns(zarr.errors.ZarrUserWarning):
+            zarr.consolidate_metadata(tmp_path / "x.zarr")
+    (tmp_path / "x.zarr" / name).unlink()
+    os.mkfifo(tmp_path / "x.zarr" / name)
+    with pytest.raises(HdgemmError, match=r"FIFO|is no Zarr array"):
+        hdgemm.matmul(np.eye(3), np.eye(3), out=f"{tmp_path}/x.zarr::g/C")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+OPENED = {
+    "file": lambda path, mode: zarr.open_array(f"file://{path}", mode=mode),
+    "fsspec": lambda path, mode: zarr.open_array(
+        zarr.storage.FsspecStore.from_url(f"file://{path}"), mode=mode
+    ),
+    "obstore": lambda path, mode: zarr.open_array(
+        zarr.storage.ObjectStore(
+            pytest.importorskip("obstore").store.LocalStore(prefix=str(path)),
+        ),
+        mode=mode,
+    ),
+    "path": hdgemm.open,
+}
+
+
+@pytest.mark.parametrize("layout", ["plain", "compressed"])
+@pytest.mark.parametrize("left", OPENED)
+@pytest.mark.parametrize("right", OPENED)
+def test_one_array_in_several_stores_overlaps_itself(tmp_path, layout, left, right):
+    x, _ = make(tmp_path / "x.zarr", layout)
+    a, out = (OPENED[kind](tmp_path / "x.zarr", mode)
+              for kind, mode in ((left, "r"), (right, "r+")))  # fmt: skip
+    with pytest.raises(InputError, match="out overlaps a"):
+        hdgemm.matmul(a, x, out=out)
+
+
+@pytest.mark.parametrize("layout", ["plain", "compressed"])
+def test_arrays_that_share_chunk_files_overlap(tmp_path, layout):
+    x, chunk = make(tmp_path / "x.zarr", layout)
+    shutil.copytree(tmp_path / "x.zarr", tmp_path / "y.zarr")
+    out = hdgemm.open(tmp_path / "y.zarr", "r+")
+    hdgemm.matmul(tmp_path / "x.zarr", x, out=out)
+    other = tmp_path / "y.zarr" / chunk.relative_to(tmp_path / "x.zarr")
+    other.unlink()
+    other.hardlink_to(chunk)
+    with pytest.raises(InputError, match="out overlaps a"):
+        hdgemm.matmul(tmp_path / "x.zarr", x, out=out)
+    other.unlink()
+    other.symlink_to(chunk)
+    with pytest.raises(InputError, match="out overlaps b"):
+        hdgemm.matmul(x, tmp_path / "x.zarr", out=out)
+
+
+def test_a_raw_file_that_is_a_chunk_overlaps_the_array(tmp_path):
+    _, chunk = make(tmp_path / "x.zarr", "plain")
+    raw = f"{chunk}::20x20:float64"
+    mapped = np.memmap(chunk, "f8", "r+", shape=(20, 20))
+    wide = np.ones((40, 20))
+    for a in (raw, mapped):
+        with pytest.raises(InputError, match="out overlaps b"):
+            hdgemm.matmul(wide, a, out=hdgemm.open(tmp_path / "x.zarr", "r+")[:, :20])
+    for out in (raw, mapped):
+        with pytest.raises(InputError, match="out overlaps b"):
+            hdgemm.matmul(wide.T, hdgemm.open(tmp_path / "x.zarr")[:, :20], out=out)
