@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         for at in ("/v1/jobs", f"/v1/jobs/{ids[0]}", "/readyz", "/metrics"):
                             answers[server.http.get(at).status_code] += 1
                 wait_until(lambda: server.http.get("/readyz").status_code == 200)
-            ended = [finished(server.http, job_id, 300) for job_id in ids]
+            ended = [finished(server.http, job_id) for job_id in ids]
         tally = Tally()
         for number, job in enumerate(ended):
             tally.counts[str(job["status"])] += 1
