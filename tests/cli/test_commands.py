@@ -126,6 +126,7 @@ def test_a_run_that_was_done_is_not_done_again(files, hdgemm):
 
 
 def test_scaling_alone_is_no_error(files, hdgemm):
+    pytest.importorskip("matplotlib")
     folder, x = files
     arguments = ["--alpha", "0", "--beta", "-2", "--c", "C.npy", "--gantt", "g.png"]
     result = hdgemm("multiply", "A.npy", "B.npy", "--out", "D.npy", *arguments, cwd=folder)
