@@ -1,6 +1,6 @@
 """Energy that a run took, by the counters of processors and GPUs; never an estimate.
 
-RAPL counts the joules of processor packages and of their memory (Linux, powercap), NVML those of a
+RAPL counts the joules of processor packages and of their memory (Linux, powercap), NVML a GPU's
 GPU. Both are differences of a counter between the start and the end of a run, so that nothing has
 to be sampled but counters that wrap. Haidar et al. ("Analysis and Design Techniques towards
 High-Performance and Energy-Efficient Dense Linear Solvers on GPUs", section 7.2) average samples

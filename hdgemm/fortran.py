@@ -28,7 +28,7 @@ LARGEST: Final = 2**31 - 1
 class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
     """A matrix has no such factor, or a system no unique solution.
 
-    `order` is that of the first leading minor that is not positive definite, or the 1-based
+    `order` of the first leading minor that is not positive definite, or the 1-based
     index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
     """
 

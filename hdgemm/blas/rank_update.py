@@ -73,8 +73,8 @@ def syrk(
     Returns
     -------
     array
-        As `hdgemm.matmul`. In a new array or file the other triangle is that of `c`, zero without
-        `c`; in an `out` that exists, and in `c` itself, it stays as it is.
+        As `hdgemm.matmul`. In a new array or file the other triangle is copied from `c`, zero
+        without `c`; in an `out` that exists, and in `c` itself, it stays as it is.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def herk(
     """Compute one triangle of C := alpha·A·A^H + beta·C, argument for argument as SciPy's `zherk`.
 
     alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
-    are those of `syrk`, which this is for real matrices.
+    are as in `syrk`, which computes the same for real matrices.
     """
     call = Call.of(**keywords)
     run = call
@@ -134,7 +134,7 @@ def syr2k(
     """Compute one triangle of C := alpha·A·B^T + alpha·B·A^T + beta·C, as SciPy's `dsyr2k`.
 
     ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
-    results and errors are those of `syrk`.
+    results and errors are as in `syrk`.
     """
     call = Call.of(**keywords)
     run = call
@@ -158,7 +158,7 @@ def her2k(
     """Compute one triangle of C := alpha·A·B^H + conj(alpha)·B·A^H + beta·C, as SciPy's `zher2k`.
 
     beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
-    all other arguments, results and errors are those of `syrk`.
+    all other arguments, results and errors are as in `syrk`.
     """
     call = Call.of(**keywords)
     run = call

@@ -33,7 +33,7 @@ def symm(
 ) -> Any:
     """Return C := alpha·A·B + beta·C with a symmetric A, argument for argument as SciPy's `dsymm`.
 
-    One triangle of A is read; the other one may hold anything. Results and errors are those of
+    One triangle of A is read; the other one may hold anything. Results and errors are as in
     `hdgemm.matmul`.
 
     Parameters

@@ -96,7 +96,7 @@ def trmm(
     product = Product.of(left, right, alpha=alpha, trans_a=trans[0], trans_b=trans[1], out=out)
     operand = product.b if side else product.a
     check_square(operand.shape)
-    # `operand.trans` is that of op(A) over that of the stored matrix.
+    # `operand.trans` combines op(A) with the transposition of the stored matrix.
     stored_lower = lower != (operand.trans != bool(trans_a))
     triangle = replace(
         operand, matrix=TriangularMatrix(operand.matrix, lower=stored_lower, unit=diag)

@@ -155,7 +155,7 @@ class Recorder:
         plan
             What was executed; without it there is no report.
         planned
-            Bytes that each stage was to move; None for those of the whole plan.
+            Bytes that each stage was to move; None for the whole plan's.
         resumption
             What a durable run found of an earlier one.
         """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunSequence:
-    """Progress, events and reports of several runs in turn, as those of one run.
+    """Progress, events and reports of several runs in turn, joined into one run's.
 
     Parameters
     ----------

@@ -191,7 +191,7 @@ def main() -> None:
     except OSError as error:
         _fail(str(error), HdgemmError.exit_code)
     finally:
-        signal.alarm(0)  # that of `_Stop`: Python's shutdown has no handler
+        signal.alarm(0)  # `_Stop`'s alarm: Python's shutdown has no handler
     if exit_code == CancelledRunError.exit_code:
         _say("interrupted")
     raise SystemExit(exit_code or 0)

@@ -117,7 +117,7 @@ def _run(device: str | None, folder: Path | None, *, quick: bool) -> "Profile":
 
 
 def _print(result: "Profile", out: Path) -> None:
-    """Print the verdict, then tables (those of every stage's prediction are in the report)."""
+    """Print the verdict, then tables (the report has every stage's prediction, too)."""
     from hdgemm.profiling.report import sections
 
     report = result.to_dict()

@@ -26,7 +26,7 @@ MOST: Final = 1 / 8
 MOST_SECONDS: Final = 10.0
 #: A block takes at least so many seconds at the worker's speed: starting it takes a few hundredths.
 LEAST_SECONDS: Final = 0.25
-#: Columns of C are cut into so many blocks at most, or into those of square blocks.
+#: Most blocks into which columns of C are cut, unless square blocks make more.
 _MOST_CUTS: Final = 16
 #: A worker's queue holds the block that it computes, one that waits there, and short blocks of so
 #: many seconds: the last ones are on their way to the journal.

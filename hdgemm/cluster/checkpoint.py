@@ -148,7 +148,7 @@ class ObjectDestination(Destination):
     """
 
     def journal(self) -> Path:
-        """Return the name of its journal: that of the array with its bucket."""
+        """Return the name of its journal: the array's name with its bucket."""
         name = re.sub(r"\W+", ".", str(self.where)).strip(".")[-200:]
         return Path.cwd() / f".{name}.hdgemm-journal"
 

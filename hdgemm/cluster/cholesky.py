@@ -91,7 +91,7 @@ def cholesky(
     Raises
     ------
     LinAlgError
-        When A is not positive definite: `order` is that of the leading minor.
+        When A is not positive definite: `order` of the leading minor.
     InputError
         When A is not square or not finite, or for operands that other machines cannot reach.
     ClusterError

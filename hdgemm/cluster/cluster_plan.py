@@ -150,7 +150,7 @@ def useful_extent(
     """Return m = n = k of the smallest product that is worth so many workers.
 
     Each has blocks of 1/8 of its share of C. These must be computed no faster than the storage
-    serves them, and must take longer than a task's start. `flop_rate` is that of all workers
+    serves them, and must take longer than a task's start. `flop_rate` counts all workers
     together, `flops_per_step` the flop of one multiply-add.
     """
     blocks = workers / MOST

@@ -64,7 +64,7 @@ class Scheduler:
             raise ClusterError(f"the scheduler is lost ({status}): {self._advice}") from cause
 
     def addresses(self) -> set[str]:
-        """Return the addresses of its workers; those of the last answer while it is busy."""
+        """Return the addresses of its workers, as it last named them while it is busy."""
         try:
             self._present = set(self._client.nthreads(callback_timeout=_ANSWER_SECONDS))
             self._answered = time.monotonic()

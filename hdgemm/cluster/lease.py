@@ -5,12 +5,12 @@ have computed its block, and C may have been published. Time goes on for a lease
 is stopped and while its machine sleeps.
 
 The lease cannot recall a write: a process may be stopped, or a request delayed, after the question
-and before the disk. Such a write reaches another file than that of a later product where C is made
+and before the disk. Such a write misses the file of a later product where C is made
 aside, since each run has a new file. A C that is overwritten is not begun again while a worker of
 an earlier run has it open (`hdgemm.matrices.filelocks`). Two cases remain. The chunks of a Zarr
 array are opened by name, and the next run with this output and journal has the same names until it
-publishes them. And where the storage keeps no locks, or has dropped those of a machine that it has
-not heard of, it must refuse that machine's late writes, as NFS 4 does.
+publishes them. And where the storage keeps no locks, or has dropped the locks of a machine that is
+silent, it must refuse that machine's late writes, as NFS 4 does.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PanelJob:
-    """The blocks of L in A = L·L^H, with A of order n; other parameters are those of `Job`.
+    """The blocks of L in A = L·L^H, with A of order n; other parameters as for `Job`.
 
     A block lies in one slab of columns. A diagonal block is updated by the earlier columns of its
     rows and factored; a block below it is updated too, and solved with the slab's diagonal block.

@@ -88,7 +88,7 @@ def plan_shape(
 ) -> ClusterPlan:
     """Return the plan of C (m×n) := A (m×k) · B (k×n) on the workers that are there now.
 
-    The matrices are row-major files that the workers need not have yet. Errors are those of `plan`.
+    The matrices are row-major files that the workers need not have yet. Raises what `plan` raises.
     """
     check_client(client)
     m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))

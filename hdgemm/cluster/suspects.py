@@ -1,7 +1,7 @@
 """Blocks of lost workers: read again before a run is reported as finished.
 
-A lost worker may only have been stopped, and may store its old block over that of the worker that
-has computed it since, see `hdgemm.cluster.lease`.
+A lost worker may only have been stopped, and may store its old block over the block of the
+worker that has computed it since, see `hdgemm.cluster.lease`.
 """
 
 from __future__ import annotations

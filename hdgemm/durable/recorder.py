@@ -29,8 +29,8 @@ class JournaledMatrix(Wrapper):
     """C with a journal: writes what is durable into a journal.
 
     `write` returns when the slab is in C; a thread then makes C durable, and after that appends the
-    slab's record to the journal and makes that durable. A lane that gets `depth` slabs (those of
-    one tile) ahead of the journal waits for it: no more than these are lost by a crash.
+    slab's record to the journal and makes that durable. A lane that gets `depth` slabs (all of
+    one tile) ahead of the journal waits for it: a crash loses no more than these.
 
     Slabs in `done` are in C already, and left as they are. `redo`, with at least ``depth + 1``
     slots, takes a slab's bytes before C is overwritten; None for a C that is not read.

@@ -29,7 +29,7 @@ class Devices(NamedTuple):
     """Opened devices of one process.
 
     `updates` has C := C - A·B for each core of the host and each other device, `names` the devices'
-    names. With `host`, cores of the host are among them; the first one is that of the caller's
+    names. With `host`, cores of the host are among them; the first one runs the caller's
     thread. One call updates `rows` at most. `solves` says how a device solves for the rows of U;
     others do it with the host's BLAS.
     """

@@ -114,7 +114,7 @@ class RowExchange:
         return u
 
     def _exchange(self, a: Columns, u: Columns, tag: int) -> Waiting[None]:
-        """Exchange rows of a piece, and store those of U; `tag` marks its messages.
+        """Exchange rows of a piece, and store the rows of U; `tag` marks its messages.
 
         Every process yields as soon as its first messages are on their way, and then in the same
         order as the others, so that none waits for one that waits.

@@ -117,7 +117,7 @@ def factor_rows(
     """Factor a panel over several processes; return its interchanges and its diagonal block.
 
     `a`, column-major, has the rows from `first` on that this process holds. L overwrites the rows
-    below the diagonal block; those of the block itself are left undefined. `rows` says which rows
+    below the diagonal block; the block's own are left undefined. `rows` says which rows
     of the matrix these are; `processes` have its numbers.
     """
     factoring = _Factoring(a, first, rows, processes)
@@ -189,7 +189,7 @@ class _Factoring:
         if owner == own:
             self._diagonal[:] = a[active]
         found = self._processes.gather(message, self._found)
-        # The largest element, of equal ones that of the lowest row, as LAPACK takes it.
+        # The largest element; among equal ones the lowest row's, as in LAPACK.
         candidates = found[:, :2].tolist()
         largest = max(candidates)
         winner = candidates.index(largest)

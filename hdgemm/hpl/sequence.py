@@ -66,7 +66,7 @@ class RandomMatrix:
 class DominantMatrix(RandomMatrix):
     """The matrix of HPL-MxP: HPL's, each diagonal element replaced by the row's absolute sum.
 
-    `sums` are those of the wanted rows, over all N columns.
+    `sums` go over all N columns of the wanted rows.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class System:
     """One process's part of the N×(N + 1) matrix [A|b] in a P×Q grid, of the first P·Q processes.
 
     Blocks of NB×NB are dealt to the grid in turn, in both directions (Jo et al., section 2.1). A
-    `mixed` system is that of HPL-MxP: diagonally dominant, and factored in single precision. The
+    `mixed` system follows HPL-MxP: diagonally dominant, and factored in single precision. The
     `recorder` has the phases of the factorisation and the solution.
     """
 

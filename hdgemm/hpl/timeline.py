@@ -19,7 +19,7 @@ HIDEABLE: Final = ("panel", "broadcast", "swap")
 
 
 class Event(NamedTuple):
-    """One piece of one phase of the panel at column `step`; times as of `time.perf_counter`."""
+    """One piece of one phase of the panel at column `step`; times of `time.perf_counter`."""
 
     thread: str
     phase: str

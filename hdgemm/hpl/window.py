@@ -207,7 +207,7 @@ class Window:
     def _take(self, own: Strip | None = None) -> _Work | None:
         """Return what to do next.
 
-        First come blocks of urgent strips, then those of the strip that a thread works on, then
+        First come blocks of urgent strips, then blocks of the strip that a thread works on, then
         a new strip, and at the end blocks of the strip that has the most.
         """
         begun = [strip for strip in self._pending if strip.blocks]

@@ -225,7 +225,7 @@ class SlabCheckpoint:
         return self._store.whole(self._place(pass_number, slab), slab.checksums)
 
     def begin(self, plan: AnyPlan, options: Options) -> None:
-        """Prepare journal and redo log for a plan: that of the earlier run, if there is one.
+        """Prepare journal and redo log for a plan: the earlier run's, if there is one.
 
         Raises
         ------

@@ -108,7 +108,7 @@ def cholesky(
     Raises
     ------
     LinAlgError
-        When A is not positive definite: `order` is that of the leading minor. It is a
+        When A is not positive definite: `order` of the leading minor. It is a
         `SingularMatrixError`; nothing is published.
     InputError
         When A is not square, or not finite: `row` and `col`.
@@ -145,7 +145,7 @@ def cho_factor(
 ) -> CholeskyFactor:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
-    Parameters and errors are those of `cholesky`; the elements of the other triangle are
+    Takes the parameters of `cholesky` and raises its errors; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
     """
     with prepare(

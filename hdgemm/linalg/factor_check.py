@@ -118,7 +118,7 @@ def check_qr(a: Any, factors: Any, *, rounds: int = 30, memory: int = _MEMORY) -
     product = np.zeros_like(expected, np.result_type(expected, upper))
     product[: len(upper)] = upper
     _apply_q(qr, np.asarray(found.tau), product, memory)
-    # Q mixes rows: the bound is that of the whole vector.
+    # Q mixes rows: one bound holds for the whole vector.
     norm = np.sqrt((of_a**2).sum() + (sizes**2).sum())
     return _compare(product, expected, np.full_like(of_a, norm), source)
 

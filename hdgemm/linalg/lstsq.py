@@ -51,7 +51,7 @@ def lstsq(
     """Return ``(x, residues, rank, s)`` with the x of least norm that minimises ||A·x - b||.
 
     A (m×n, m ≥ n) and b are read once. TSQR reduces them to the n×n triangle R and to Q^H·b, which
-    SciPy's `lstsq` solves: singular values and rank are those of R, which are those of A.
+    SciPy's `lstsq` solves: R has the singular values and the rank of A.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ def qr(
     Notes
     -----
     The R of a matrix with at least 4 rows for each column is computed by TSQR, in one pass over the
-    rows, where R fits the memory. The signs of its rows are not those of LAPACK.
+    rows, where R fits the memory. The signs of its rows may differ from LAPACK's.
 
     Examples
     --------

@@ -167,7 +167,7 @@ class Output:
         order
             ``"F"`` or ``"C"``, for new arrays and .npy files.
         dtype, shape
-            Of the result; None for those of the operand.
+            Shape or dtype of the result; None for the operand's.
 
         Raises
         ------
@@ -304,7 +304,7 @@ def plan_for(
 def destination(
     out: Any, a: Any, source: StoredMatrix, **how: Any
 ) -> AbstractContextManager[Destination]:
-    """Yield where a result goes; parameters as of `Output.of`."""
+    """Yield where a result goes; takes the parameters of `Output.of`."""
     output = Output.of(out, a, source, **how)
     command = how.get("command")
     return output.opened(sparse=command is not None and command.triangle)

@@ -234,5 +234,5 @@ def _array(place: Location, path: Path, expected: int | None) -> NDArray[Any]:
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise InputError(f"cannot read {path}, which belongs to {place}: {error}") from error
     if not isinstance(array, np.ndarray) or checksum(array) != expected:
-        raise InputError(f"{path} is not that of {place}: its checksum differs", path=str(path))
+        raise InputError(f"{path} does not belong to {place}: its checksum differs", path=str(path))
     return array

@@ -48,8 +48,8 @@ def lu(
 ) -> tuple[Any, ...]:
     """Return ``(p, l, u)``, the LU factorisation A = P·L·U of an m×n matrix of any size.
 
-    `lu_factor` stores both factors in one matrix, which takes half the space. Errors are those of
-    `lu_factor`.
+    `lu_factor` stores both factors in one matrix, which takes half the space. Raises what
+    `lu_factor` raises.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class Figures:
     operation
         Seconds that the executor takes for one operation.
     drawn_blocks
-        Speed of host products whose blocks the cores draw, divided by that of threaded BLAS.
+        Speed of host products whose blocks the cores draw, divided by threaded BLAS's speed.
     """
 
     gemm: float
@@ -86,7 +86,7 @@ def machine_for(
 ) -> Machine:
     """Return the rates to plan a product with: cached, measured where that is worth its time.
 
-    A product in place is planned with assumed rates, without reading any file. The disk is that of
+    A product in place is planned with assumed rates, without reading any file. The disk holds
     the product's folder, None for the folder of temporary files; `threads` of BLAS and copies are
     None for all cores; `progress` and `cancel` are as in `calibrate`.
     """

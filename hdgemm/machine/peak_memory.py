@@ -2,7 +2,7 @@
 
 It counts the process's anonymous and shared-memory pages (RssAnon + RssShmem on Linux: heap,
 staging, tiles, BLAS's buffers), sampled in a thread, less their number when the run began. It does
-not count file-backed pages: those of a caller's memmap, which the kernel can drop at any time, and
+not count file-backed pages: a caller's memmap, which the kernel can drop at any time, and
 page cache, which belongs to no process (a memory cgroup counts it, and `bench` measures there). A
 peak shorter than the sampling interval may be missed.
 """

@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: CuPy's, PyTorch's, those of any library.
+"""Arrays in a GPU's memory, of CuPy, PyTorch, or any other library.
 
 An array with ``__cuda_array_interface__`` or ``__dlpack__`` is accepted. No GPU library is imported
 to describe it; reading and writing it from the host needs CuPy.

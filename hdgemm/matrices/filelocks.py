@@ -1,6 +1,6 @@
 """Locks of the elements of a matrix in a file: one run that overwrites it, processes that write.
 
-The locked bytes are those of the elements, moved beyond the end of any file: once for the run,
+The bytes of the elements are locked at offsets beyond the end of any file: once for the run,
 which is one process, and once for the writers, which are several. Two views of a file that share
 no rows can thus be overwritten at once. A lock belongs to the open file: it is released when the
 file is closed, also by the end of a killed process, and is held by a stopped one. On NFS the server

@@ -53,7 +53,7 @@ def library(verb: str, path: Path) -> Iterator[None]:
 
 
 def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
-    """Open one dataset of a file; errors as of `open_location`."""
+    """Open one dataset of a file; raises what `open_location` raises."""
     check_regular(path)
     with library("read", path):
         file = open_file(path, "r+" if writable else "r")

@@ -22,8 +22,8 @@ _MOST: Final = 16
 
 
 def check_links(file: Any, item: str, most: int = _MOST) -> None:
-    """Raise `InputError` unless all files on the way to an item of an open file, and those of a
-    virtual dataset's elements, are regular. Missing ones HDF5 reports.
+    """Raise `InputError` unless all files on the way to an item of an open file, and all files of
+    a virtual dataset's elements, are regular. Missing ones HDF5 reports.
     """
     h5py = load_extra("h5py", "HDF5 files need h5py", "hdf5")
     group, names = file, _names(item)

@@ -136,7 +136,7 @@ class Format(ABC):
 
     @abstractmethod
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
-        """Begin a new matrix; errors as of `hdgemm.matrices.stores.create_matrix`."""
+        """Begin a new matrix; raises what `hdgemm.matrices.stores.create_matrix` raises."""
 
     def check_new(self, place: Location, *, durable: bool) -> None:  # noqa: B027 - files need none
         """Raise the `InputError` of `create` for an item of a store; nothing is written.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Mapping:
     """The file that holds the elements of a memmap, from byte `offset` on.
 
-    `mode` is that of `numpy.memmap`: ``"r"``, ``"r+"``, ``"w+"`` or ``"c"``. The flush of `mapped`
+    `mode` is `numpy.memmap`'s: ``"r"``, ``"r+"``, ``"w+"`` or ``"c"``. The flush of `mapped`
     writes changed pages to the file.
     """
 

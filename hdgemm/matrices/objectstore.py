@@ -31,7 +31,7 @@ _METADATA = "zarr.json"
 
 
 def open_objects(place: Location, *, writable: bool = False) -> Matrix:
-    """Open an existing array of a store that is named by a URL; errors as of `open_location`.
+    """Open an existing array of a store that is named by a URL; raises what `open_location` raises.
 
     Endpoint, region and credentials come from the usual variables (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` …).

@@ -120,7 +120,7 @@ def create_matrix(
     Publishing replaces a matrix of that name: a whole file, one dataset of an HDF5 file, one array
     of a Zarr store. `part` is its name until then, beside the final one; None for any. In an object
     store, which renames nothing, it is the journal of the run that writes the array. `order` is
-    that of a .npy file; ``"F"`` stores columns one after the other. A `sparse` .npy or raw file
+    a .npy file's; ``"F"`` stores columns one after the other. A `sparse` .npy or raw file
     has no space for its elements yet, see `reserve`.
 
     Raises

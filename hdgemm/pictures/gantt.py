@@ -70,7 +70,7 @@ def _draw(axes: Axes, rows: dict[tuple[str, str], list[Event]], seconds: float) 
     devices = list(dict.fromkeys(device for device, _ in rows))
     ticks: list[float] = []
     for place, ((device, stage), events) in enumerate(rows.items()):
-        # A gap separates the rows of one device from those of the next.
+        # A gap separates the rows of one device from the next device's.
         y = place + 0.6 * devices.index(device)
         ticks.append(y)
         for parity, colour in enumerate(_SHADES[stage]):

@@ -30,7 +30,7 @@ def save_tilemap(
 ) -> None:
     """Draw which device computed which tile of an m×n C and write it as PNG to `path`.
 
-    `tiles` are those of each device, as `SplitReport.tiles`; `extents` are m and n. Raise
+    `tiles` are each device's, as `SplitReport.tiles`; `extents` are m and n. Raise
     `InputError` where Matplotlib is not installed, or there is no tile to draw.
     """
     if not any(tiles.values()):

@@ -26,7 +26,7 @@ AHEAD: Final = 2
 class Batch(NamedTuple):
     """The next work unit, its steps, and the loads whose first readers these steps are.
 
-    Numbers continue those of the batches before.
+    Numbers continue from the batches before.
     """
 
     unit: WorkUnit

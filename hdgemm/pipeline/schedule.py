@@ -56,7 +56,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan) -> Ledger:
-        """Return those of a plan."""
+        """Return the schedule of a plan."""
         return cls(plan.loads, plan.units, plan.steps)
 
 

@@ -30,13 +30,13 @@ class SlotCache:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        #: By kind and the bytes that are asked for; those of a slot may be more.
+        #: By kind and the requested bytes; a slot may be larger.
         self._kept: dict[tuple[Kind, int], list[Buffer]] = {}
 
     def retain(self, plan: Plan) -> None:
-        """Choose kept slots for those of a plan, and free the others.
+        """Choose kept slots for the slots of a plan, and free the others.
 
-        Larger ones are chosen where the limits of the plan allow it, else those of the same size.
+        Larger ones are chosen where the limits of the plan allow it, else slots of the same size.
         """
         kept = [(kind, buffer) for (kind, _), found in self._kept.items() for buffer in found]
         chosen, left = _chosen(plan, kept, larger=True)

@@ -209,7 +209,7 @@ def _check_slots(plan: Plan) -> None:
     sizes = np.where(is_b, plan.b_slots.nbytes, plan.a_slots.nbytes)
     if (i := _first(needed > sizes)) is not None:
         raise PlanError(f"load {i} takes {needed[i]} bytes, its slot has {sizes[i]}")
-    # Where a load is read by several steps, the last assignment is that of its last reader.
+    # Where several steps read a load, the last assignment names its last reader.
     steps = _table(plan.steps, 6)
     last = np.full(len(plan.loads) + 1, -1)
     last[steps[:, 4]] = last[steps[:, 5]] = steps[:, 0]

@@ -1,7 +1,7 @@
 """The plan of one of several devices that share a product: slots, tile and rings for its share.
 
 The devices draw C tiles from a common pool while they run, so the units of this plan are not
-executed; its tile, slots and staging are used. Its expected time is that of the device alone.
+executed; its tile, slots and staging are used. Its expected time assumes that the device is alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _part(extent: int, parts: int) -> int:
 def _cut_rows(tile: TileExtents, part: Problem, granularity: TileExtents) -> TileExtents:
     """Cut a tile to the share's rows and deepen its steps, so that a step keeps its flops.
 
-    No slot takes more memory than that of the tile given.
+    No slot takes more memory than a slot of the given tile.
     """
     mb, nb, kb = tile
     rows = _whole(min(mb, part.m), granularity[0])

@@ -156,7 +156,7 @@ def _matrix_at(stack: Any, place: tuple[int, ...]) -> Any:
 def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if a[-1] != b[-2]:
         raise InputError(
-            f"the matrices of a are {a[-2]}×{a[-1]}, those of b {b[-2]}×{b[-1]}: the columns of a "
+            f"the matrices of a are {a[-2]}×{a[-1]}, and of b {b[-2]}×{b[-1]}: the columns of a "
             "must be as many as the rows of b",
             a_shape=a,
             b_shape=b,

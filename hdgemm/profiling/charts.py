@@ -28,7 +28,7 @@ _DPI: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture as PNG for both pages; `name` is that of its file."""
+    """A picture as PNG for both pages; `name` is its file's name."""
 
     name: str
     caption: str

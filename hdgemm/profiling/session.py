@@ -98,7 +98,7 @@ def profile(
     cancel
         Set it to stop the profile before its next step.
     effort
-        Another time budget than those of a quick or a full profile.
+        Seconds; None for the budget of a quick or a full profile.
 
     Returns
     -------

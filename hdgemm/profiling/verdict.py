@@ -140,7 +140,7 @@ def _action(profile: Profile, *, unified: bool) -> tuple[str, ...]:
 
 
 def _limit(profile: Profile, limit: str, gains: Mapping[str, float]) -> tuple[str, ...]:
-    """Name the limiting resource, and the gain from twice its rate (or that of the next one)."""
+    """Name the limiting resource, and the gain from twice its rate, or twice the next one's."""
     if not gains:
         return ()
     name = RESOURCE_NAMES[limit]

@@ -70,7 +70,7 @@ class PoolMember:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Reason why a device was found too slow for another tile: its speed in elements per second,
-    its time for the tiles it has drawn and its next one, and that of the others for the rest of C.
+    its time for the tiles it has drawn and its next one, and the others' time for the rest of C.
     """
 
     rate: float

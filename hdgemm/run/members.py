@@ -107,7 +107,7 @@ def plan_members(
 
     The run, `hdgemm plan` and the service's dry run all plan here, with the same inputs.
     `problem_for` describes the product to the planner, as a device reaches its operands. `folder`
-    is that of the product's files: the speed of its disk counts.
+    has the product's files: the speed of its disk counts.
     """
     members = []
     for name in names:

@@ -34,7 +34,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Reason why a device took no part: the flop/s of the whole set were less than those of the
+    """Reason why a device took no part: the whole set had fewer flop/s than the
     `best` device alone.
     """
 

@@ -128,7 +128,7 @@ def _path_of_route(request: Request) -> str | None:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of all routes of a path; the framework names those of the first."""
+    """Return the methods of all routes of a path; the framework names the first route's."""
     methods: set[str] = set()
     for route in (route for router in _ROUTERS for route in router.routes):
         if isinstance(route, Route) and route.path_regex.match(request.url.path):

@@ -83,7 +83,7 @@ def _of_routine(
 
 
 def job_options(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a job's inputs: of a routine and of LINPACK, as those of products."""
+    """Return the options of a job's inputs, of a routine and of LINPACK, too, as a product's."""
     given = inputs.get("options", {})
     if process == "linpack":
         given = {"devices": [inputs["device"]], "threads": inputs["threads"]}

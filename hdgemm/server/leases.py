@@ -191,7 +191,7 @@ class LeaseObserver:
 
     A lease is over once it was seen unrenewed for its whole length by the observer's own clock.
     Times in the table are not compared: a calendar clock that is set forward would end the leases
-    of living jobs, one that is set back would keep those of dead ones.
+    of living jobs, one that is set back would keep leases of dead ones.
     """
 
     def __init__(self, lease_seconds: float, max_attempts: int) -> None:

@@ -73,7 +73,7 @@ class Metrics:
         return sending
 
     def text(self) -> bytes:
-        """Return all metrics, those of the database as of now."""
+        """Return all metrics; the database's are read now."""
         for gauge in (
             self._jobs, self._phases, self._devices, self._per_watt, self._unmeasured,
         ):  # fmt: skip

@@ -38,7 +38,7 @@ def files_beside(process: str, inputs: Mapping[str, Any], result: Path) -> list[
 
 
 def companion_bytes(problem: Problem) -> int:
-    """Return the bytes of the files beside a result, which are those of min(m, n) elements."""
+    """Return the bytes of the files beside a result: min(m, n) elements each."""
     kind = _kind_of(problem.process, problem.parameters)
     itemsizes = {"piv": 8, "tau": np.dtype(problem.dtype).itemsize}
     elements = sum(min(problem.m, problem.n) * itemsizes[name] for name in ARRAYS.get(kind, ()))

@@ -35,8 +35,8 @@ class Account:
     rate
         Requests a second.
     max_priority
-        The highest priority that its jobs may ask for; None stands for that of jobs which ask for
-        none. The local user of a server without tokens may ask for any.
+        The highest priority that its jobs may ask for; None stands for the default priority.
+        The local user of a server without tokens may ask for any.
     read_roots, write_roots
         Folders, within the server's roots, that its jobs may read files from, and write files to.
         None allows all of the server's roots.

@@ -61,8 +61,8 @@ def cholesky(a: BlockColumns, insert: Insert, *, lookahead: bool = True) -> None
 class Factorised:
     """What a factorisation leaves beside the factors in the array.
 
-    `pivots` and `zeros` are those of LU: 0-based interchanges as LAPACK's, and 1-based indices of
-    zero pivots. `triangles` are those of QR: T of the compact WY form of each panel.
+    LU fills `pivots` and `zeros`: 0-based interchanges as LAPACK's, and 1-based indices of zero
+    pivots. QR fills `triangles`: T of the compact WY form of each panel.
     """
 
     pivots: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))

@@ -163,8 +163,8 @@ def update_weights(
 ) -> dict[str, float]:
     """Return the share of the updates that each device takes; the host factors the panels, too.
 
-    `update` is a typical one; `panel_share` are the flops of all panels relative to those of all
-    updates, and `panel_kind` is the kind of the tasks that factor a panel.
+    `update` is a typical one; `panel_share` is the ratio of all panels' flops to all updates'
+    flops, and `panel_kind` is the kind of the tasks that factor a panel.
     """
     rates = {
         each.name: each.lanes * update.flops / each.seconds(update)

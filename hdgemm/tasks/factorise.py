@@ -34,7 +34,7 @@ def factor(
     """Overwrite a column-major array by its factors: "cholesky" (lower), "lu", "calu" or "qr".
 
     "calu" is LU with tournament pivoting. On the host alone LAPACK factors what it can. `widths`
-    are those of the block columns; None: the model's.
+    of the block columns are the model's where None.
     """
     shape = (array.shape[0], array.shape[1])
     asked = widths

@@ -184,7 +184,7 @@ class TaskMachine:
     ) -> None:
         """Leave later matrices of a shape to LAPACK, when a run on devices took longer than that.
 
-        The arguments are those of `choose`, and the measured time of the run.
+        Takes the arguments of `choose`, and the measured time of the run.
         """
         key = _key(name, shape, widths, dtype)
         if self.dealing != "model" or not self.lapack or name not in LAPACK:

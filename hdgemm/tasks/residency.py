@@ -59,8 +59,8 @@ class Residency:
     def acquire(self, task: Task, device: str) -> list[Move]:
         """Return the moves before a task on a device, in order; its tiles stay until `release`.
 
-        Raise `DoesNotFitError` when the device cannot hold them together with those of issued
-        tasks.
+        Raise `DoesNotFitError` when the device cannot hold them together with the tiles of
+        issued tasks.
         """
         moves: list[Move] = []
         tiles = [tile for tile in task.tiles if tile.nbytes]
@@ -89,7 +89,7 @@ class Residency:
         return [move for tile in tiles for move in self._fetch(tile, HOST)]
 
     def fits(self, task: Task, device: str) -> bool:
-        """Say whether a task's tiles fit a device beside those of the tasks that were issued."""
+        """Say whether a task's tiles fit a device beside the tiles of issued tasks."""
         if device == HOST or (limit := self._limits[device]) is None:
             return True
         held = self._held[device]

@@ -56,7 +56,7 @@ class Runtime:
     most one more task.
 
     The lanes call `observer` with each event. Each BLAS call on the host has `blas_threads`.
-    `priorities` are those of `Dispatcher`.
+    `priorities` go to `Dispatcher`.
     """
 
     def __init__(

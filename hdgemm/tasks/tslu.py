@@ -48,7 +48,7 @@ class TournamentTasks:
         results: Sequence[TaskTile],
         order: Sequence[TaskTile],
     ) -> None:
-        """Insert all tasks; `pivots` and `zeros` take what those of `getrf_panel` do.
+        """Insert all tasks; `pivots` and `zeros` are filled as by `getrf_panel`.
 
         `results` are the tiles of the panel from its diagonal on, and of its pivots. All tasks of
         the panel write the tiles of `order`, in runs without lookahead.

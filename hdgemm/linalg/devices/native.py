@@ -1,7 +1,7 @@
 """Native mode: a factorisation of which every operation runs on one device.
 
-The method is that of Abdelfattah et al., "Analysis and Design Techniques towards High-Performance
-and Energy-Efficient Dense Linear Solvers on GPUs".
+The method is described by Abdelfattah et al., "Analysis and Design Techniques towards
+High-Performance and Energy-Efficient Dense Linear Solvers on GPUs".
 
 The matrix lies on the device row-major, where rows are permuted by copies of contiguous memory.
 Panels are factored recursively down to the columns that the device's own kernels take; the host

@@ -102,7 +102,7 @@ def buffer_sizes(
 ) -> list[int]:
     """Return the bytes of each buffer that updates of a slab take on a device.
 
-    First those of the slab's columns, twice those of a block, and twice those of T; then
+    First the slab's columns, twice a block's, and twice T's; then
     workspace: packed operands, lines that are permuted, and what a triangular solve holds.
     """
 

@@ -47,7 +47,7 @@ def plan_for(
     """Return the slabs for one factorisation, planned with the rates of this machine.
 
     `Options.tile` = (mb, nb, kb) forces slabs of nb columns and stream blocks of kb columns; mb is
-    not used. `dtype` is that of the result, None for that of A; a `durable` run keeps a checkpoint.
+    not used. `dtype` is the result's, None for A's; a `durable` run keeps a checkpoint.
     A `new` output may hold copies of slabs before they are stored.
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
@@ -99,7 +99,7 @@ class FactorsOfSolve(NamedTuple):
     shape, dtype
         Of X.
     single
-        The dtype of the factors where X is refined; None for that of X.
+        The dtype of the factors where X is refined; None for X's.
     in_place
         They are stored over A.
     durable
@@ -157,7 +157,7 @@ def _unconverted(a: StoredMatrix) -> Matrix:
 def row_bytes(a: StoredMatrix) -> int:
     """Return the bytes from one row to the next of a row-major matrix in a file, else 0.
 
-    They are those of A's elements, where these are converted while they are read. A matrix that is
+    They are counted in A's element size where elements are converted. A matrix that is
     read from one triangle counts as row-major: half of each slab are short pieces of rows, whatever
     its order, and to load it took 0.5 to 1.5 times as long as from a row-major file.
     """

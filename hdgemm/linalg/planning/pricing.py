@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
 #: earlier columns, updating slabs, factoring them, writing them, and the last pass of LU.
 PHASES: Final = ("load", "update", "panel", "store", "interchange")
-#: Extra time of QR's panels, one block wide, in that of as many multiply-adds: geqrt3 ran at 0.43
+#: Extra time of QR's panels, one block wide, over as many multiply-adds' time: geqrt3 ran at 0.43
 #: of the rate of the updates with 192 columns of 8192 rows.
 _SLOWER: Final = 1.3
 #: Seconds to apply the reflectors of one block to another one, besides the multiplications: 0.17 to

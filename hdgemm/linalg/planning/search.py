@@ -196,7 +196,7 @@ class _Shape(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of the narrowest slabs and their stream, with those of transfers."""
+        """Bytes of the narrowest slabs, their stream and their transfers."""
         width = min(self.least_width, self.n)
         held = self.buffers * (self.column_bytes(self.m) * width + ALIGNMENT) + self.stream_bytes
         return held + self.fixed_bytes

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.plan import Stage
 
-#: "form q" applies reflectors to columns of the identity, "apply q" to those of any matrix; "copy"
-#: stores columns that are computed already.
+#: "form q" applies reflectors to columns of the identity, "apply q" to columns of any matrix;
+#: "copy" stores columns that are computed already.
 Kind = Literal["cholesky", "lu", "qr", "form q", "apply q", "copy"]
 
 #: Columns that the host factors at once where devices compute the updates.
@@ -92,7 +92,7 @@ class SlabPlan:
     stores
         The factor is stored; else it stays in the array in which it is computed.
     beside
-        Bytes that are stored beside the slabs: R's, less those of reflectors that have no place.
+        Bytes that are stored beside the slabs: R, less the reflectors that have no place.
     moved_rows
         Rows of each slab that are loaded, and that are stored; None for all.
     """

@@ -268,7 +268,7 @@ def kept_blocks(
 ) -> tuple[range, int]:
     """Return the blocks of columns of a triangle that fit some memory, and their bytes.
 
-    Blocks are named by their first column; those of the fewest rows are taken first.
+    Blocks are named by their first column; blocks of the fewest rows are taken first.
     """
     starts = range(0, n, block)
     starts = starts[::-1] if lower else starts

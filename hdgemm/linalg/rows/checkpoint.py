@@ -58,7 +58,7 @@ class _Recorded:
 def durable_rows(
     call: Call | Command, out: Any, matrices: Mapping[str, StoredMatrix], facts: Mapping[str, Any]
 ) -> AbstractContextManager[RowCheckpoint | None]:
-    """Return the durable run that a call asks for; parameters as of `RowCheckpoint`."""
+    """Return the durable run that a call asks for; takes the parameters of `RowCheckpoint`."""
     if call.checkpoint is False:
         return nullcontext()
     return RowCheckpoint(call.checkpoint, out, matrices, facts, restart=call.restart)

@@ -53,7 +53,7 @@ class Method(Protocol):
     """
 
     def update(self, chunk: Chunk, block: Block, number: int) -> None:
-        """Update a chunk by earlier columns: the `number`-th block, or (0) those of its slab."""
+        """Update a chunk by earlier columns: the `number`-th block, or (0) its slab's own."""
 
     def factor(self, chunk: Chunk) -> None:
         """Factor a chunk that all earlier columns have updated."""
@@ -67,7 +67,7 @@ class Method(Protocol):
     def update_resident(self, block: ResidentBlock, number: int) -> float:
         """Enqueue the update of columns on a device; return its multiply-adds.
 
-        `number` is that of the block, 0 for a panel of the slab.
+        `number` is the block's, 0 for a panel of the slab.
         """
 
 

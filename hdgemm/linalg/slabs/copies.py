@@ -46,7 +46,7 @@ class SlabCopies:
     first
         The slabs in memory that are loaded first.
     buffers
-        Memory for the bands: that of stream blocks, which are read after the pass.
+        Memory for the bands: the stream blocks' buffers, which are filled after the pass.
     """
 
     def __init__(

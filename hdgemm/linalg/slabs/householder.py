@@ -38,7 +38,7 @@ class Reflectors:
     stored
         V lies below the diagonal of its first columns.
     plan
-        Of the factorisation: its blocks are those of T.
+        Of the factorisation: T has the same blocks.
     """
 
     def __init__(self, stored: StoredMatrix, plan: SlabPlan) -> None:

@@ -87,7 +87,7 @@ class _ByColumns:
         add_product(recorder, place, -1.0, block.array[width:], rows, array[last:])
 
     def _interchanged(self, block: Block, number: int) -> tuple[int, int]:
-        """Return the pivots to be applied before a block: those of its slab before its first block.
+        """Return the pivots to apply before a block: its slab's before the first block.
 
         Rows of a stored slab are in the order in which the whole slab was factored. A block of the
         same slab (number 0) has its own pivots.

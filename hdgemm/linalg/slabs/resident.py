@@ -52,7 +52,7 @@ class _Transfer(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """The updates by one block: `number` is that of a stream block, 0 for a panel of the slab."""
+    """The updates by one block: `number` is a stream block's, 0 for a panel of the slab."""
 
     slab: int
     number: int

@@ -165,7 +165,7 @@ class Solution:
     def of(
         cls, rhs: RightHandSides, out: Any, run: OpenRun, command: Command, *, check_finite: bool
     ) -> Solution:
-        """Describe X; `out` as of `solve_triangular`, `command` the durable run that stores it."""
+        """Describe X; `out` as in `solve_triangular`, `command` the durable run that stores it."""
         output = Output.of(
             rhs.place(out),
             rhs.given,

@@ -225,7 +225,7 @@ def prepare_cholesky_factor(
     output: Output | None = None,
     name: str = "cholesky",
 ) -> Iterator[PreparedFactors[Cholesky]]:
-    """Yield the Cholesky factor of a matrix, planned; parameters as of `prepare_lu_factors`."""
+    """Yield the Cholesky factor of a matrix, planned; parameters as in `prepare_lu_factors`."""
     with ExitStack() as stack:
         source = stack.enter_context(open_matrix(a))
         place = _Place.of(a, source, run, output, name, overwrite_a, False)

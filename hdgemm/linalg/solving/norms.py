@@ -106,7 +106,7 @@ def line_blocks(
     memory
         Bytes of the buffers, and as much beside them as one buffer has.
     recorder, group
-        Told of the reads, as of those of a group of right-hand sides.
+        Records the reads, as for a group of right-hand sides.
     """
     lines = matrix.T if matrix.order == "F" else matrix
     rows, cols = lines.shape

@@ -65,7 +65,7 @@ def structure_of(assume_a: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system to be factored and solved; arguments as of `hdgemm.linalg.solve`.
+    """A system to be factored and solved; takes the arguments of `hdgemm.linalg.solve`.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ def _square_sums(part: NDArray[Any]) -> NDArray[np.float64]:
 
 
 class Precision(NamedTuple):
-    """Unit roundoff of a dtype (3 times that of its parts if complex), and its range."""
+    """Unit roundoff of a dtype (3 times its parts' if complex), and its range."""
 
     unit: float
     smallest: float

@@ -39,7 +39,7 @@ class CheckedTiles:
 class TileChecks:
     """Settings and counters of the checks of one run, shared by its lanes and devices.
 
-    `seed` is that of the signs; a tile's inputs are read again in `scratch_bytes` of host memory,
+    `seed` draws the signs; a tile's inputs are read again in `scratch_bytes` of host memory,
     and of a device's.
     """
 

@@ -161,7 +161,7 @@ class HostDevice:
         host_view(block)[...] = columns
 
     def _wait(self, after: After) -> None:
-        """Wait for earlier operations, those of other devices and all that are queued here."""
+        """Wait for earlier operations of other devices and for all that are queued here."""
         _wait_for(after)
         self.synchronize()
 

@@ -131,7 +131,7 @@ def _from_numpy(name: str) -> Routine | None:
 
 
 def _linked(extension: str) -> Any:
-    """Return an extension, whose names include those of the libraries that it is linked to."""
+    """Return an extension; it has the names of its linked libraries, too."""
     path = getattr(sys.modules.get(extension), "__file__", None)
     if path is None or sys.byteorder != "little":
         return None
@@ -222,7 +222,7 @@ class _Setting(NamedTuple):
 
 @cache
 def _settings(extension: str) -> list[_Setting]:
-    """Return the setting of an extension's OpenBLAS; those of all loaded BLAS where it is another.
+    """Return the setting of an extension's OpenBLAS; of all loaded BLAS where it is another.
 
     threadpoolctl is not used for OpenBLAS with threads of its own: it accepts changes from one
     Python thread only.

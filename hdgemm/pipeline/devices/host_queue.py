@@ -51,7 +51,7 @@ def draws_blocks(threads: int) -> bool:
 
 
 def remember_drawing(threads: int, speed: float) -> None:
-    """Cache the speed of drawing relative to that of threaded BLAS, for `draws_blocks`."""
+    """Cache the ratio of the speeds of drawing and of threaded BLAS, for `draws_blocks`."""
     write_entry(_FILE, _key(threads), speed)
 
 

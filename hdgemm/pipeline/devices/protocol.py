@@ -220,7 +220,7 @@ class FactorDevice(Device, Protocol):
 
     #: Cores of the host that it computes on; 0 for a device with processors of its own.
     host_cores: int
-    #: `gemm` takes A and B in layouts other than that of C.
+    #: `gemm` takes A and B in layouts that differ from C's.
     packs: bool
     #: A copy from or to host memory that it has not page-locked blocks its caller.
     locks_pages: bool

@@ -39,7 +39,7 @@ class DeviceFacts:
     """Properties of one GPU, from the driver; memory in bytes.
 
     `bus_id` is the address in ``/sys/bus/pci``. `fp64_ratio` is the rate of single-precision
-    arithmetic divided by that of double-precision arithmetic. `registers_host_memory`:
+    arithmetic divided by the double-precision rate. `registers_host_memory`:
     `cudaHostRegister` can page-lock memory for it.
     """
 

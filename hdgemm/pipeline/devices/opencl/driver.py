@@ -90,7 +90,7 @@ def _isolate_child() -> None:
         never_release(holder)
     if _ON_EXIT is not None:
         # Handlers run last registered first: flush C's streams, then end the process before
-        # those of the driver run.
+        # the driver's handlers run.
         _ON_EXIT(_LIBC["_exit"], None)
         _LIBC["__cxa_atexit"](_LIBC.fflush, None, None)
 
@@ -106,7 +106,7 @@ class Facts:
     AVX-512, 4 or 8 on a GPU, whose SIMD lanes are work-items. `simd_width` work-items execute in
     lockstep (a warp, a wavefront); 1 on a CPU. Registers have 32 bits. OpenCL has no query for
     them, nor for the most work-items that a compute unit holds at once (`resident_items`): on a
-    CPU they are its vector registers, on a GPU those of common architectures.
+    CPU they are its vector registers, on a GPU the numbers of common architectures.
     """
 
     kind: str

@@ -71,7 +71,7 @@ class ClassResult:
 class Tuning:
     """The result of a search.
 
-    `trials` includes those of earlier searches in the journal; `winner` is None where no candidate
+    `trials` includes earlier searches in the journal; `winner` is None where no candidate
     was timed; `classes` were reached in time; `unkept` says why the winner could not be kept, and
     is empty if it was.
     """

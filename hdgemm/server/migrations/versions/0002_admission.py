@@ -20,7 +20,7 @@ _INDEXES = {
 
 
 def upgrade() -> None:
-    """Add the columns and fill those of unfinished jobs."""
+    """Add the columns and fill them for unfinished jobs."""
     op.add_column("tokens", sa.Column("max_priority", sa.Integer))
     op.add_column("tokens", sa.Column("read_roots", sa.JSON))
     op.add_column("tokens", sa.Column("write_roots", sa.JSON))
