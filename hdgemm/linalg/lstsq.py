@@ -17,9 +17,10 @@ from hdgemm.call.operands import absolute, check_tall, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
-from hdgemm.linalg.rows.tsqr import RowReduction, Triangle
+from hdgemm.linalg.rows.row_pass import RowPass, plan_for
+from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import Output
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.planning.rows import RowPlan
-    from hdgemm.matrices.stored import StoredMatrix
 
 _DRIVERS = ("gelsd", "gelsy", "gelss")
 
@@ -148,10 +148,12 @@ def prepare(
             shape=(n, p),
         )
         with rhs.matrix:
+            rows = TallRows(source, rhs.dtype, rhs.matrix, check_finite=check_finite)
+            triangle = Triangle.zeros(n, p, rhs.dtype)
             plan = recorded_rows(call, out)
             if plan is None:
-                plan = rows_for(source.shape, p, rhs.dtype, folder_of(source), run)
-            found = _LeastSquares(source, rhs, out, output, plan, call, check_finite, cond, driver)
+                plan = plan_for(rows, [triangle], folder_of(source), run)
+            found = _LeastSquares(rows, triangle, rhs, out, output, plan, call, cond, driver)
             yield Prepared(plan, found.run)
 
 
@@ -159,19 +161,19 @@ def prepare(
 class _LeastSquares:
     """One problem that is planned; `out` and `output` are the place of x, given and described."""
 
-    source: StoredMatrix
+    rows: TallRows
+    triangle: Triangle
     rhs: RightHandSides
     out: Any
     output: Output
     plan: RowPlan
     call: Call
-    check_finite: bool
     cond: float | None
     driver: str
 
     def run(self) -> tuple[Any, Any, int, NDArray[Any] | None]:
         """Reduce the rows, solve for x and store it; return what `lstsq` returns."""
-        source, rhs = self.source, self.rhs
+        source, rhs, found = self.rows.a, self.rhs, self.triangle
         facts = {"routine": "lstsq", "cond": self.cond, "driver": self.driver}
         inputs = {"A": source, "b": rhs.matrix}
         with (
@@ -181,14 +183,7 @@ class _LeastSquares:
         ):
             if durable is not None:
                 durable.begin(self.plan)
-            found = RowReduction(
-                source,
-                rhs.matrix,
-                self.plan,
-                self.call.watch,
-                check_finite=self.check_finite,
-                checkpoint=durable,
-            ).run()
+            RowPass(self.rows, [found], self.plan, self.call.watch, checkpoint=durable).run()
             x, rank, s = _solve_triangle(found, self.cond, self.driver)
             target.stored[:, :] = x
         m, n = source.shape

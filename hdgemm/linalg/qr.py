@@ -20,10 +20,11 @@ from hdgemm.linalg.planning.factors import plan_in_array
 from hdgemm.linalg.q_product import QProduct
 from hdgemm.linalg.qr_factorisation import QrFactorisation
 from hdgemm.linalg.rows.checkpoint import durable_rows
-from hdgemm.linalg.rows.tsqr import RowReduction
+from hdgemm.linalg.rows.row_pass import RowPass
+from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
-from hdgemm.matrices.operands import open as open_stored
 from hdgemm.product.target import is_location, single
 
 if TYPE_CHECKING:
@@ -280,16 +281,10 @@ def _tall(
             if durable is not None:
                 plan = durable.plan or rows
                 durable.begin(plan)
-            nothing = open_stored(np.empty((plan.m, 0), qr.dtype))
-            reduction = RowReduction(
-                qr.source,
-                nothing,
-                plan,
-                qr.how.watch,
-                check_finite=qr.check_finite,
-                checkpoint=durable,
-            )
-            r.stored[: plan.n, :] = reduction.run().r
+            found = Triangle.zeros(plan.n, 0, qr.dtype)
+            source = TallRows(qr.source, qr.dtype, check_finite=qr.check_finite)
+            RowPass(source, [found], plan, qr.how.watch, checkpoint=durable).run()
+            r.stored[: plan.n, :] = found.r
             if not r.new:
                 r.stored[plan.n :, :] = np.zeros((), qr.dtype)
         return (r.result(),)

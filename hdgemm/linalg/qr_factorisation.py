@@ -20,7 +20,7 @@ from hdgemm.call.run import folder_of, machine_of
 from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.planning.devices import devices_of, slab_devices
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.slab_journal import Command
@@ -171,7 +171,8 @@ class QrFactorisation:
         if m < _TALL * n or not n or device_names(self.how.options):
             return None
         try:
-            return rows_for((m, n), 0, self.dtype, folder_of(self.source), self.how)
+            shape = RowShape(m, n, 0, self.dtype.name)
+            return rows_for(shape, [triangle_work(shape)], folder_of(self.source), self.how)
         except DoesNotFitError:
             return None
 

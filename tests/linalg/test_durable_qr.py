@@ -206,7 +206,7 @@ def test_r_of_an_interrupted_tall_matrix_has_the_same_bits(tall):
     (expected,) = qr(tall / "A.npy", mode="r", out=tall / "whole.npy", options=ROWS)
     with pytest.raises(InterruptedRunError):
         qr(tall / "A.npy", mode="r", out=tall / "R.npy", options=ROWS, checkpoint=True,
-           observer=interrupt_after(25))  # fmt: skip
+           observer=interrupt_after(15))  # fmt: skip
     (found,) = qr(tall / "A.npy", mode="r", out=tall / "R.npy", options=ROWS, checkpoint=True)
     np.testing.assert_array_equal(found, expected)
 

@@ -13,7 +13,6 @@ import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
-from hdgemm.linalg.planning.rows import plan_rows
 from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination
 from hdgemm.linalg.slabs import slab
@@ -21,6 +20,7 @@ from hdgemm.linalg.slabs import slab as input_checks
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.matrices.files import BlockFile
 from tests.linalg.matrices import positive_definite, random_matrix
+from tests.linalg.tall import plan_tsqr
 
 N = 40
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
@@ -422,7 +422,7 @@ def test_a_condition_is_a_number(cond):
 
 
 def test_more_threads_than_rows_are_planned_at_once():
-    assert 1 <= plan_rows((50, 4), 1, "float64", 10**8, 10**18).cores <= 50
+    assert 1 <= plan_tsqr(50, 4, 1, 10**8, 10**18).cores <= 50
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import hdgemm
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import lstsq
-from hdgemm.linalg.planning.rows import plan_rows
 from hdgemm.linalg.rows import tsqr
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
+from tests.linalg.tall import plan_tsqr
 
 ROWS = hdgemm.Options(tile=(11, 1, 1), host_memory="20MB", threads=2)
 
@@ -171,10 +171,10 @@ def test_a_failing_input_reaches_the_caller(tmp_path):
 )  # fmt: skip
 def test_blocks_cover_the_rows_and_fit_the_memory(n, more, p, memory, cores):
     try:
-        plan = plan_rows((n + more, n), p, "float64", memory, cores)
+        plan = plan_tsqr(n + more, n, p, memory, cores)
     except DoesNotFitError as error:
         memory += error.missing
-        plan = plan_rows((n + more, n), p, "float64", memory, cores)
+        plan = plan_tsqr(n + more, n, p, memory, cores)
     assert plan.bytes_held <= memory
     if plan.m / plan.rows < 1000:
         blocks = sorted(block for core in range(plan.cores) for block in plan.blocks(core))

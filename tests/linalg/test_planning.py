@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.planning import search as planning
 from hdgemm.linalg.planning import slab as slab_plan
-from hdgemm.linalg.planning.rows import plan_rows
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading
+from tests.linalg.tall import plan_tsqr
 
 KINDS = ("cholesky", "lu")
 
@@ -173,7 +173,7 @@ def test_blocks_of_reflectors_are_not_narrower_than_their_tasks_allow(n):
 
 
 def test_tsqr_is_priced_by_given_rates():
-    plan = plan_rows((1000, 40), 1, "float64", 10**8, 2, rows=100)
+    plan = plan_tsqr(1000, 40, 1, 10**8, 2, rows=100)
     assert not plan.expected_phase_seconds
     rates = Machine(gemm={"float64": 1e9}, copy=1e6, disk_read=1e3)
     found = plan.priced(rates, in_file=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -11,12 +12,12 @@ from hdgemm.call.run import machine_of
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS
-from hdgemm.matrices.transfer import BOUNCE_BYTES
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.units import format_count, format_flops, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hdgemm.call.run import OpenRun
@@ -29,11 +30,89 @@ REFLECTORS: Final = 64
 _OF_GEMM: Final = 0.47
 
 
-class RowPlan(NamedTuple):
-    """How the rows of an m×(n + p) matrix pass through memory: `rows` of a block, `cores`.
+class RowShape(NamedTuple):
+    """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory."""
 
-    `bytes_held` is the memory that this takes, `host_limit` what it was planned for.
-    `expected_phase_seconds` has the phases of a report; it is empty before `priced`.
+    m: int
+    n: int
+    p: int
+    dtype: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of A and B."""
+        return (self.n + self.p) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """Work and memory of one reducer of a pass.
+
+    Parameters
+    ----------
+    name
+        The computation, for the text of a plan, such as ``"TSQR"``.
+    result
+        What each core holds, for errors, such as ``"R"``.
+    flops
+        Floating-point operations of the whole pass.
+    core_bytes
+        Bytes of the result and the workspace of one core.
+    row_bytes
+        Bytes of workspace for each row of a block.
+    stored
+        Bytes that are stored for each row.
+    of_gemm
+        Part of BLAS's rate at which it computes.
+    least_rows
+        Rows of a block from which a further core is worth its memory.
+    """
+
+    name: str
+    result: str
+    flops: int
+    core_bytes: int
+    row_bytes: int = 0
+    stored: int = 0
+    of_gemm: float = 1.0
+    least_rows: int = 1
+
+
+def triangle_work(shape: RowShape) -> RowWork:
+    """Return the work of TSQR by LAPACK's count for Householder's R and Q^H·B."""
+    m, n, p, dtype = shape
+    k, width, itemsize = min(m, n), max(1, n + p), np.dtype(dtype).itemsize
+    pairs = n * k * (m - k / 3) + 2 * p * k * (m - k / 2)
+    return RowWork(
+        name="TSQR",
+        result="R",
+        flops=int(flops_per_multiply_add(dtype) * pairs),
+        # R and Q^H·B, T and the workspace.
+        core_bytes=itemsize * (n * width + 2 * REFLECTORS * width),
+        of_gemm=_OF_GEMM,
+        least_rows=n // 4 + 1,
+    )
+
+
+class RowPlan(NamedTuple):
+    """How the rows of an m×(n + p) matrix pass through memory: blocks of `rows`, on `cores`.
+
+    Parameters
+    ----------
+    m, n, p, dtype
+        See `RowShape`.
+    rows, cores
+        Rows of a block, and blocks that are reduced at once.
+    bytes_held, host_limit
+        The memory that this takes, and what it was planned for.
+    name
+        The computations, such as ``"TSQR"``.
+    flops, kernel_flops
+        Floating-point operations, and as many of BLAS's that take the same time.
+    stored
+        Bytes that are stored for each row.
+    expected_phase_seconds
+        By the phases of a report; empty before `priced`.
     """
 
     m: int
@@ -44,48 +123,56 @@ class RowPlan(NamedTuple):
     cores: int
     bytes_held: int
     host_limit: int = 0
+    name: str = "TSQR"
+    flops: int = 0
+    kernel_flops: float = 0.0
+    stored: int = 0
     expected_phase_seconds: Mapping[str, float] = {}
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations by LAPACK's count for Householder's R and Q^H·B."""
-        k = min(self.m, self.n)
-        pairs = self.n * k * (self.m - k / 3) + 2 * self.p * k * (self.m - k / 2)
-        return int(flops_per_multiply_add(self.dtype) * pairs)
+    def shape(self) -> RowShape:
+        """The rows that the pass reads."""
+        return RowShape(self.m, self.n, self.p, self.dtype)
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
         """Bytes that each stage moves: A and B are read once."""
-        return {"load1": self.m * (self.n + self.p) * np.dtype(self.dtype).itemsize}
+        read: dict[Stage, int] = {"load1": self.m * self.shape.row_bytes}
+        return read | ({"store2": self.m * self.stored} if self.stored else {})
 
     @property
     def expected_seconds(self) -> float:
-        """Expected duration; rows are read while others are reduced."""
-        load = self.expected_phase_seconds.get("load", 0.0)
-        return max(load, sum(self.expected_phase_seconds.values()) - load)
+        """Expected duration; rows are read and stored while others are reduced."""
+        phases = self.expected_phase_seconds
+        disk = phases.get("load", 0.0) + phases.get("store", 0.0)
+        return max(disk, sum(phases.values()) - disk)
 
     @property
     def expected_limit(self) -> str:
         """What takes longest: ``"disk"`` or ``"kernel"``."""
-        reads = self.expected_phase_seconds.get("load", 0.0) >= self.expected_seconds
-        return "disk" if reads else "kernel"
+        phases = self.expected_phase_seconds
+        disk = phases.get("load", 0.0) + phases.get("store", 0.0)
+        return "disk" if disk >= self.expected_seconds else "kernel"
 
     def priced(self, machine: Machine, *, in_file: bool) -> RowPlan:
         """Return the plan with the time that it takes on a machine."""
-        load = self.planned_bytes["load1"] / (machine.disk_read if in_file else machine.copy)
-        reduce = self.flops / (_OF_GEMM * machine.flop_rate(self.dtype))
+        moved = self.planned_bytes
+        load = moved["load1"] / (machine.disk_read if in_file else machine.copy)
+        reduce = self.kernel_flops / machine.flop_rate(self.dtype)
         first = min(1.0, self.cores * self.rows / self.m) if self.m else 1.0
         phases = {"load": load, "panel": first * reduce, "update": (1 - first) * reduce}
+        if "store2" in moved:
+            phases["store"] = moved["store2"] / (machine.disk_write if in_file else machine.copy)
         return self._replace(expected_phase_seconds=phases)
 
     def summary(self) -> dict[str, Any]:
         """Return shape, blocks, memory and expectations as plain values, for reports."""
+        moved = self.planned_bytes
         return self._asdict() | {
-            "kind": "tsqr",
-            "flops": self.flops,
+            "kind": "tsqr" if self.name == "TSQR" else "rows",
             "host_bytes": self.bytes_held,
-            "read_bytes": self.planned_bytes["load1"],
-            "write_bytes": 0,
+            "read_bytes": moved["load1"],
+            "write_bytes": moved.get("store2", 0),
             "expected_seconds": self.expected_seconds,
             "expected_limit": self.expected_limit,
         }
@@ -103,13 +190,20 @@ class RowPlan(NamedTuple):
         return [(first, min(first + self.rows, self.m)) for first in starts]
 
 
-def plan_rows(
-    shape: tuple[int, int], p: int, dtype: str, memory: int, cores: int, *, rows: int | None = None
+def plan_pass(
+    shape: RowShape,
+    works: Sequence[RowWork],
+    memory: int,
+    cores: int,
+    *,
+    rows: int | None = None,
 ) -> RowPlan:
-    """Return the blocks of rows of A (m×n) and B (m×p) that fit `memory` bytes.
+    """Return the blocks of rows of A and B that fit `memory` bytes beside what reducers hold.
 
     Parameters
     ----------
+    works
+        Of all reducers of the pass.
     cores
         Blocks that are reduced at once, at most.
     rows
@@ -118,54 +212,81 @@ def plan_rows(
     Raises
     ------
     DoesNotFitError
-        When R and one row of each block do not fit: `requested`, `available` and `missing`.
+        When the results and one row of each block do not fit: `requested`, `available` and
+        `missing`.
     """
-    m, n = shape
-    itemsize = np.dtype(dtype).itemsize
-    width = max(1, n + p)
-    row_bytes = width * itemsize
+    m, row_bytes = shape.m, max(1, shape.row_bytes)
+    core_bytes = sum(work.core_bytes for work in works)
+    worthwhile = max(work.least_rows for work in works)
     held = 0
-    # Each core holds a triangle, and reduces a row at least.
-    most_cores = min(cores, m, memory // (itemsize * max(1, n) * width))
+    # Each core holds a result, and reduces a row at least.
+    most_cores = min(cores, m, memory // max(1, core_bytes))
     for workers in range(max(1, most_cores), 0, -1):
-        # R and Q^H·B, T and the workspace, and the mask of the check for NaNs.
-        fixed = workers * itemsize * (n * width + 2 * REFLECTORS * width) + BOUNCE_BYTES
-        per_row = workers * (STREAM_BUFFERS * row_bytes + 1)
+        fixed = workers * (core_bytes + STREAM_BUFFERS * ALIGNMENT) + BOUNCE_BYTES
+        # The blocks, the mask of the check for NaNs, and the workspace.
+        each = STREAM_BUFFERS * row_bytes + 1 + sum(work.row_bytes for work in works)
+        per_row = workers * each
         most = max(1, min(m, BLOCK_BYTES // row_bytes)) if rows is None else rows
         fitting = min(most, (memory - fixed) // per_row)
-        least = most if rows is not None else min(most, n // 4 + 1 if workers > 1 else 1)
+        least = most if rows is not None else min(most, worthwhile if workers > 1 else 1)
         held = fixed + per_row * max(fitting, least)
         if fitting >= least:
-            return RowPlan(m, n, p, dtype, fitting, workers, held, memory)
-    what = f"TSQR of a {m}×{n} {dtype} matrix, with R and a block of rows in memory,"
+            return _plan_of(shape, works, fitting, workers)._replace(
+                bytes_held=held, host_limit=memory
+            )
+    results = " and ".join(dict.fromkeys(work.result for work in works))
+    what = (
+        f"{_names(works)} of a {m}×{shape.n} {shape.dtype} matrix, with {results} and a block of "
+        "rows in memory,"
+    )
     raise DoesNotFitError.within(what, held, memory)
 
 
+def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -> RowPlan:
+    return RowPlan(
+        *shape,
+        rows,
+        cores,
+        bytes_held=0,
+        name=_names(works),
+        flops=sum(work.flops for work in works),
+        kernel_flops=sum(work.flops / work.of_gemm for work in works),
+        stored=sum(work.stored for work in works),
+    )
+
+
+def _names(works: Sequence[RowWork]) -> str:
+    return " and ".join(dict.fromkeys(work.name for work in works))
+
+
 def rows_for(
-    shape: tuple[int, int], p: int, dtype: np.dtype[Any], folder: Path | None, run: OpenRun
+    shape: RowShape, works: Sequence[RowWork], folder: Path | None, run: OpenRun
 ) -> RowPlan:
-    """Return the plan of A (m×n), in a folder or in memory, and B (m×p) on this machine."""
+    """Return the plan of a pass over a matrix, in a folder or in memory, on this machine."""
     options = run.options
-    plan = plan_rows(
+    plan = plan_pass(
         shape,
-        p,
-        dtype.name,
+        works,
         host_bytes(options),
         options.threads or cores(),
         rows=options.tile and options.tile[0],
     )
-    machine = machine_of(shape, dtype, folder, run, depth=plan.n)
+    dtype = np.dtype(shape.dtype)
+    machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=plan.n)
     return plan.priced(machine, in_file=folder is not None)
 
 
 def _text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
-    shape, sides = f"{plan.m} × {plan.n} {plan.dtype}", format_count(plan.p, "right-hand side")
+    shape = f"{plan.m} × {plan.n} {plan.dtype}"
+    beside = f", {format_count(plan.p, 'right-hand side')}" if plan.p else ""
+    moved = plan.planned_bytes
+    written = f", written {format_size(moved['store2'])}" if "store2" in moved else ""
     return "\n".join(
         [
-            f"TSQR of a {shape} matrix, {sides}: {format_flops(plan.flops)}",
+            f"{plan.name} of a {shape} matrix{beside}: {format_flops(plan.flops)}",
             f"blocks of {format_count(plan.rows, 'row')} on {format_count(plan.cores, 'core')}",
-            f"bytes read {format_size(plan.planned_bytes['load1'])}, in one pass",
+            f"bytes read {format_size(moved['load1'])}{written}, in one pass",
             f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
             *phase_lines(plan.expected_phase_seconds),
             expected_line(plan.flops, plan.expected_seconds, plan.expected_limit),

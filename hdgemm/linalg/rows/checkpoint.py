@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Minimum interval between two records, in units of the last record's duration.
 _INTERVAL: Final = 20.0
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 #: Name of the count of reduced blocks, beside the arrays of a core.
 _DONE: Final = "done"
 

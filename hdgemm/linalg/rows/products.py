@@ -1,0 +1,122 @@
+"""Products with the rows of a tall matrix: A·W, stored, and A^H·(A·Q), summed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from hdgemm.linalg.planning.rows import RowShape, RowWork
+from hdgemm.linalg.rows.reducer import Reducer, RowBlock
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+def product_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
+    """Return the work of A·W for a W of k columns; the rows are stored in some dtype."""
+    itemsize = np.dtype(shape.dtype).itemsize
+    return RowWork(
+        name="A·W",
+        result="W",
+        flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
+        core_bytes=shape.n * k * itemsize,
+        row_bytes=k * itemsize,
+        stored=k * stored.itemsize,
+    )
+
+
+class StoredProduct(Reducer):
+    """A·W (m×k), of which each block of rows is stored when it is computed.
+
+    Parameters
+    ----------
+    w
+        n×k, in the dtype of the blocks.
+    target
+        m×k, opened for writing.
+    """
+
+    def __init__(self, w: NDArray[Any], target: StoredMatrix) -> None:
+        self._w, self.target, self._dtype = w, target, target.dtype
+
+    def work(self, shape: RowShape) -> RowWork:
+        """Return the work of the product."""
+        return product_work(shape, self._w.shape[1], self._dtype)
+
+    def fresh(self) -> Self:
+        """Return the same product: nothing is accumulated."""
+        return self
+
+    def update(self, block: RowBlock) -> NDArray[Any]:
+        """Return the rows of the product."""
+        found: NDArray[Any] = block.a @ self._w
+        return found
+
+    def combine(self, other: Self) -> None:
+        """Do nothing: all rows are stored."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Nothing is accumulated."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Do nothing."""
+
+
+class NormalProduct(Reducer):
+    """Y := A^H·(A·Q) (n×k) in one read of A: a step of subspace iteration and of block Krylov.
+
+    Parameters
+    ----------
+    q
+        n×k, in the dtype of the blocks.
+    """
+
+    def __init__(self, q: NDArray[Any]) -> None:
+        self._q = q
+        self._conjugate = np.zeros(q.shape, q.dtype)
+
+    @property
+    def y(self) -> NDArray[Any]:
+        """The sum."""
+        return self._conjugate.conj()
+
+    def work(self, shape: RowShape) -> RowWork:
+        """Return the work of both products."""
+        k, itemsize = self._q.shape[1], self._q.itemsize
+        return RowWork(
+            name="A^H·(A·Q)",
+            result="Q and Y",
+            flops=2 * flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
+            core_bytes=3 * shape.n * k * itemsize,
+            row_bytes=2 * k * itemsize,
+        )
+
+    def fresh(self) -> Self:
+        """Return an empty sum for the same Q."""
+        return type(self)(self._q)
+
+    def update(self, block: RowBlock) -> None:
+        """Add a block's part."""
+        # The conjugate of Y needs no conjugate copy of the block.
+        self._conjugate += block.a.T @ (block.a @ self._q).conj()
+
+    def combine(self, other: Self) -> None:
+        """Add the sum of another core."""
+        self._conjugate += other._conjugate
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The conjugate of the sum."""
+        return {"conjugate": self._conjugate}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a recorded sum."""
+        self._conjugate = arrays["conjugate"]

@@ -1,0 +1,226 @@
+"""One pass over the rows of a tall matrix: each block is read once and given to all reducers."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from threadpoolctl import threadpool_limits
+
+from hdgemm.call.recorder import Recorder
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.reducer import RowBlock
+from hdgemm.linalg.rows.source import check_finite_rows
+from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.checkpoint import RowCheckpoint
+    from hdgemm.linalg.rows.reducer import Reducer
+    from hdgemm.linalg.rows.source import TallRows
+    from hdgemm.pipeline.plan import Stage
+    from hdgemm.progress import Watch
+
+
+def plan_for(
+    rows: TallRows, reducers: Iterable[Reducer], folder: Path | None, run: OpenRun
+) -> RowPlan:
+    """Return the plan of a pass on this machine.
+
+    Parameters
+    ----------
+    folder
+        Of the file of A, or None: see `hdgemm.call.run.folder_of`.
+
+    Raises
+    ------
+    DoesNotFitError
+        When the results and one row of each block do not fit.
+    """
+    shape = rows.shape
+    return rows_for(shape, [reducer.work(shape) for reducer in reducers], folder, run)
+
+
+class RowPass:
+    """One pass over the rows of a tall matrix.
+
+    Each core reads its own blocks of rows, ahead of their use, and gives them to its reducers; the
+    plan says which blocks are a core's. At the end the reducers of all cores are combined into
+    those of the caller. Another pass needs other reducers.
+
+    Parameters
+    ----------
+    rows
+        What is read, and how it is transformed in memory.
+    reducers
+        What is computed, in this order; they are empty.
+    plan
+        The `plan_for` these rows and reducers.
+    watch
+        Told of the operations, and of the end with a report.
+    checkpoint
+        The durable run that this is; None without one.
+
+    Examples
+    --------
+    >>> triangle = Triangle.zeros(n, 0, dtype)
+    >>> plan = plan_for(rows, [triangle], folder_of(rows.a), run)
+    >>> RowPass(rows, [triangle], plan, run.watch).run()
+    >>> r = triangle.r
+    """
+
+    def __init__(
+        self,
+        rows: TallRows,
+        reducers: Sequence[Reducer],
+        plan: RowPlan,
+        watch: Watch,
+        *,
+        checkpoint: RowCheckpoint | None = None,
+    ) -> None:
+        if any(reducer.overwrites for reducer in reducers[:-1]):
+            raise ValueError("only the last reducer of a pass may overwrite its blocks")
+        self._rows, self._reducers, self._plan = rows, reducers, plan
+        self._recorder = Recorder(watch, plan.flops)
+        self._checkpoint = checkpoint
+        self._column_major = any(reducer.column_major for reducer in reducers)
+        self._kept: dict[int, int] = {}
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Read all rows once; the reducers have the results at the return."""
+        cores = self._plan.cores
+        # Each core calls BLAS for its own rows.
+        with (
+            self._recorder.measuring_memory(),
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(cores, "hdgemm-rows") as workers,
+        ):
+            parts = [
+                workers.submit(self._reduce, core, self._of_core(core)) for core in range(cores)
+            ]
+            try:
+                found = [part.result() for part in parts]
+            finally:
+                self._stop.set()
+            for others in found[1:]:
+                for reducer, other in zip(self._reducers, others, strict=True):
+                    reducer.combine(other)
+        blocks = sum(len(self._plan.blocks(core)) for core in range(cores))
+        done = None if self._checkpoint is None else self._checkpoint.resumption(blocks)
+        self._recorder.finish(self._plan, self._moved_bytes(), done)
+
+    def _of_core(self, core: int) -> Sequence[Reducer]:
+        """Return the reducers of a core: the caller's for the first one."""
+        return [each.fresh() for each in self._reducers] if core else self._reducers
+
+    def _moved_bytes(self) -> dict[Stage, int]:
+        """Return the bytes of the blocks that an earlier run had not reduced."""
+        plan = self._plan
+        left = sum(
+            last - first
+            for core in range(plan.cores)
+            for first, last in plan.blocks(core)[self._kept.get(core, 0) :]
+        )
+        read = 0 if self._in_place else left * plan.shape.row_bytes
+        moved: dict[Stage, int] = {"load1": read}
+        return moved | ({"store2": left * plan.stored} if plan.stored else {})
+
+    def _reduce(self, core: int, reducers: Sequence[Reducer]) -> Sequence[Reducer]:
+        done = self._restored(core, reducers)
+        try:
+            with ReadAhead() as reads:
+                for number, block in enumerate(self._blocks(core, done, reads), done):
+                    self._update(core, number, block, reducers)
+                    if self._checkpoint is not None:
+                        self._checkpoint.note(core, number + 1, _arrays(reducers))
+        except BaseException:
+            self._stop.set()  # the other cores need not go on
+            raise
+        return reducers
+
+    def _restored(self, core: int, reducers: Sequence[Reducer]) -> int:
+        """Take what a core has reduced in an earlier run; return how many blocks that are."""
+        if self._checkpoint is None:
+            return 0
+        done, arrays = self._checkpoint.load(core)
+        self._kept[core] = done
+        for number, reducer in enumerate(reducers if done else ()):
+            start = f"{number}."
+            reducer.restore(
+                {name[len(start) :]: x for name, x in arrays.items() if name.startswith(start)}
+            )
+        return done
+
+    def _update(self, core: int, number: int, block: RowBlock, reducers: Sequence[Reducer]) -> None:
+        """Give a block to the reducers, and store the rows that they return."""
+        shape, (first, a, _) = self._plan.shape, block
+        for reducer in reducers:
+            flops = reducer.flops(len(a), shape)
+            with self._recorder.operation("mult1", core, flops=flops, block=number):
+                stored = reducer.update(block)
+            if stored is None or reducer.target is None:
+                continue
+            with self._recorder.operation("store2", core, nbytes=stored.nbytes, block=number):
+                reducer.target[first : first + len(a), :] = stored
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether the blocks are parts of an array, which nothing changes."""
+        return self._array is not None
+
+    @property
+    def _array(self) -> NDArray[Any] | None:
+        """A, where the reducers can work in it."""
+        rows, last = self._rows, self._reducers[-1]
+        array = None if last.overwrites or rows.b is not None else rows.array
+        fits = array is not None and (not self._column_major or array.flags.f_contiguous)
+        return array if fits else None
+
+    def _blocks(self, core: int, done: int, reads: ReadAhead) -> Iterator[RowBlock]:
+        """Yield the blocks of a core but the first `done`, until a core fails."""
+        plan, rows, array = self._plan, self._rows, self._array
+        places = list(enumerate(plan.blocks(core)))[done:]
+        if array is not None:
+            blocks: Iterable[RowBlock] = (self._part(array, at) for _, at in places)
+        else:
+            height = min(plan.rows, plan.m)
+            buffers = [rows.buffer(height) for _ in places[:STREAM_BUFFERS]]
+            blocks = reads.blocks(
+                places,
+                lambda place, buffer: rows.read(
+                    place[1],
+                    buffers[buffer],
+                    self._recorder,
+                    (core, place[0]),
+                    column_major=self._column_major,
+                ),
+            )
+        for block in blocks:
+            if self._stop.is_set():
+                return
+            yield block
+
+    def _part(self, array: NDArray[Any], place: tuple[int, int]) -> RowBlock:
+        """Return rows of an array, checked."""
+        first, last = place
+        part = array[first:last]
+        if self._rows.check_finite:
+            check_finite_rows(first, part)
+        return RowBlock(first, part, part[:, :0])
+
+
+def _arrays(reducers: Sequence[Reducer]) -> Mapping[str, NDArray[Any]]:
+    """Return what reducers have accumulated, by name."""
+    return {
+        f"{number}.{name}": array
+        for number, reducer in enumerate(reducers)
+        for name, array in reducer.arrays.items()
+    }
